@@ -1,0 +1,1 @@
+"""Penstock: a distributed message log that speaks the Kafka protocol."""
