@@ -1,0 +1,260 @@
+"""Kafka's record batch v2, seen from outside: its 61-byte header.
+
+A broker needs nothing else. The header says how long the batch is, which offsets it covers and who
+produced it; the CRC says whether the rest is whole. Records stay packed, compressed or not.
+
+    offset  field                 covered by the CRC
+         0  base offset           no    a broker assigns it ...
+         8  batch length          no    (bytes after this field)
+        12  leader epoch          no    ... and this, in place, without touching the CRC
+        16  magic                 no    always 2
+        17  crc                   -     CRC32C of everything from byte 21 on
+        21  attributes            yes
+        23  last offset delta     yes   the offset span: never derive it from the record count,
+        27  base timestamp        yes   compaction leaves sparse and even empty batches
+        35  max timestamp         yes
+        43  producer id           yes
+        51  producer epoch        yes
+        53  base sequence         yes
+        57  record count          yes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+Buffer = bytes | bytearray | memoryview
+
+MAGIC: Final = 2
+HEADER_SIZE: Final = 61
+LOG_OVERHEAD: Final = 12
+"""Bytes of base offset and length, which `batch_length` does not count."""
+CRC_START: Final = 21
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+NO_TIMESTAMP: Final = -1
+NO_LEADER_EPOCH: Final = -1
+
+CODEC_MASK: Final = 0x07
+LOG_APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
+
+_HEADER: Final = Struct(">qiibIhiqqqhii")
+_unpack: Final = _HEADER.unpack_from
+# `BatchHeader._make` checks a length that the format string has settled; this does not.
+_make: Final = tuple.__new__
+_OFFSET: Final = Struct(">q")
+_EPOCH: Final = Struct(">i")
+_CRC: Final = Struct(">I")
+_ATTRIBUTES: Final = Struct(">h")
+_MAX_TIMESTAMP: Final = Struct(">q")
+_MIN_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
+_OFFSET_MAX: Final = (1 << 63) - 1
+
+
+class Codec(IntEnum):
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+_CODEC_MAX: Final = int(Codec.ZSTD)
+
+
+class TimestampType(IntEnum):
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class CorruptBatch(ValueError):
+    """These bytes are not a sound record batch; the message says why."""
+
+
+class BatchHeader(NamedTuple):
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch, header included."""
+        return self.batch_length + LOG_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> Codec:
+        return Codec(self.attributes & CODEC_MASK)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        return TimestampType((self.attributes & LOG_APPEND_TIME) >> 3)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def has_producer(self) -> bool:
+        return self.producer_id != NO_PRODUCER_ID
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; sequences wrap from 2**31 - 1 to 0."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When the tombstones of this batch may go; the cleaner keeps it in the base timestamp."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON else None
+
+
+HeaderFields = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
+"""The fields of a `BatchHeader`, in its order."""
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header at `position`, unchecked but for being there."""
+    room = len(buffer) - position
+    if room < HEADER_SIZE:
+        raise _short(room)
+    return _make(BatchHeader, _unpack(buffer, position))
+
+
+def validate(buffer: Buffer, position: int = 0, *, check_crc: bool = True) -> BatchHeader:
+    """The header at `position` of a batch that is whole and sound, or `CorruptBatch`.
+
+    Nothing after the header is decoded: the CRC vouches for the records as their producer made
+    them, unless the caller has had it checked before. A sound batch may be followed by more bytes.
+    """
+    return _make(BatchHeader, validate_fields(buffer, position, check_crc=check_crc))
+
+
+def validate_fields(buffer: Buffer, position: int = 0, *, check_crc: bool = True) -> HeaderFields:
+    """`validate` for the one caller that counts its tenths of a microsecond: a plain tuple."""
+    room = len(buffer) - position
+    if room < HEADER_SIZE:
+        raise _short(room)
+    fields = _unpack(buffer, position)
+    base_offset, length, _, magic, crc, attributes, delta, _, _, _, _, _, count = fields
+    size = length + LOG_OVERHEAD
+    if size < HEADER_SIZE or size > room or magic != MAGIC:
+        raise _misshapen(_make(BatchHeader, fields), room)
+    if check_crc:
+        checksum = crc32c(memoryview(buffer)[position + CRC_START : position + size])
+        if checksum != crc:
+            raise CorruptBatch(f"CRC is {checksum:#010x} but the header says {crc:#010x}")
+    if (
+        attributes & CODEC_MASK > _CODEC_MAX
+        or base_offset < 0
+        or delta < 0
+        or base_offset + delta > _OFFSET_MAX
+        or not 0 <= count <= delta + 1
+    ):
+        check_fields(_make(BatchHeader, fields))
+    return fields
+
+
+def _short(room: int) -> CorruptBatch:
+    return CorruptBatch(
+        f"a batch header takes {HEADER_SIZE} bytes and only {max(0, room)} are left"
+    )
+
+
+def _misshapen(header: BatchHeader, room: int) -> CorruptBatch:
+    if header.size < HEADER_SIZE:
+        return CorruptBatch(
+            f"batch length {header.batch_length} is below the {_MIN_LENGTH} bytes of a header"
+        )
+    if header.size > room:
+        return CorruptBatch(f"the batch says it has {header.size} bytes and only {room} are there")
+    return CorruptBatch(f"magic {header.magic} is not {MAGIC}: only record batch v2 is accepted")
+
+
+def check_fields(header: BatchHeader) -> None:
+    """`CorruptBatch` unless the fields of the header agree with each other."""
+    if header.attributes & CODEC_MASK > Codec.ZSTD:
+        raise CorruptBatch(f"unknown compression codec {header.attributes & CODEC_MASK}")
+    if header.base_offset < 0 or header.last_offset_delta < 0:
+        raise CorruptBatch(
+            f"offsets {header.base_offset} + {header.last_offset_delta} cannot be negative"
+        )
+    if header.last_offset > _OFFSET_MAX:
+        raise CorruptBatch(f"last offset {header.last_offset} does not fit 64 bits")
+    # Compaction removes records and keeps the span, so fewer is fine, even none; more is not.
+    if not 0 <= header.record_count <= header.last_offset_delta + 1:
+        raise CorruptBatch(
+            f"{header.record_count} records do not fit a span of "
+            f"{header.last_offset_delta + 1} offsets"
+        )
+
+
+def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, epoch: int) -> None:
+    """Assign offsets and leader epoch in place; the CRC does not cover them."""
+    _OFFSET.pack_into(buffer, position, base_offset)
+    _EPOCH.pack_into(buffer, position + 12, epoch)
+
+
+stamp_prefix = Struct(">qii").pack_into
+"""`stamp` in one step, for whoever has the length at hand: (buffer, position, base offset, batch
+length, epoch)."""
+
+
+def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> BatchHeader:
+    """Turn a batch to log-append time; this one does change bytes under the CRC."""
+    header = read_header(buffer, position)
+    _ATTRIBUTES.pack_into(buffer, position + CRC_START, header.attributes | LOG_APPEND_TIME)
+    _MAX_TIMESTAMP.pack_into(buffer, position + 35, now_ms)
+    seal(buffer, position, header.size)
+    return read_header(buffer, position)
+
+
+def seal(buffer: bytearray | memoryview, position: int, size: int) -> None:
+    """Compute and store the CRC of the batch of `size` bytes at `position`."""
+    checksum = crc32c(memoryview(buffer)[position + CRC_START : position + size])
+    _CRC.pack_into(buffer, position + 17, checksum)
+
+
+def write_header(buffer: bytearray | memoryview, position: int, header: BatchHeader) -> None:
+    _HEADER.pack_into(buffer, position, *header)
+
+
+def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each sound batch, in order; `CorruptBatch` at the first bad one."""
+    position = 0
+    while position < len(buffer):
+        header = validate(buffer, position)
+        yield position, header
+        position += header.size

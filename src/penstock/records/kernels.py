@@ -1,0 +1,43 @@
+"""Per-record work: the one place that knows how a record is laid out.
+
+    length            varint    bytes after this field
+    attributes        int8      unused
+    timestamp delta   varlong   from the batch's base timestamp
+    offset delta      varint    from the batch's base offset
+    key size          varint    -1 for null, then the key
+    value size        varint    -1 for null, then the value
+    header count      varint    then for each: key size, key (UTF-8), value size (-1 null), value
+
+Varints are zigzag: 0, -1, 1, -2 become 0, 1, 2, 3, written in groups of seven bits, low first.
+
+The two halves, `reading` and `writing`, are typed Python. Compiled by Cython they work on raw
+memory; uncompiled, on memoryviews, with the same results and only slower. Each half serves records
+as Python objects and records as Arrow buffers with the same code for a record's fields.
+"""
+
+from __future__ import annotations
+
+from penstock.records import reading, writing
+from penstock.records.reading import (
+    BinarySink,
+    ColumnDecoder,
+    RecordReader,
+    append_headers,
+    read_records,
+)
+from penstock.records.writing import ColumnEncoder, Ranges, append_records
+
+COMPILED: bool = reading.COMPILED and writing.COMPILED
+"""Whether records are handled by compiled code; without it everything works, only slower."""
+
+__all__ = [
+    "COMPILED",
+    "BinarySink",
+    "ColumnDecoder",
+    "ColumnEncoder",
+    "Ranges",
+    "RecordReader",
+    "append_headers",
+    "append_records",
+    "read_records",
+]
