@@ -1,0 +1,138 @@
+"""The APIs by name and number, and the versions of each that we advertise.
+
+The ranges are chosen for the clients in use, old ones too: some test for single low versions and
+fall back to less, or stop compressing, when they find them missing. So minima stay low.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from penstock.wire.messages.cluster import ApiVersionsResponse
+from penstock.wire.schema.notation import Versions
+
+
+class ApiKey(IntEnum):
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
+    DESCRIBE_TOPIC_PARTITIONS = 75
+
+    @property
+    def api_name(self) -> str:
+        """As Kafka and our message classes spell it: `OffsetFetch`."""
+        return self.name.title().replace("_", "")
+
+
+class VersionRange(NamedTuple):
+    """The versions we say we speak, and the lowest we really do (`serve_min`)."""
+
+    min_version: int
+    max_version: int
+    serve_min: int
+
+    @property
+    def served(self) -> Versions:
+        return Versions(self.serve_min, self.max_version)
+
+
+def _range(first: int, last: int, serve_min: int | None = None) -> VersionRange:
+    return VersionRange(first, last, first if serve_min is None else serve_min)
+
+
+SUPPORTED: Final[dict[ApiKey, VersionRange]] = {
+    # Older librdkafka stops compressing unless version 0 is offered, but never sends it.
+    ApiKey.PRODUCE: _range(0, 11, serve_min=3),
+    ApiKey.FETCH: _range(4, 17),
+    ApiKey.LIST_OFFSETS: _range(1, 10),
+    ApiKey.METADATA: _range(0, 13),
+    ApiKey.OFFSET_COMMIT: _range(2, 9),
+    ApiKey.OFFSET_FETCH: _range(1, 9),
+    ApiKey.FIND_COORDINATOR: _range(0, 5),
+    ApiKey.JOIN_GROUP: _range(0, 9),
+    ApiKey.HEARTBEAT: _range(0, 4),
+    ApiKey.LEAVE_GROUP: _range(0, 5),
+    ApiKey.SYNC_GROUP: _range(0, 5),
+    ApiKey.DESCRIBE_GROUPS: _range(0, 6),
+    ApiKey.LIST_GROUPS: _range(0, 5),
+    ApiKey.API_VERSIONS: _range(0, 4),
+    ApiKey.CREATE_TOPICS: _range(2, 7),
+    ApiKey.DELETE_TOPICS: _range(1, 6),
+    ApiKey.DELETE_RECORDS: _range(0, 2),
+    ApiKey.INIT_PRODUCER_ID: _range(0, 5),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _range(2, 4),
+    ApiKey.DESCRIBE_CONFIGS: _range(1, 4),
+    ApiKey.ALTER_CONFIGS: _range(0, 2),
+    ApiKey.DESCRIBE_LOG_DIRS: _range(1, 4),
+    ApiKey.CREATE_PARTITIONS: _range(0, 3),
+    ApiKey.DELETE_GROUPS: _range(0, 2),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _range(0, 1),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _range(0, 0),
+    ApiKey.OFFSET_DELETE: _range(0, 0),
+    ApiKey.DESCRIBE_CLUSTER: _range(0, 2),
+    ApiKey.DESCRIBE_PRODUCERS: _range(0, 0),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: _range(0, 0),
+}
+"""What a broker advertises, as far as it has handlers: see `served` and `advertised`."""
+
+
+def served(keys: Iterable[ApiKey]) -> dict[int, Versions]:
+    """The versions that requests for these APIs may have: what `codec.decode_request` checks."""
+    return {int(key): SUPPORTED[key].served for key in keys}
+
+
+def advertised(keys: Iterable[ApiKey]) -> list[ApiVersionsResponse.ApiVersion]:
+    """The same as an ApiVersions response tells it to clients, in the order of the keys."""
+    ranges = ((key, SUPPORTED[key]) for key in sorted(keys))
+    return [
+        ApiVersionsResponse.ApiVersion(int(key), known.min_version, known.max_version)
+        for key, known in ranges
+    ]

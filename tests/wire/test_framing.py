@@ -1,0 +1,120 @@
+"""Frames from a stream, however it was cut."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.wire.framing import FrameReader, FrameTooLarge
+
+
+def framed(*bodies: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    bodies=st.lists(st.binary(max_size=40), max_size=8),
+    cuts=st.lists(st.integers(0, 300), max_size=20),
+    own=st.booleans(),
+)
+def test_segmentation_does_not_matter(bodies: list[bytes], cuts: list[int], own: bool) -> None:
+    """The same frames come out wherever the stream was cut, as soon as they are whole."""
+    stream = framed(*bodies)
+    reader = FrameReader(100)
+    found: list[bytes] = []
+    ends = [len(framed(*bodies[: n + 1])) for n in range(len(bodies))]
+    edges = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
+    for start, end in pairwise(edges):
+        piece = stream[start:end]
+        frames = reader.feed(bytearray(piece) if own else piece)
+        found += [bytes(frame) for frame in frames]
+        assert len(found) == sum(whole <= end for whole in ends)
+        assert reader.buffered == end - max([0, *(whole for whole in ends if whole <= end)])
+    assert found == bodies
+
+
+def test_byte_by_byte() -> None:
+    """A frame that comes in single bytes is out with its last."""
+    reader = FrameReader(100)
+    results = [reader.feed(bytes([byte])) for byte in framed(b"hello", b"")]
+    assert [bytes(frame) for frames in results for frame in frames] == [b"hello", b""]
+    assert [bool(frames) for frames in results] == [False] * 8 + [True] + [False] * 3 + [True]
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_frames_are_writable_and_apart(pieces: int) -> None:
+    """Writing into a frame changes neither what was fed nor other frames."""
+    stream = framed(b"aaaa", b"bbbb")
+    reader = FrameReader(100)
+    frames = []
+    step = -(-len(stream) // pieces)
+    for start in range(0, len(stream), step):
+        frames += reader.feed(stream[start : start + step])
+    frames[0][:] = b"XXXX"
+    assert bytes(frames[1]) == b"bbbb"
+    assert stream == framed(b"aaaa", b"bbbb")
+    assert reader.feed(framed(b"cc"))[0].tobytes() == b"cc"
+    assert bytes(frames[0]) == b"XXXX"
+
+
+def test_a_bytearray_is_taken_over() -> None:
+    """A read into a bytearray that holds whole frames is not copied."""
+    data = bytearray(framed(b"abc", b"def"))
+    frames = FrameReader(100).feed(data)
+    assert [frame.obj is data for frame in frames] == [True, True]
+
+
+@pytest.mark.parametrize("length", [-1, 101, 0x7FFFFFFF, -0x80000000])
+@pytest.mark.parametrize("split", [4, 2])
+def test_bad_lengths_are_refused_on_sight(length: int, split: int) -> None:
+    """A length that is negative or over the limit is an error before anything is kept."""
+    reader = FrameReader(100)
+    head = struct.pack(">i", length)
+    if split < 4:
+        assert reader.feed(head[:split]) == []
+    with pytest.raises(FrameTooLarge, match=f"{length} bytes was announced; the limit is 100"):
+        reader.feed(head[4 - split :] if split < 4 else head)
+    assert reader.error is not None
+    with pytest.raises(FrameTooLarge):
+        reader.feed(framed(b"too late"))
+
+
+def test_frames_before_a_bad_length_come_out_first() -> None:
+    """Sound requests ahead of rubbish in one read are not lost; the error is there to see."""
+    reader = FrameReader(100)
+    frames = reader.feed(framed(b"good") + b"GET / HTTP/1.1\r\n")
+    assert [bytes(frame) for frame in frames] == [b"good"]
+    assert reader.error is not None
+    assert reader.buffered == 0
+    with pytest.raises(FrameTooLarge):
+        reader.feed(b"")
+
+
+def test_the_limit_itself_is_allowed_and_can_change() -> None:
+    """A frame of exactly the limit passes; a limit raised later holds from then on."""
+    reader = FrameReader(4)
+    assert len(reader.feed(framed(b"1234"))) == 1
+    reader.frame_bytes_max = 5
+    assert len(reader.feed(framed(b"12345"))) == 1
+    with pytest.raises(FrameTooLarge):
+        reader.feed(framed(b"123456"))
+
+
+def test_an_announced_length_costs_nothing() -> None:
+    """100 MiB promised and not sent take no memory; what is sent takes about its own size."""
+    reader = FrameReader(200 << 20)
+    tracemalloc.start()
+    assert reader.feed(struct.pack(">i", 100 << 20)) == []
+    announced = tracemalloc.get_traced_memory()[1]
+    for _ in range(64):
+        assert reader.feed(bytes(16384)) == []
+    sent = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert announced < 4096
+    assert sent < 2.5 * (1 << 20)
