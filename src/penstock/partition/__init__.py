@@ -1,0 +1,1 @@
+"""What one partition decides: producers, leader epochs, retention, compaction. Pure."""

@@ -1,0 +1,97 @@
+"""Which leader epoch wrote which offsets (KIP-101, KIP-279).
+
+A follower that rejoins asks where its last epoch ended in the leader's log and truncates to there.
+The answer must name the epoch it really found, since after fast fail-overs the asked one may be
+unknown here.
+
+Invariant: entries rise strictly in epoch and in start offset.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+UNDEFINED_EPOCH: Final = -1
+UNDEFINED_OFFSET: Final = -1
+
+
+class EpochStart(NamedTuple):
+    epoch: int
+    start_offset: int
+
+
+class EpochEnd(NamedTuple):
+    """The largest epoch at or below the asked one, and the first offset after it."""
+
+    epoch: int
+    end_offset: int
+
+
+class LeaderEpochs:
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Iterable[EpochStart] = ()) -> None:
+        self._entries: list[EpochStart] = []
+        for entry in entries:
+            self.assign(entry.epoch, entry.start_offset)
+
+    @property
+    def entries(self) -> tuple[EpochStart, ...]:
+        return tuple(self._entries)
+
+    @property
+    def latest(self) -> int:
+        return self._entries[-1].epoch if self._entries else UNDEFINED_EPOCH
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Note that `epoch` writes from `start_offset` on; True when that was news.
+
+        An entry that contradicts the new one (as late or later, in epoch or offset) was written by
+        a leader whose records are no longer in this log, and goes.
+        """
+        if epoch <= UNDEFINED_EPOCH or (self._entries and self._entries[-1].epoch == epoch):
+            return False
+        while self._entries and (
+            self._entries[-1].epoch >= epoch or self._entries[-1].start_offset >= start_offset
+        ):
+            self._entries.pop()
+        self._entries.append(EpochStart(epoch, start_offset))
+        return True
+
+    def truncate_from_end(self, end_offset: int) -> bool:
+        """Forget epochs that start at or after `end_offset`; True when any did."""
+        kept = bisect_left(self._entries, end_offset, key=lambda entry: entry.start_offset)
+        changed = kept < len(self._entries)
+        del self._entries[kept:]
+        return changed
+
+    def truncate_from_start(self, start_offset: int) -> bool:
+        """Forget what lies wholly before `start_offset`; the epoch at it now starts there."""
+        upto = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
+        if upto == 0 or (upto == 1 and self._entries[0].start_offset == start_offset):
+            return False
+        first = EpochStart(self._entries[upto - 1].epoch, start_offset)
+        self._entries[:upto] = [first]
+        return True
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
+        """Where `epoch` ended in this log; undefined when all that is known is newer or nothing."""
+        if epoch == UNDEFINED_EPOCH or not self._entries:
+            return EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
+        if epoch == self._entries[-1].epoch:
+            return EpochEnd(epoch, log_end_offset)
+        after = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
+        if after == len(self._entries):
+            # Newer than anything here: the asker knows more than this log does.
+            return EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
+        if after == 0:
+            # Older than all: it ended before the first epoch that is still known.
+            return EpochEnd(epoch, self._entries[0].start_offset)
+        return EpochEnd(self._entries[after - 1].epoch, self._entries[after].start_offset)
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch that wrote `offset`."""
+        upto = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
+        return self._entries[upto - 1].epoch if upto else UNDEFINED_EPOCH

@@ -1,0 +1,69 @@
+"""Kafka's `.snapshot` file, version 1: the producers of a partition as of one offset.
+
+    int16   version, 1
+    uint32  CRC32C of all that follows
+    int32   count, then per entry:
+        int64  producer id
+        int16  epoch
+        int32  last sequence            -1 when only a marker is known
+        int64  last offset              -1 likewise
+        int32  offset delta             of the last batch: its span of offsets and of sequences
+        int64  timestamp                of the producer's last batch or marker
+        int32  coordinator epoch        -1 when no marker was seen
+        int64  first offset of the open transaction, -1 when none is
+
+An entry holds one batch, so Kafka's snapshot remembers a producer's last batch only: of the five
+that a running partition knows, the older four come back just as far as they lie above the
+snapshot, where the log is replayed. Kafka's loader and dump tool take the file entry by entry and
+let a later entry of a producer replace an earlier one, which is why `ProducerStates.load` accepts
+several entries per producer and adds them up instead.
+
+A snapshot is derived data: a corrupt one is thrown away and an older one, or the whole log, is
+replayed in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final
+
+from crc32c import crc32c
+
+from penstock.partition.producers import ProducerEntry
+
+VERSION: Final = 1
+
+_PREFIX: Final = Struct(">hIi")
+_CRC_END: Final = 6
+_COUNT: Final = Struct(">i")
+_ENTRY: Final = Struct(">qhiqiqiq")
+
+
+class CorruptSnapshot(ValueError):
+    """This is not a sound snapshot; the message says why."""
+
+
+def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+    packed = [_ENTRY.pack(*entry) for entry in entries]
+    body = _COUNT.pack(len(packed)) + b"".join(packed)
+    return _PREFIX.pack(VERSION, crc32c(body), len(packed)) + body[_COUNT.size :]
+
+
+def decode_snapshot(data: bytes) -> list[ProducerEntry]:
+    if len(data) < _PREFIX.size:
+        raise CorruptSnapshot(
+            f"a snapshot takes at least {_PREFIX.size} bytes and this one has {len(data)}"
+        )
+    version, checksum, count = _PREFIX.unpack_from(data)
+    if version != VERSION:
+        raise CorruptSnapshot(f"snapshot version {version} is unknown, only {VERSION} is read")
+    found = crc32c(memoryview(data)[_CRC_END:])
+    if found != checksum:
+        raise CorruptSnapshot(f"CRC is {found:#010x} but the snapshot says {checksum:#010x}")
+    body = memoryview(data)[_PREFIX.size :]
+    if count < 0 or len(body) != count * _ENTRY.size:
+        raise CorruptSnapshot(
+            f"{count} entries of {_ENTRY.size} bytes were announced and {len(body)} bytes follow"
+        )
+    return [ProducerEntry._make(fields) for fields in _ENTRY.iter_unpack(body)]

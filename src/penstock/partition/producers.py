@@ -1,0 +1,442 @@
+"""What one partition remembers of its idempotent and transactional producers.
+
+A producer numbers its records per partition: epoch, then sequences that start at 0, run on without
+a gap and wrap from 2**31 - 1 to 0. Remembering the last five batches of each producer is enough to
+recognise any retry, because a client has at most five requests in flight.
+
+`check` is asked before a batch is appended and decides; `update` and `on_control` are told of every
+batch that is in the log, by live appends, replication and recovery alike, and never refuse. So the
+state is a function of the log, and a follower that becomes leader already has it.
+
+The decisions of `check`, in this order:
+
+    producer unknown here            any sequence is accepted. The state may have expired or been
+                                     deleted with its segments, and refusing would wedge a healthy
+                                     producer: Kafka stopped answering UNKNOWN_PRODUCER_ID for this.
+    next sequence of the epoch       accepted
+    exact copy of a remembered one   `Duplicate`, with the offset the first copy got
+    wholly older than the window     DuplicateSequence, if every one of its sequences is known to
+                                     be in the log; clients take that as success without an offset
+    any other sequence               OutOfOrderSequence
+    older epoch                      InvalidProducerEpoch: a zombie, fenced by its successor
+    newer epoch                      must begin with sequence 0, else OutOfOrderSequence
+
+Kafka itself answers OutOfOrderSequence for all that left its window. Saying "duplicate" instead is
+only right when nothing was skipped: had the partition forgotten a producer and then accepted its
+later batch first, the earlier one would be confirmed and never written. Hence `span`, the count of
+sequences seen without a gap; it restarts when a snapshot is loaded or compaction left a hole.
+
+A transaction begins with the producer's first transactional batch and ends with a control batch,
+the marker. Reads of committed data stop at the first unstable offset: the first offset of a
+transaction that is open, or whose marker is not replicated yet.
+
+Invariants: at most five batches per producer, all of its current epoch; a producer is in `_ongoing`
+under its transaction's first offset exactly while the transaction is open; `_ongoing` iterates in
+offset order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import ClassVar, Final, NamedTuple
+
+from penstock.records.batch import (
+    CONTROL,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TRANSACTIONAL,
+    BatchHeader,
+)
+from penstock.records.record import ControlType
+
+BATCHES_REMEMBERED: Final = 5
+NO_COORDINATOR_EPOCH: Final = -1
+NO_OFFSET: Final = -1
+
+_SEQUENCE_MASK: Final = 0x7FFFFFFF
+# Half the sequence space: beyond it "older" and "newer" can no longer be told apart.
+_SPAN_MAX: Final = 1 << 30
+_BATCH: Final = Struct(">iiqq")  # last sequence, offset delta, last offset, timestamp
+_HISTORY_BYTES_MAX: Final = _BATCH.size * BATCHES_REMEMBERED
+
+
+class ProducerRefused(Exception):
+    """The batch must not be appended; `code` is the Kafka error to answer with."""
+
+    code: ClassVar[int]
+
+
+class OutOfOrderSequence(ProducerRefused):
+    code = 45
+
+
+class DuplicateSequence(ProducerRefused):
+    code = 46
+
+
+class InvalidProducerEpoch(ProducerRefused):
+    code = 47
+
+
+class InvalidTransactionState(ProducerRefused):
+    code = 48
+
+
+class CoordinatorFenced(ProducerRefused):
+    code = 52
+
+
+class Duplicate(NamedTuple):
+    """The batch is in the log already, here."""
+
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class CompletedTransaction(NamedTuple):
+    """`last_offset` is the marker's; `last_stable_offset` goes into the transaction index."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    aborted: bool
+    last_stable_offset: int
+
+
+class ProducerEntry(NamedTuple):
+    """A producer and one of its batches, as a snapshot stores it.
+
+    `last_offset` and `last_sequence` are -1 for a producer known only by a marker.
+    """
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    current_transaction_first_offset: int
+
+
+class _Producer:
+    """The batches are packed into one `bytes`: 24 bytes each instead of five objects each.
+
+    Only retries look into them; in sequence, `next_sequence` answers.
+    """
+
+    __slots__ = (
+        "coordinator_epoch",
+        "epoch",
+        "history",
+        "last_timestamp",
+        "next_sequence",
+        "span",
+        "transaction_first_offset",
+    )
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.next_sequence = 0
+        self.span = 0
+        self.last_timestamp = NO_TIMESTAMP
+        self.coordinator_epoch = NO_COORDINATOR_EPOCH
+        self.transaction_first_offset = NO_OFFSET
+        self.history = b""
+
+    def enter_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.next_sequence = 0
+            self.span = 0
+            self.history = b""
+
+    def remember(
+        self,
+        base_sequence: int,
+        last_sequence: int,
+        offset_delta: int,
+        last_offset: int,
+        timestamp: int,
+    ) -> None:
+        if base_sequence == NO_SEQUENCE:
+            self.span = 0
+        elif self.history and base_sequence != self.next_sequence:
+            self.span = offset_delta + 1
+        else:
+            self.span = min(self.span + offset_delta + 1, _SPAN_MAX)
+        self.next_sequence = (last_sequence + 1) & _SEQUENCE_MASK
+        self.last_timestamp = timestamp
+        history = self.history + _BATCH.pack(last_sequence, offset_delta, last_offset, timestamp)
+        self.history = history[-_HISTORY_BYTES_MAX:]
+
+    def batches(self) -> Iterable[tuple[int, int, int, int]]:
+        """Remembered batches, oldest first."""
+        return _BATCH.iter_unpack(self.history)
+
+    def last_batch(self) -> tuple[int, int, int, int]:
+        if not self.history:
+            return NO_SEQUENCE, 0, NO_OFFSET, NO_TIMESTAMP
+        return _BATCH.unpack_from(self.history, len(self.history) - _BATCH.size)
+
+    def find(self, base_sequence: int, last_sequence: int) -> Duplicate | None:
+        for last, delta, last_offset, timestamp in self.batches():
+            if last == last_sequence and _first_sequence(last, delta) == base_sequence:
+                return Duplicate(last_offset - delta, last_offset, timestamp)
+        return None
+
+    def is_known_and_older(self, base_sequence: int, last_sequence: int) -> bool:
+        """Whether all these sequences were appended in this epoch, before the remembered ones."""
+        if not self.history or base_sequence == NO_SEQUENCE:
+            return False
+        newest = self.next_sequence - 1
+        last, delta, _, _ = _BATCH.unpack_from(self.history, 0)
+        window = (newest - _first_sequence(last, delta)) & _SEQUENCE_MASK
+        age_of_first = (newest - base_sequence) & _SEQUENCE_MASK
+        age_of_last = (newest - last_sequence) & _SEQUENCE_MASK
+        return window < age_of_last <= age_of_first < self.span
+
+
+def _first_sequence(last_sequence: int, delta: int) -> int:
+    if last_sequence == NO_SEQUENCE:
+        return NO_SEQUENCE
+    return (last_sequence - delta) & _SEQUENCE_MASK
+
+
+class ProducerStates:
+    """All producers of one partition. A batch without producer id has no business here."""
+
+    __slots__ = ("_completed", "_ongoing", "_producers")
+
+    def __init__(self) -> None:
+        self._producers: dict[int, _Producer] = {}
+        self._ongoing: dict[int, int] = {}
+        # Ended, but their markers may lie above the high watermark still: (first, marker) offsets.
+        self._completed: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def check(self, header: BatchHeader, *, from_client: bool = True) -> Duplicate | None:
+        """None if the batch may be appended, `Duplicate` if it has been; else `ProducerRefused`.
+
+        Batches that the broker itself writes for a producer (offsets committed in a transaction)
+        carry no sequences: with `from_client` false only the epoch and transaction are checked.
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return None
+        epoch = header.producer_epoch
+        base_sequence = header.base_sequence
+        if epoch < producer.epoch:
+            raise InvalidProducerEpoch(
+                f"producer {header.producer_id} writes with epoch {epoch} but epoch "
+                f"{producer.epoch} has been seen: a newer instance took over, stop this one"
+            )
+        if epoch > producer.epoch:
+            if from_client and base_sequence != 0:
+                raise OutOfOrderSequence(
+                    f"epoch {epoch} of producer {header.producer_id} is new here and must begin "
+                    f"with sequence 0, not {base_sequence}"
+                )
+        elif from_client and base_sequence != producer.next_sequence:
+            return self._retry(producer, header)
+        if producer.transaction_first_offset >= 0 and not header.attributes & TRANSACTIONAL:
+            raise InvalidTransactionState(
+                f"producer {header.producer_id} has a transaction open since offset "
+                f"{producer.transaction_first_offset} and sent a batch outside it: end it first"
+            )
+        return None
+
+    def _retry(self, producer: _Producer, header: BatchHeader) -> Duplicate:
+        base_sequence, last_sequence = header.base_sequence, header.last_sequence
+        found = producer.find(base_sequence, last_sequence)
+        if found is not None:
+            return found
+        if producer.is_known_and_older(base_sequence, last_sequence):
+            raise DuplicateSequence(
+                f"sequences {base_sequence} to {last_sequence} of producer {header.producer_id} "
+                "were appended before the batches whose offsets are still remembered"
+            )
+        raise OutOfOrderSequence(
+            f"producer {header.producer_id} sent sequence {base_sequence} and "
+            f"{producer.next_sequence} was expected: a batch before this one is missing"
+        )
+
+    def check_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, *, strict: bool
+    ) -> None:
+        """Whether a transaction coordinator may end this producer's transaction here.
+
+        Since KIP-890 the coordinator raises the epoch with each marker; with `strict` a marker
+        that does not is late, and would end the producer's next transaction. It passes only where
+        it does no harm: nothing is open and it repeats the marker that closed it.
+        """
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return
+        late = epoch < producer.epoch or (
+            strict and epoch == producer.epoch and producer.transaction_first_offset >= 0
+        )
+        if late:
+            raise InvalidProducerEpoch(
+                f"a marker with epoch {epoch} for producer {producer_id} came after epoch "
+                f"{producer.epoch} was seen: it belongs to an earlier transaction"
+            )
+        if coordinator_epoch < producer.coordinator_epoch:
+            raise CoordinatorFenced(
+                f"coordinator epoch {coordinator_epoch} is older than "
+                f"{producer.coordinator_epoch}: another broker coordinates producer {producer_id}"
+            )
+
+    def update(self, header: BatchHeader) -> None:
+        """A batch of this producer is in the log.
+
+        Markers go to `on_control`, unless compaction emptied the batch: its transaction is gone
+        and only the epoch still counts.
+        """
+        producer_id = header.producer_id
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            producer = self._producers[producer_id] = _Producer(header.producer_epoch)
+        elif header.producer_epoch != producer.epoch:
+            producer.enter_epoch(header.producer_epoch)
+        if header.attributes & CONTROL:
+            producer.last_timestamp = header.max_timestamp
+            return
+        producer.remember(
+            header.base_sequence,
+            header.last_sequence,
+            header.last_offset_delta,
+            header.base_offset + header.last_offset_delta,
+            header.max_timestamp,
+        )
+        if header.attributes & TRANSACTIONAL and producer.transaction_first_offset < 0:
+            producer.transaction_first_offset = header.base_offset
+            self._ongoing[header.base_offset] = producer_id
+
+    def on_control(
+        self, header: BatchHeader, marker: ControlType, coordinator_epoch: int
+    ) -> CompletedTransaction | None:
+        """A marker is in the log; None when the producer wrote nothing here in its transaction."""
+        producer_id = header.producer_id
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            producer = self._producers[producer_id] = _Producer(header.producer_epoch)
+        producer.enter_epoch(header.producer_epoch)
+        producer.coordinator_epoch = coordinator_epoch
+        producer.last_timestamp = header.max_timestamp
+        first_offset = producer.transaction_first_offset
+        if first_offset < 0:
+            return None
+        producer.transaction_first_offset = NO_OFFSET
+        del self._ongoing[first_offset]
+        self._completed.append((first_offset, header.base_offset))
+        return CompletedTransaction(
+            producer_id,
+            first_offset,
+            header.base_offset,
+            marker == ControlType.ABORT,
+            next(iter(self._ongoing), header.next_offset),
+        )
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Where reads of committed data must stop, or None when nothing is in doubt."""
+        if self._completed:
+            # The high watermark never falls, so what it has passed need not be looked at again.
+            self._completed = [ended for ended in self._completed if ended[1] >= high_watermark]
+            if self._completed:
+                first_ended = min(self._completed)[0]
+                return min(next(iter(self._ongoing), first_ended), first_ended)
+        return next(iter(self._ongoing), None)
+
+    def last_data_offsets(self) -> dict[int, int]:
+        """Where each producer's last sequence is: batches that compaction must not drop whole.
+        The cleaner works beside appends and so gets a copy."""
+        return {
+            producer_id: producer.last_batch()[2]
+            for producer_id, producer in self._producers.items()
+            if producer.history
+        }
+
+    def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
+        """Forget producers idle for `expiration_ms`, except in a transaction; who was forgotten."""
+        expired = [
+            producer_id
+            for producer_id, producer in self._producers.items()
+            if producer.transaction_first_offset < 0
+            and now_ms - producer.last_timestamp >= expiration_ms
+        ]
+        for producer_id in expired:
+            del self._producers[producer_id]
+        return expired
+
+    def clear(self) -> None:
+        """Forget all. To truncate a log: clear, load the newest snapshot at or below the new end
+        and replay the batches between the two."""
+        self._producers.clear()
+        self._ongoing.clear()
+        self._completed.clear()
+
+    def load(self, entries: Iterable[ProducerEntry]) -> None:
+        """Take up what a snapshot holds; entries of one producer are its batches in order."""
+        for entry in entries:
+            producer = self._producers.get(entry.producer_id)
+            if producer is None:
+                producer = self._producers[entry.producer_id] = _Producer(entry.epoch)
+            producer.enter_epoch(entry.epoch)
+            producer.coordinator_epoch = entry.coordinator_epoch
+            producer.transaction_first_offset = entry.current_transaction_first_offset
+            if entry.last_offset >= 0:
+                producer.remember(
+                    _first_sequence(entry.last_sequence, entry.offset_delta),
+                    entry.last_sequence,
+                    entry.offset_delta,
+                    entry.last_offset,
+                    entry.timestamp,
+                )
+            producer.last_timestamp = entry.timestamp
+        self._ongoing = {
+            first_offset: producer_id
+            for first_offset, producer_id in sorted(
+                (producer.transaction_first_offset, producer_id)
+                for producer_id, producer in self._producers.items()
+            )
+            if first_offset >= 0
+        }
+
+    def entries(self, batches_per_producer: int = 1) -> list[ProducerEntry]:
+        """The state for a snapshot. Kafka stores a producer's last batch; with more than one,
+        earlier batches come first, so that a reader who keeps the last entry sees the same."""
+        entries: list[ProducerEntry] = []
+        for producer_id, producer in self._producers.items():
+            batches = list(producer.batches())
+            for last_sequence, delta, last_offset, timestamp in batches[-batches_per_producer:-1]:
+                entries.append(
+                    ProducerEntry(
+                        producer_id,
+                        producer.epoch,
+                        last_sequence,
+                        last_offset,
+                        delta,
+                        timestamp,
+                        producer.coordinator_epoch,
+                        NO_OFFSET,
+                    )
+                )
+            last_sequence, delta, last_offset, _ = producer.last_batch()
+            entries.append(
+                ProducerEntry(
+                    producer_id,
+                    producer.epoch,
+                    last_sequence,
+                    last_offset,
+                    delta,
+                    producer.last_timestamp,
+                    producer.coordinator_epoch,
+                    producer.transaction_first_offset,
+                )
+            )
+        return entries

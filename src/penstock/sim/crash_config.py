@@ -1,0 +1,121 @@
+"""One crash case's circumstances, drawn whole before it starts and printed when it fails.
+
+Everything is tiny: segments of a few batches, an index entry for every other one, a file pool that
+is always too small. What happens once a day in production happens here in every case.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final, Protocol
+
+from penstock.records.batch import Codec
+from penstock.storage.config import LogConfig
+
+
+class CaseDraws(Protocol):
+    """The part of `random.Random` that a case uses."""
+
+    def random(self) -> float: ...
+
+    def randrange(self, start: int, stop: int, /) -> int: ...
+
+    def getrandbits(self, count: int, /) -> int: ...
+
+
+def pick(draws: CaseDraws, options: tuple[int, ...]) -> int:
+    return options[draws.randrange(0, len(options))]
+
+
+WEIGHTS: Final[dict[str, int]] = {
+    "append": 30,
+    "append_replica": 6,
+    "flush": 9,
+    "flush_split": 6,
+    "roll": 3,
+    "read": 6,
+    "time": 3,
+    "truncate": 4,
+    "delete": 4,
+    "reopen": 4,
+    "crash": 5,
+    "fill": 3,
+    "rot": 2,
+    "compact": 15,
+    "epoch": 1,
+}
+"""How often each operation comes, before a case turns some of them off."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaseConfig:
+    operations: int
+    segment_bytes: int
+    index_interval_bytes: int
+    segment_index_bytes: int
+    handles_max: int
+    reserve_bytes: int
+    codecs: tuple[Codec, ...]
+    producers: int
+    transactions: bool
+    compact: bool
+    value_bytes_max: int
+    gaps: bool
+    """Replicas are sent batches with offsets missing between them, as compaction leaves them."""
+    crash_chance: float
+    """That an operation is cut short, at a disk call drawn with it."""
+    power_share: float
+    fault_chance: float
+    short_write_chance: float
+    without: tuple[str, ...]
+    """Operations that this case does not have."""
+
+    def log_config(self) -> LogConfig:
+        return LogConfig(
+            segment_bytes=self.segment_bytes,
+            index_interval_bytes=self.index_interval_bytes,
+            segment_index_bytes=self.segment_index_bytes,
+            compact=self.compact,
+            delete_retention_ms=5_000,
+        )
+
+    def weights(self) -> dict[str, int]:
+        left = {name: weight for name, weight in WEIGHTS.items() if name not in self.without}
+        if self.compact:
+            left["roll"] = 20  # small segments, for compaction to join
+        else:
+            left.pop("compact", None)
+        return left
+
+    def __str__(self) -> str:
+        return ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+
+
+def draw_config(draws: CaseDraws) -> CaseConfig:
+    """A third of the cases have no faults and most no rot, so that plain bugs show plainly."""
+    calm = draws.random() < 0.34
+    without = [name for name in ("truncate", "delete", "reopen", "fill") if draws.random() < 0.3]
+    if calm or draws.random() < 0.5:
+        without.append("rot")
+    if calm:
+        without.append("fill")
+    compact = draws.random() < 0.3
+    return CaseConfig(
+        operations=draws.randrange(20, 61),
+        segment_bytes=pick(draws, (300, 600, 1000, 2000, 4000, 4000)),
+        index_interval_bytes=pick(draws, (0, 0, 50, 150, 300, 500)),
+        segment_index_bytes=pick(draws, (16, 80, 1 << 20, 1 << 20)),
+        handles_max=pick(draws, (2, 8, 100, 100)),
+        reserve_bytes=pick(draws, (0, 0, 300)),
+        codecs=(Codec.NONE,) if draws.random() < 0.6 else tuple(Codec),
+        producers=pick(draws, (0, 1, 2, 3)),
+        transactions=not compact and draws.random() < 0.4,
+        compact=compact,
+        value_bytes_max=pick(draws, (8, 40, 40) if compact else (8, 40, 120, 700)),
+        gaps=draws.random() < 0.15,
+        crash_chance=(0.0, 0.04, 0.12)[draws.randrange(0, 3)],
+        power_share=(0.2, 0.6, 1.0)[draws.randrange(0, 3)],
+        fault_chance=0.0 if calm else (0.0, 0.1, 0.25)[draws.randrange(0, 3)],
+        short_write_chance=0.0 if calm else (0.0, 0.1)[draws.randrange(0, 2)],
+        without=tuple(without),
+    )

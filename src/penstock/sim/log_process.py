@@ -1,0 +1,387 @@
+"""The life of a process that has one log open on a simulated disk: it dies, opens, is judged.
+
+The process can die at any disk call. `arm` lights a fuse that burns down by one with each call that
+changes the disk; at its end `Crashed` is thrown into whatever the log was doing. It is no
+`Exception`, so nothing on the way handles it, and what `finally` blocks still try is refused in the
+same way: code of a dead process does nothing. Then the disk loses its power or only the process,
+a new process opens the log, and the model says whether what came up is one of the states allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.sim.crash_config import CaseConfig, CaseDraws
+from penstock.sim.disk import SimDisk
+from penstock.sim.disk_faults import DiskFaults
+from penstock.sim.log_checks import (
+    Broken,
+    check_bounds,
+    check_contents,
+    check_epochs,
+    check_indexes,
+    check_producers,
+    check_read,
+    check_time,
+    read_all,
+)
+from penstock.sim.log_model import LogModel, ModelBatch, Outcome, thinned_wrongly
+from penstock.storage.errors import StorageError
+from penstock.storage.files import FilePool
+from penstock.storage.index import IndexCache
+from penstock.storage.log import Log
+from penstock.storage.recovery import create_log, open_log
+from penstock.storage.salvage import LogResources, RecoveryReport
+from penstock.storage.space import SpaceGuard
+
+ROOT = "/data"
+TOPIC = "orders"
+DIRECTORY = f"{ROOT}/{TOPIC}-0"
+START_MS = 1_700_000_000_000
+CHANGING = frozenset(
+    ("create", "pwrite", "truncate", "fsync", "rename", "unlink", "mkdir", "sync_directory")
+)
+"""The calls after which a crash finds another disk than before."""
+
+
+class Crashed(BaseException):
+    """The process is dead."""
+
+
+class LoudLoss(Exception):
+    """Rot was met and reported as it must be; the case has nothing left to prove."""
+
+
+@dataclass(slots=True)
+class Flight:
+    """What the log is in the middle of."""
+
+    appending: Sequence[ModelBatch] = ()
+    truncating_to: int | None = None
+    deleting_before: int | None = None
+    cleaning: bool = False
+
+
+class LogProcess:
+    def __init__(self, config: CaseConfig, disk: SimDisk, draws: CaseDraws) -> None:
+        self.config = config
+        self.disk = disk
+        self.draws = draws
+        self.model = LogModel()
+        self.now_ms = START_MS
+        self.story: list[str] = []
+        self.counters: dict[str, int] = {}
+        self.log: Log
+        self.pool: FilePool
+        self.rotted: set[str] = set()
+        self.uncleanable_offset = 0
+        self.between_calls: Callable[[], None] | None = None
+        """Runs between the disk calls of a flush: what the event loop does meanwhile."""
+        self.flight = Flight()
+        self._fuse = -1
+        self.fault_armed = False
+        self.faults = DiskFaults(short_write=config.short_write_chance)
+        self._created = False
+        self._outcome: Outcome | None = None
+
+    def tell(self, line: str) -> None:
+        self.story.append(line)
+
+    def count(self, name: str, by: int = 1) -> None:
+        self.counters[name] = self.counters.get(name, 0) + by
+
+    # Dying
+
+    def arm(self, calls: int) -> None:
+        """Die at the disk call after so many that change something."""
+        self._fuse = calls
+        self.disk.observe(self._before_call)
+
+    def disarm(self) -> None:
+        self._fuse = -1
+        self.disk.observe(None if self.between_calls is None else self._before_call)
+
+    @property
+    def armed(self) -> bool:
+        return self._fuse >= 0
+
+    def watch_calls(self, between: Callable[[], None] | None) -> None:
+        self.between_calls = between
+        self.disk.observe(self._before_call if between or self.armed else None)
+
+    def _before_call(self, operation: str, path: str) -> None:
+        if self.between_calls is not None:
+            between, self.between_calls = self.between_calls, None
+            between()
+            self.between_calls = between
+        if not self.armed or operation not in CHANGING:
+            return
+        if self._fuse == 0:
+            raise Crashed
+        self._fuse -= 1
+        if self._fuse == 0 and operation == "pwrite" and self.draws.random() < 0.3:
+            # Killed inside the call: part of the data is in the page cache.
+            self.disk.shorten_next(1 + self.draws.randrange(0, 80), path_contains=path)
+
+    def crash(self, *, power: bool) -> None:
+        """The process is gone, and perhaps the power with it; nothing runs until `recover`."""
+        if self._outcome is None:
+            flight = self.flight
+            self._outcome = self.model.outcome(
+                appending=flight.appending,
+                truncating_to=flight.truncating_to,
+                deleting_before=flight.deleting_before,
+                cleaning=flight.cleaning,
+            )
+        self.flight = Flight()
+        self.between_calls = None
+        self.disarm()
+        self._outcome.power_lost |= power
+        if power:
+            self.disk.power_loss()
+        else:
+            self.disk.kill()
+        self.count("power losses" if power else "kills")
+        self.tell("  power is lost" if power else "  the process is killed")
+
+    def draw_power(self) -> bool:
+        return self.draws.random() < self.config.power_share
+
+    # Opening
+
+    def create(self) -> None:
+        """Make the log; a crash in the middle leaves none, or an empty one."""
+        while not self._created:
+            try:
+                resources = self._resources()
+                self.disk.mkdir(ROOT)
+                self.disk.sync_directory("/")
+                self.log = create_log(
+                    resources,
+                    ROOT,
+                    TOPIC,
+                    0,
+                    topic_id="1b6f3c1e",
+                    config=self.config.log_config(),
+                    now_ms=self.now_ms,
+                )
+                self._created = True
+            except Crashed:
+                self.tell("creation is cut short")
+                self.crash(power=self.draw_power())
+                self._outcome = None
+        self.tell("created")
+
+    def _resources(self) -> LogResources:
+        self.pool = FilePool(self.disk, self.config.handles_max)
+        return LogResources(
+            self.pool, IndexCache(200), SpaceGuard(self.disk, ROOT, self.config.reserve_bytes)
+        )
+
+    def pending(self) -> Outcome:
+        """What the next opening may come up with."""
+        if self._outcome is None:
+            self._outcome = self.model.outcome()
+        return self._outcome
+
+    def excuse_loss_from(self, offset: int) -> None:
+        """Bytes that nobody could tell from a torn tail went bad there."""
+        outcome = self.pending()
+        outcome.end_min_kill = min(outcome.end_min_kill, offset)
+        outcome.end_min_power = min(outcome.end_min_power, offset)
+
+    def recover(self) -> None:
+        """Open until it works, judge what came up, and go on with it."""
+        outcome = self.pending()
+        while True:
+            self.now_ms += 10
+            try:
+                self.log, report = open_log(
+                    self._resources(), DIRECTORY, self.config.log_config(), self.now_ms
+                )
+                break
+            except Crashed:
+                self.count("crashes while opening")
+                self.tell("opening is cut short")
+                self.crash(power=self.draw_power())
+            except OSError as error:
+                self._open_failed(error)
+            except StorageError as error:
+                if self.rotted:
+                    raise LoudLoss(f"{type(error).__name__}: {error}") from error
+                raise Broken(f"the log does not open: {type(error).__name__}: {error}") from error
+        self._outcome = None
+        self._note(report)
+        self._judge(outcome)
+
+    def _open_failed(self, error: OSError) -> None:
+        """A fault of the disk may keep a log from opening, but only as long as it lasts."""
+        if not self.fault_armed:
+            raise Broken(f"the log does not open: {error!r}") from error
+        self.tell(f"opening fails: {error}")
+        self.count("failed openings")
+        self.crash(power=False)
+        self.heal()
+
+    def heal(self) -> None:
+        self.disk.heal()
+        self.disk.set_faults(self.faults)
+        self.disk.capacity_bytes = 1 << 40
+        self.fault_armed = False
+
+    def _note(self, report: RecoveryReport) -> None:
+        self.count("opened cleanly" if report.clean else "recovered")
+        self.count("tails cut", bool(report.cut_bytes))
+        self.count("quarantines", bool(report.damage))
+        self.tell(
+            f"opened {'cleanly' if report.clean else 'by scanning'}: "
+            f"[{self.log.log_start_offset}, {self.log.end_offset}) in "
+            f"{[segment.base_offset for segment in self.log.segments]}, "
+            f"cut {report.cut_bytes}, notes {report.notes}"
+        )
+
+    # Judging
+
+    def _judge(self, outcome: Outcome) -> None:
+        log, model = self.log, self.model
+        check_bounds(log)
+        if log.damage and not self.rotted & {".log", "penstock-checkpoint"}:
+            raise Broken(f"damage is reported where no bit was flipped: {log.damage}")
+        kept = [batch for batch in outcome.ledger if batch.base_offset < outcome.end_min]
+        if kept and log.end_offset < kept[-1].next_offset:
+            kind = "power loss" if outcome.power_lost else "kill"
+            raise Broken(
+                f"offsets [{log.end_offset}, {kept[-1].next_offset}), "
+                f"{'flushed' if outcome.power_lost else 'written'}, are lost by a {kind}"
+            )
+        start_min = 0 if "penstock-checkpoint" in self.rotted else outcome.start_min
+        if not start_min <= log.log_start_offset <= outcome.start_max:
+            raise Broken(
+                f"the log starts at {log.log_start_offset}, not in "
+                f"[{start_min}, {outcome.start_max}]"
+            )
+        ends = {batch.next_offset for batch in outcome.ledger}
+        ends.update((model.end, outcome.end_min_kill, log.log_start_offset))
+        if log.end_offset not in ends and not log.damage:
+            raise Broken(f"the log ends at {log.end_offset}, which no batch does")
+        if log.log_start_offset < outcome.start_min:
+            self._check_moved_start(outcome)
+        model.adopt(outcome, log.log_start_offset, log.end_offset)
+        self.check(may_be_cleaned=outcome.may_be_cleaned)
+
+    def _check_moved_start(self, outcome: Outcome) -> None:
+        """Without its checkpoint a log begins where its files do; the rest must still be right."""
+        found, refused = read_all(self.log, lambda: 1000)
+        kept = [batch for batch in found if batch.base_offset >= outcome.start_max]
+        due = [batch for batch in outcome.contents if batch.base_offset >= outcome.start_max]
+        due = [batch for batch in due if batch.next_offset <= self.log.end_offset]
+        if not outcome.may_be_cleaned:
+            check_contents(self.log, due, kept, refused)
+        raise LoudLoss(f"the checkpoint is rebuilt and the log starts at {self.log}")
+
+    def check(self, *, may_be_cleaned: bool = False) -> None:
+        """Everything about the open log, against the model and against itself.
+
+        Nobody dies meanwhile, although reading may write: a wrong index is mended when it is met.
+        """
+        fuse = self._fuse
+        self.disarm()
+        try:
+            self._check(may_be_cleaned=may_be_cleaned)
+        except StorageError as error:
+            if not self.rotted:
+                raise Broken(f"a check was refused: {type(error).__name__}: {error}") from error
+            raise LoudLoss(f"{type(error).__name__}: {error}") from error
+        if fuse >= 0:
+            self.arm(fuse)
+
+    def _check(self, *, may_be_cleaned: bool) -> None:
+        log, model = self.log, self.model
+        self.disk.heal()
+        self.disk.set_faults(self.faults)
+        check_bounds(log)
+        found, refused = read_all(log, lambda: self.draws.randrange(1, 1000))
+        if refused and not self.rotted:
+            raise Broken(f"reads of {refused} were refused and no bit was flipped")
+        if may_be_cleaned:
+            self._adopt_cleaned(found)
+        check_contents(log, model.readable(), found, refused)
+        if refused:
+            raise LoudLoss(f"offsets {refused} are refused")
+        damaged = bool(log.damage)
+        if not damaged:
+            check_indexes(log, rotted=bool(self.rotted))
+        if not damaged and ".log" not in self.rotted:
+            check_producers(log, model)
+        if not damaged and "penstock-checkpoint" not in self.rotted:
+            check_epochs(log, model)
+        if not damaged and log.end_offset > log.log_start_offset:
+            self.check_reads(12 if self.rotted else 3)
+        self._check_handles()
+
+    def check_reads(self, times: int) -> None:
+        log, draws = self.log, self.draws
+        span = log.end_offset - log.log_start_offset + 1
+        for _ in range(times):
+            offset = log.log_start_offset + draws.randrange(0, span)
+            upper = None
+            if draws.random() < 0.5:
+                upper = log.log_start_offset + draws.randrange(0, span)
+            check_read(log, self.model, offset, draws.randrange(0, 1500), upper)
+            if draws.random() < 0.4:
+                check_time(log, self.model, self.some_time())
+
+    def some_time(self) -> int:
+        return START_MS + self.draws.randrange(-10, max(1, self.now_ms - START_MS) + 20)
+
+    def _adopt_cleaned(self, found: list[ModelBatch]) -> None:
+        model = self.model
+        before = model.readable()
+        wrong = thinned_wrongly(before, found, self.uncleanable_offset, self.now_ms)
+        if wrong:
+            raise Broken(wrong)
+        if [batch.data for batch in found] != [batch.data for batch in before]:
+            below = [batch for batch in model.contents if batch.last_offset < model.log_start]
+            model.contents = [*below, *found]
+            self.count("compactions seen")
+
+    def _check_handles(self) -> None:
+        open_paths = self.disk.open_paths()
+        if len(open_paths) > len(self.pool):
+            raise Broken(f"{len(open_paths)} files are open, {len(self.pool)} of them in the pool")
+
+    def check_idempotent(self) -> None:
+        """Opening once more, with nothing in between, changes neither files nor log."""
+        before, files = self._state(), self.disk.files()
+        self.disk.kill()
+        self.now_ms += 10
+        self.log, report = open_log(
+            self._resources(), DIRECTORY, self.config.log_config(), self.now_ms
+        )
+        self.count("opened twice")
+        self.tell("opened once more")
+        after = self._state()
+        if before != after:
+            raise Broken(f"opening twice differs: {before} and then {after}")
+        if report.cut_bytes:
+            raise Broken(f"opening twice cut {report.cut_bytes} bytes the second time")
+        again = self.disk.files()
+        if files != again:
+            changed = sorted(
+                path for path in files.keys() | again.keys() if files.get(path) != again.get(path)
+            )
+            raise Broken(f"opening twice changed {changed}")
+
+    def _state(self) -> tuple[object, ...]:
+        log = self.log
+        return (
+            log.log_start_offset,
+            log.end_offset,
+            log.recovery_point,
+            log.cleaned_offset,
+            log.epochs.entries,
+            tuple(replace(held, reason="") for held in log.damage),
+            tuple(sorted(log.producers.entries(5))),
+            tuple((segment.base_offset, segment.size) for segment in log.segments),
+        )

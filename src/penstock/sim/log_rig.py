@@ -1,0 +1,241 @@
+"""A log on a simulated disk, beside its model: every call on one is told to the other.
+
+A call that is refused by a fault of the disk must leave the log as it was (`DiskFull`,
+`DiskTrouble`) or offline until it is opened again (`LogOffline`); nothing else may come out. A call
+that the death of the process cuts short ends with the log open again, recovered and judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.records.batch import stamp
+from penstock.sim.crash_config import CaseConfig, CaseDraws
+from penstock.sim.disk import SimDisk
+from penstock.sim.log_checks import Broken
+from penstock.sim.log_model import ModelBatch, model_batch
+from penstock.sim.log_process import Crashed, Flight, LogProcess, LoudLoss
+from penstock.storage.cleaner import CleanTask, begin_clean
+from penstock.storage.errors import DiskFull, DiskTrouble, LogOffline, StorageError
+from penstock.storage.flush import FlushPlan
+
+
+class LogRig(LogProcess):
+    def __init__(self, config: CaseConfig, disk: SimDisk, draws: CaseDraws) -> None:
+        super().__init__(config, disk, draws)
+        self._depth = 0
+
+    def attempt(
+        self, name: str, call: Callable[[], object], flight: Flight, *, may_fail: bool = False
+    ) -> bool:
+        """Whether the call returned. If the log went down in it, it is up again afterwards."""
+        outer, self.flight = self.flight, flight
+        nested = self._depth > 0
+        self._depth += 1
+        try:
+            call()
+        except Crashed:
+            if nested:
+                raise
+            self.tell(f"{name} is cut short")
+            self.count(f"crashes in {name.split(maxsplit=1)[0]}")
+            self.crash(power=self.draw_power())
+            self.recover()
+            return False
+        except (DiskFull, DiskTrouble) as error:
+            if not self.fault_armed:
+                raise Broken(f"{name}: {type(error).__name__} without a fault: {error}") from error
+            self.tell(f"{name}: {error}")
+            self.count(
+                "calls refused for a full disk" if isinstance(error, DiskFull) else "calls refused"
+            )
+            self.flight = outer
+            return False
+        except StorageError as error:
+            if nested:
+                raise
+            self.tell(f"{name}: {type(error).__name__}: {error}")
+            self._refused(error)
+            return False
+        except OSError as error:
+            if may_fail:
+                raise
+            raise Broken(f"{name}: an OSError came out: {error!r}") from error
+        finally:
+            self._depth -= 1
+        self.flight = outer
+        self.tell(name)
+        return True
+
+    def _refused(self, error: StorageError) -> None:
+        if self.rotted and not isinstance(error, LogOffline):
+            raise LoudLoss(f"{type(error).__name__}: {error}") from error
+        if not self.fault_armed:
+            raise Broken(f"refused without a fault: {type(error).__name__}: {error}") from error
+        self.count("went offline" if isinstance(error, LogOffline) else "calls failed")
+        self.heal()
+        if isinstance(error, LogOffline):
+            self._must_stay_offline()
+        self.crash(power=self.draws.random() < 0.5)
+        # After a failed fsync the page cache shows what the disk may not have: only what had been
+        # promised before can be asked for.
+        outcome = self.pending()
+        outcome.end_min_kill = outcome.end_min_power
+        self.recover()
+
+    def _must_stay_offline(self) -> None:
+        log = self.log
+        for call in (lambda: log.read(log.end_offset, 1), log.begin_flush):
+            try:
+                call()
+            except LogOffline:
+                continue
+            raise Broken("a log that went offline answers again without being opened")
+
+    def append(self, batch: bytearray, epoch: int) -> bool:
+        expected = bytearray(batch)
+        stamp(expected, 0, self.log.end_offset, epoch)
+        coming = model_batch(bytes(expected))
+        appended: list[tuple[int, int]] = []
+
+        def call() -> None:
+            appended.append(self.log.append(batch, epoch, self.now_ms))
+
+        if not self.attempt(f"append {coming}", call, Flight(appending=[coming])):
+            return False
+        if appended[0] != (coming.base_offset, coming.last_offset):
+            raise Broken(f"append said {appended[0]} for {coming}")
+        self.model.append(coming)
+        return True
+
+    def append_replica(self, batches: list[ModelBatch]) -> None:
+        chunk = b"".join(batch.data for batch in batches)
+        name = f"append_replica {' '.join(map(str, batches))}"
+        life, log = self.disk.counters["kill"] + self.disk.counters["power_loss"], self.log
+        done = self.attempt(
+            name, lambda: log.append_replica(chunk, self.now_ms), Flight(appending=batches)
+        )
+        if done or life == self.disk.counters["kill"] + self.disk.counters["power_loss"]:
+            # A disk that fills up in the middle keeps the batches before.
+            for batch in batches:
+                if batch.base_offset < log.end_offset:
+                    self.model.append(batch)
+            if self.model.end != log.end_offset:
+                raise Broken(f"the log ends at {log.end_offset} amid {name}")
+
+    def flush(self, *, checkpoint: bool) -> None:
+        end, log = self.log.end_offset, self.log
+        if self.attempt("flush", lambda: log.flush(checkpoint=checkpoint), Flight()):
+            self.flushed(end)
+
+    def flushed(self, end: int) -> None:
+        if self.log.recovery_point < end:
+            raise Broken(f"after a flush of {end} the recovery point is {self.log.recovery_point}")
+        # What the log says is what waiting producers are told, if it says more than was asked.
+        self.model.flushed(self.log.recovery_point)
+
+    def finish_flush(self, plan: FlushPlan) -> None:
+        """What a thread does with a plan, and the event loop afterwards."""
+        log = self.log
+
+        def call() -> None:
+            try:
+                plan.run()
+            except OSError as error:
+                log.fail_flush(plan, error)
+                raise LogOffline(f"{log.failure}") from error
+
+        if self.attempt("flush on a thread", call, Flight()):
+            self.watch_calls(None)
+            log.end_flush(plan)
+            self.flushed(plan.end_offset)
+            self.tell(f"end_flush to {plan.end_offset}")
+
+    def roll(self) -> None:
+        log = self.log
+        self.attempt("roll", lambda: log.roll(self.now_ms), Flight())
+
+    def attempt_reads(self, times: int) -> None:
+        self.attempt("read", lambda: self.check_reads(times), Flight())
+
+    def truncate(self, offset: int) -> None:
+        log = self.log
+        before = log.end_offset
+        if self.attempt(
+            f"truncate_to {offset}", lambda: log.truncate_to(offset), Flight(truncating_to=offset)
+        ):
+            lowest = max(self.model.cut_point(offset), log.log_start_offset)
+            if not lowest <= log.end_offset <= max(offset, lowest):
+                raise Broken(f"truncated to {offset}, the log ends at {log.end_offset}")
+            self.model.truncate(log.end_offset)
+            self.check()
+        elif self.log is log and log.end_offset != before:
+            raise Broken("a truncation that was refused for want of space has cut the log")
+
+    def delete(self, offset: int) -> None:
+        log = self.log
+        if self.attempt(
+            f"delete_before {offset}",
+            lambda: log.delete_before(offset),
+            Flight(deleting_before=offset),
+        ):
+            self.model.delete_before(offset)
+            self.check()
+
+    def purge(self) -> None:
+        self.attempt("purge", self.log.purge, Flight())
+
+    def clean(self, meanwhile: Callable[[], None]) -> None:
+        """One round of compaction, with other calls on the log while its thread works."""
+        log = self.log
+        stable = min(self.model.first_unstable(), log.end_offset)
+        tasks: list[CleanTask | None] = []
+
+        def begin() -> None:
+            tasks.append(
+                begin_clean(
+                    log,
+                    now_ms=self.now_ms,
+                    last_stable_offset=stable,
+                    map_bytes_max=4000,
+                    force=True,
+                )
+            )
+
+        if not self.attempt("begin to compact", begin, Flight()):
+            return
+        task = tasks[0]
+        if task is None:
+            return
+        self.uncleanable_offset = min(stable, log.active.base_offset)
+        if not self._run_clean(task):
+            return
+        meanwhile()
+        if self.log is not log:
+            return
+        if not self.armed and self.config.crash_chance and self.draws.random() < 0.4:
+            self.arm(self.draws.randrange(0, 9 * len(task.done) + 2))
+        flight = Flight(cleaning=True)
+        # Also below the log start, where nobody reads: producers are replayed from there.
+        self.model.compacted = True
+        self.attempt("install the compacted", lambda: task.install(log), flight)
+        if self.log is log:
+            # A disk too full to note the round has swapped it in all the same.
+            self.check(may_be_cleaned=True)
+
+    def _run_clean(self, task: CleanTask) -> bool:
+        try:
+            return self.attempt("compact", task.run, Flight(), may_fail=True)
+        except OSError as error:
+            self.tell(f"compacting fails: {error}")
+            return False
+
+    def close(self) -> bool:
+        end, log = self.log.end_offset, self.log
+        if not self.attempt("close", log.close, Flight()):
+            return False
+        self.model.flushed(end)
+        self.pool.close()
+        if self.disk.open_paths():
+            raise Broken(f"closed, and files are still open: {self.disk.open_paths()}")
+        return True

@@ -1,0 +1,1 @@
+"""The partition log on disk, in Kafka's file format."""

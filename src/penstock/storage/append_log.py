@@ -1,0 +1,606 @@
+"""A partition's log: segments in a row, appended at one end and deleted at the other.
+
+    log start offset          recovery point                    end offset
+          |                         |                               |
+    [ sealed ][ sealed ][ sealed    .    ][ active ->               |
+                                    known to be on disk up to here
+
+The core is synchronous and single threaded: its owner calls it from one event loop. Work that
+waits for the disk is split in three, so that only the middle part runs on another thread:
+
+    plan = log.begin_flush()     on the loop: what must reach the disk, files pinned
+    plan.run()                   anywhere: fsyncs
+    log.end_flush(plan)          on the loop: the recovery point moves
+
+Rules that the rest of the system leans on:
+- An append is in the file when `append` returns. It is durable when a flush that was begun later
+  has ended: never before the directory entry of its file is.
+- A failed write or fsync takes the log offline. What the disk then holds is unknown, an fsync
+  repeated would lie, and only a restart that reads everything back may say.
+- A full disk is no such failure: the partial batch is cut off, and the log goes on.
+- Everything beside the `.log` files can be rebuilt from them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from errno import EDQUOT, EMFILE, ENFILE, ENOSPC
+from typing import Final, NamedTuple, NoReturn
+
+from penstock.partition.epochs import LeaderEpochs
+from penstock.partition.keys import refuse_keyless
+from penstock.partition.producer_snapshot import encode_snapshot
+from penstock.partition.producers import BATCHES_REMEMBERED, ProducerStates
+from penstock.partition.retention import RELATIVE_OFFSET_MAX, should_roll
+from penstock.ports import Buffer
+from penstock.records.batch import (
+    LOG_OVERHEAD,
+    BatchHeader,
+    CorruptBatch,
+    iter_batches,
+    read_header,
+    stamp_prefix,
+    validate_fields,
+)
+from penstock.storage.checkpoints import Checkpoint
+from penstock.storage.config import LogConfig
+from penstock.storage.damage import Damage
+from penstock.storage.errors import (
+    DiskFull,
+    DiskTrouble,
+    LogDamaged,
+    LogOffline,
+    OffsetOutOfRange,
+)
+from penstock.storage.files import SNAPSHOT, FilePool, offset_name, write_all
+from penstock.storage.flush import FlushPlan
+from penstock.storage.index import ENTRY_SIZE, IndexCache
+from penstock.storage.producer_state import note_producer
+from penstock.storage.segment import Segment
+from penstock.storage.space import SpaceGuard
+
+_ALWAYS: Final = -(2**63)
+_make: Final = tuple.__new__
+
+
+class Appended(NamedTuple):
+    base_offset: int
+    last_offset: int
+
+
+class LogSlice(NamedTuple):
+    """Whole batches as they lie in the file."""
+
+    data: memoryview
+    segment_base: int
+    position: int
+
+
+@dataclass(slots=True)
+class LogParts:
+    """What opening a log has found or made, ready to be put together."""
+
+    directory: str
+    topic: str
+    partition: int
+    topic_id: str
+    config: LogConfig
+    segments: list[Segment]
+    log_start_offset: int
+    end_offset: int
+    recovery_point: int
+    noted_point: int
+    """The recovery point of the checkpoint on disk."""
+    cleaned_offset: int
+    sparse_offset: int
+    epochs: LeaderEpochs
+    producers: ProducerStates
+    damage: list[Damage]
+    dirty: list[str]
+    """Files whose content may be in the page cache only."""
+    names_dirty: bool
+    """There is more to note in a checkpoint than there was room for."""
+    epochs_dirty: bool
+    unindexed_offset: int | None
+
+
+class AppendLog:
+    """Appending, reading and flushing: see the module's docstring. `Log` adds the rare surgery."""
+
+    # Many logs, and attributes that are read on every append.
+    __slots__ = (
+        "_active",
+        "_bases",
+        "_compact",
+        "_dirty",
+        "_dirty_active",
+        "_dirty_since_ms",
+        "_disk",
+        "_end_offset",
+        "_epoch",
+        "_epochs_dirty",
+        "_failure",
+        "_flushing",
+        "_log_start_offset",
+        "_names_dirty",
+        "_recovery_point",
+        "_roll_at_ms",
+        "_roll_bytes",
+        "_roll_config",
+        "_roll_offset",
+        "_segments",
+        "_space",
+        "_unindexed_offset",
+        "cache",
+        "changed",
+        "cleaned_offset",
+        "config",
+        "damage",
+        "directory",
+        "epochs",
+        "noted_point",
+        "partition",
+        "pool",
+        "producers",
+        "sparse_offset",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self, parts: LogParts, pool: FilePool, cache: IndexCache, space: SpaceGuard
+    ) -> None:
+        self.directory = parts.directory
+        self.topic = parts.topic
+        self.partition = parts.partition
+        self.topic_id = parts.topic_id
+        self.epochs = parts.epochs
+        self.producers = parts.producers
+        self.damage = parts.damage
+        self.cleaned_offset = parts.cleaned_offset
+        self.sparse_offset = parts.sparse_offset
+        self.noted_point = parts.noted_point
+        """The recovery point a restart would start from: at most ours."""
+        self.pool = pool
+        self.cache = cache
+        self.config = parts.config
+        self._disk = pool.disk
+        self._space = space
+        self._segments = parts.segments
+        self._bases = [segment.base_offset for segment in parts.segments]
+        self._activate(parts.segments[-1])
+        self._log_start_offset = parts.log_start_offset
+        self._end_offset = parts.end_offset
+        self._recovery_point = parts.recovery_point
+        self._epoch = parts.epochs.latest
+        self._roll_config = parts.config.roll
+        self._compact = parts.config.compact
+        # The index gets an entry at most every interval: below this neither limit can be reached.
+        entries_max = parts.config.segment_index_bytes // ENTRY_SIZE
+        self._roll_bytes = min(
+            parts.config.segment_bytes, entries_max * (parts.config.index_interval_bytes + 1)
+        )
+        self._dirty: dict[str, None] = dict.fromkeys(parts.dirty)
+        self._dirty_active: Segment | None = None
+        self._dirty_since_ms = 0
+        self._names_dirty = parts.names_dirty
+        self._epochs_dirty = parts.epochs_dirty
+        self._flushing: FlushPlan | None = None
+        self._unindexed_offset = parts.unindexed_offset
+        """Base of the first segment that was sealed since the last flush."""
+        self._failure: str | None = None
+        self.changed = False
+        """Whether a clean stop has anything to note."""
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.topic}-{self.partition} "
+            f"[{self._log_start_offset}, {self._end_offset}) in {len(self._segments)} segments)"
+        )
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset the next record will get."""
+        return self._end_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """Offsets below this survive the loss of power."""
+        return self._recovery_point
+
+    @property
+    def segments(self) -> list[Segment]:
+        return self._segments
+
+    @property
+    def active(self) -> Segment:
+        return self._active
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def failure(self) -> str | None:
+        """Why the log is offline, None while it is not."""
+        return self._failure
+
+    @property
+    def needs_flush(self) -> bool:
+        return bool(self._dirty or self._names_dirty or self._epochs_dirty)
+
+    def flush_due(self, now_ms: int) -> bool:
+        """Whether the topic's own policy (flush.messages, flush.ms) asks for a flush now."""
+        return self.needs_flush and (
+            self._end_offset - self._recovery_point >= self.config.flush_messages
+            or (bool(self._dirty) and now_ms - self._dirty_since_ms >= self.config.flush_ms)
+        )
+
+    # Appending
+
+    def append(
+        self,
+        batch: bytearray | memoryview,
+        leader_epoch: int,
+        now_ms: int,
+        header: BatchHeader | None = None,
+    ) -> Appended:
+        """Give one batch the next offsets and write it, as the partition's leader.
+
+        `batch` is stamped in place. Pass `header` if `validate` has been through it already.
+        """
+        if self._failure is not None:
+            self._refuse()
+        fields = validate_fields(batch) if header is None else header
+        if self._compact:
+            refuse_keyless(batch, BatchHeader._make(fields))
+        # Locals, and no call that can be avoided: with small batches this function, not the disk,
+        # decides how many appends a second there are.
+        _, length, _, _, _, _, delta, _, max_timestamp, producer_id, _, _, _ = fields
+        size = length + LOG_OVERHEAD
+        if size != len(batch):
+            raise CorruptBatch(f"{len(batch)} bytes hold a batch of {size}: append one at a time")
+        if leader_epoch < self._epoch:
+            raise self._stale_epoch(leader_epoch)
+        base_offset = self._end_offset
+        last_offset = base_offset + delta
+        space = self._space
+        space.credit -= size
+        if (space.credit < 0 or space.refusing) and not space.allows(0):
+            raise DiskFull(space.explain())
+        active = self._active
+        if (
+            active.size + size > self._roll_bytes
+            or max_timestamp >= self._roll_at_ms
+            or last_offset > self._roll_offset
+        ) and self._must_roll(size, last_offset, max_timestamp, now_ms):
+            self.roll(now_ms)
+            active = self._active
+        stamp_prefix(batch, 0, base_offset, length, leader_epoch)
+        try:
+            active.append(batch, size, last_offset, max_timestamp)
+        except OSError as error:
+            self._append_failed(error)
+        if active is not self._dirty_active:
+            self._mark_dirty(active, now_ms)
+        if leader_epoch != self._epoch:
+            self._enter_epoch(leader_epoch, base_offset)
+        self._end_offset = last_offset + 1
+        if producer_id >= 0:
+            note_producer(self.producers, batch, read_header(batch))
+        return _make(Appended, (base_offset, last_offset))
+
+    def _stale_epoch(self, leader_epoch: int) -> CorruptBatch:
+        """Epochs never fall within a log: recovery takes a fall for a sign of rot."""
+        return CorruptBatch(
+            f"epoch {leader_epoch} is older than epoch {self._epoch}, which has written here: "
+            "another broker leads by now"
+        )
+
+    def _mark_dirty(self, segment: Segment, now_ms: int) -> None:
+        """The segment has bytes that no flush begun so far will reach."""
+        if not self._dirty:
+            self._dirty_since_ms = now_ms
+        self._dirty[segment.path] = None
+        self._dirty_active = segment
+        self.changed = True
+
+    def append_replica(self, chunk: Buffer, now_ms: int) -> Appended:
+        """Write batches as the leader stamped them, offsets and epochs included."""
+        if self._failure is not None:
+            self._refuse()
+        first = last = -1
+        view = memoryview(chunk)
+        for position, header in iter_batches(view):
+            if header.base_offset < self._end_offset:
+                raise CorruptBatch(
+                    f"offset {header.base_offset} is due no more: the log ends at "
+                    f"{self._end_offset}; truncate first"
+                )
+            if header.leader_epoch < self._epoch:
+                raise self._stale_epoch(header.leader_epoch)
+            if not self._space.allows(header.size):
+                raise DiskFull(self._space.explain())
+            if self._must_roll(header.size, header.last_offset, header.max_timestamp, now_ms):
+                self.roll(now_ms, header.base_offset)
+            batch = view[position : position + header.size]
+            try:
+                self._active.append(batch, header.size, header.last_offset, header.max_timestamp)
+            except OSError as error:
+                self._append_failed(error)
+            if self._active is not self._dirty_active:
+                self._mark_dirty(self._active, now_ms)
+            if header.leader_epoch != self._epoch:
+                self._enter_epoch(header.leader_epoch, header.base_offset)
+            self._end_offset = header.next_offset
+            if header.has_producer:
+                note_producer(self.producers, batch, header)
+            first = header.base_offset if first < 0 else first
+            last = header.last_offset
+        return Appended(first, last)
+
+    def _must_roll(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        """Decide, and note from when on it is worth asking again."""
+        active = self._active
+        first = -1 if active.first_timestamp is None else active.first_timestamp
+        wait_ms = self.config.segment_ms - self.config.segment_jitter_ms
+        self._roll_at_ms = first + wait_ms + 1 if first >= 0 else _ALWAYS
+        self._roll_offset = active.base_offset + RELATIVE_OFFSET_MAX
+        return should_roll(
+            self._roll_config,
+            base_offset=active.base_offset,
+            size_bytes=active.size,
+            first_timestamp_ms=first,
+            created_ms=active.created_ms,
+            jitter_ms=self.config.segment_jitter_ms,
+            index_full=len(active.index) * ENTRY_SIZE >= self.config.segment_index_bytes,
+            batch_bytes=size,
+            batch_last_offset=last_offset,
+            batch_max_timestamp_ms=max_timestamp,
+            now_ms=now_ms,
+        )
+
+    def _activate(self, segment: Segment) -> None:
+        """Appends go to this segment now; what is known of when to roll is out of date."""
+        self._active = segment
+        self._roll_at_ms = _ALWAYS
+        self._roll_offset = -1
+
+    def roll(self, now_ms: int, next_offset: int | None = None) -> None:
+        """Close the active segment and begin one at the end offset.
+
+        A follower of a compacted log may be due an offset further on. The new segment begins at
+        the end offset all the same, if the index can express the distance: so a segment that does
+        not begin where the one before it ended is known to follow a lost one.
+        """
+        base = self._end_offset
+        if next_offset is not None and next_offset - base >= RELATIVE_OFFSET_MAX // 2:
+            base = next_offset
+        sealed = self._active
+        if sealed.size == 0 and sealed.base_offset == base:
+            return
+        segment = Segment(
+            self.directory,
+            base,
+            self.pool,
+            self.cache,
+            created_ms=now_ms,
+            index_interval_bytes=self.config.index_interval_bytes,
+        )
+        snapshot = f"{self.directory}/{offset_name(self._end_offset, SNAPSHOT)}"
+        try:
+            sealed.seal()
+            write_all(self.pool.create(snapshot), self._snapshot(), 0)
+            # Last: an empty segment left behind by a failure would cut the log after a crash.
+            self.pool.create(segment.path)
+        except OSError as error:
+            self._append_failed(error)
+        if self._unindexed_offset is None:
+            self._unindexed_offset = sealed.base_offset
+        for path in sealed.written_paths():
+            self._dirty[path] = None
+        self._dirty[segment.path] = None
+        self._dirty[snapshot] = None
+        self._names_dirty = True
+        self._segments.append(segment)
+        self._bases.append(base)
+        self._activate(segment)
+
+    def _snapshot(self) -> bytes:
+        return encode_snapshot(self.producers.entries(BATCHES_REMEMBERED))
+
+    def _enter_epoch(self, epoch: int, start_offset: int) -> None:
+        self._epochs_dirty |= self.epochs.assign(epoch, start_offset)
+        self._epoch = epoch
+
+    def note_epoch(self, epoch: int) -> None:
+        """A new leader notes its epoch before it appends anything."""
+        if epoch > self._epoch:
+            self._enter_epoch(epoch, self._end_offset)
+            self.changed = True
+
+    # Failing
+
+    def _append_failed(self, error: OSError) -> NoReturn:
+        """Undo what a failed write left behind, or give up the log if that fails too."""
+        if error.errno in (EMFILE, ENFILE):
+            raise DiskTrouble(
+                f"{self.directory}: no file descriptors are left; raise the limit (ulimit -n) or "
+                "lower open_files_max"
+            ) from error
+        if error.errno not in (ENOSPC, EDQUOT):
+            self.fail(f"a write failed: {error}")
+            self._refuse()
+        try:
+            active = self._active
+            active.discard_beyond_end()
+        except OSError as worse:
+            self.fail(f"a write failed ({error}) and could not be undone: {worse}")
+            self._refuse()
+        self._space.refusing = True
+        self._space.check()
+        raise DiskFull(self._space.explain()) from error
+
+    def fail(self, reason: str) -> None:
+        """Take the log offline for good."""
+        if self._failure is None:
+            self._failure = f"{reason}; mend the disk and restart the broker"
+
+    def _refuse(self) -> NoReturn:
+        raise LogOffline(f"{self.directory} is offline: {self._failure}")
+
+    # Reading
+
+    def read(self, offset: int, bytes_max: int, upper_offset: int | None = None) -> LogSlice | None:
+        """Whole batches from the one that holds `offset` on, None at the end.
+
+        At most `bytes_max`, but always the first batch. Nothing at or above `upper_offset` (the
+        high watermark, the last stable offset) is given out.
+        """
+        if self._failure is not None:
+            self._refuse()
+        if not self._log_start_offset <= offset <= self._end_offset:
+            raise OffsetOutOfRange(offset, self._log_start_offset, self._end_offset)
+        upper = self._end_offset if upper_offset is None else min(upper_offset, self._end_offset)
+        if offset >= upper:
+            return None
+        for damage in self.damage:
+            if damage.start_offset <= offset < damage.end_offset:
+                raise LogDamaged(
+                    f"offsets [{damage.start_offset}, {damage.end_offset}) of {self.directory} are "
+                    f"quarantined: {damage.reason}; read them from another replica"
+                )
+        at = bisect_right(self._bases, offset) - 1
+        try:
+            for number in range(at, len(self._segments)):
+                segment = self._segments[number]
+                if segment.base_offset >= upper:
+                    return None
+                found = segment.locate(offset)
+                if found is not None:
+                    return self._slice(number, found, bytes_max, upper)
+        except OSError as error:
+            raise DiskTrouble(
+                f"offset {offset} of {self.directory} did not read: {error}"
+            ) from error
+        return None
+
+    def _slice(
+        self, number: int, found: tuple[int, BatchHeader], bytes_max: int, upper: int
+    ) -> LogSlice | None:
+        position, header = found
+        segment = self._segments[number]
+        is_last = segment is self._active
+        end_offset = self._end_offset if is_last else self._bases[number + 1]
+        if header.last_offset >= end_offset:
+            raise LogDamaged(
+                f"{segment.path}: offset {header.last_offset} at byte {position} does not belong "
+                f"below {end_offset}; read from another replica, or restore the file"
+            )
+        if header.base_offset >= upper:
+            return None
+        limit = segment.size
+        if upper < self._end_offset:
+            beyond = segment.locate(upper)
+            if beyond is not None:
+                # A batch that holds the bound is given whole only if it ends below it.
+                limit = beyond[0]
+        for start, _ in segment.damaged:
+            if start > position:
+                limit = min(limit, start)
+                break
+        if limit <= position:
+            return None
+        data = segment.read(
+            position,
+            bytes_max,
+            limit,
+            header.size,
+            end_offset=end_offset,
+            epoch_at=self.epochs.epoch_at,
+        )
+        return LogSlice(data, segment.base_offset, position)
+
+    # Making durable
+
+    def begin_flush(self, *, checkpoint: bool = False) -> FlushPlan:
+        """What must reach the disk so that everything up to the end offset survives.
+
+        A checkpoint is included when files came or went, so that recovery starts from there.
+        """
+        if self._failure is not None:
+            self._refuse()
+        if self._flushing is not None:
+            raise RuntimeError(f"{self.directory} is being flushed: one flush at a time")
+        plan = FlushPlan(self._disk, self.directory, self._end_offset)
+        try:
+            for path in self._dirty:
+                plan.handles.append(self.pool.pin(path))
+        except OSError as error:
+            self._unpin(plan)
+            raise DiskTrouble(f"{path} could not be opened to be flushed: {error}") from error
+        plan.passing = [path for path in self._dirty if path.endswith(SNAPSHOT)]
+        plan.indexed_offset = self._active.base_offset
+        if self._epochs_dirty:
+            plan.epochs = self.epochs.entries
+        if self._names_dirty or self._epochs_dirty or checkpoint:
+            plan.checkpoint = replace(
+                self._checkpoint(self._end_offset), indexed_offset=plan.indexed_offset
+            )
+        self._dirty = {}
+        self._dirty_active = None
+        self._names_dirty = self._epochs_dirty = False
+        self._flushing = plan
+        return plan
+
+    def end_flush(self, plan: FlushPlan) -> None:
+        self._unpin(plan)
+        # Segments sealed while the flush ran wait for the next one.
+        rolled = self._active.base_offset > plan.indexed_offset
+        self._unindexed_offset = plan.indexed_offset if rolled else None
+        self._recovery_point = max(self._recovery_point, plan.end_offset)
+        if plan.checkpoint is not None and not plan.unnoted:
+            self.noted_point = plan.checkpoint.recovery_point
+        # Without room for the notes the next start reads more than it would have to.
+        self._names_dirty |= plan.unnoted
+        self._epochs_dirty |= plan.unnoted
+
+    def fail_flush(self, plan: FlushPlan, error: BaseException) -> None:
+        """An fsync failed: the kernel may have dropped the pages and will not say so twice."""
+        self._unpin(plan)
+        self.fail(f"fsync failed: {error}")
+
+    def _unpin(self, plan: FlushPlan) -> None:
+        for handle in plan.handles:
+            self.pool.unpin(handle)
+        for path in plan.passing:
+            self.pool.forget(path)
+        self._flushing = None
+
+    def flush(self, *, checkpoint: bool = False) -> None:
+        """The three steps in one, blocking."""
+        plan = self.begin_flush(checkpoint=checkpoint)
+        try:
+            plan.run()
+        except OSError as error:
+            self.fail_flush(plan, error)
+            self._refuse()
+        self.end_flush(plan)
+
+    def _checkpoint(self, recovery_point: int) -> Checkpoint:
+        unindexed = self._unindexed_offset
+        return Checkpoint(
+            recovery_point=recovery_point,
+            indexed_offset=self._active.base_offset if unindexed is None else unindexed,
+            log_start_offset=self._log_start_offset,
+            cleaned_offset=self.cleaned_offset,
+            sparse_offset=self.sparse_offset,
+            segment_bases=tuple(self._bases),
+            damage=tuple(self.damage),
+            epochs=self.epochs.entries,
+        )

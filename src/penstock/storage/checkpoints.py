@@ -1,0 +1,183 @@
+"""The small files beside a log, each replaced whole: temporary, fsync, rename, directory fsync.
+
+`penstock-checkpoint` is ours and carries a CRC: how far the log is known to be on disk, where it
+starts, and after a clean stop what its last segment looked like. It is what tells a torn tail
+(bytes after the recovery point, never promised to anyone) from damage (bytes before it).
+A stop counts as clean only if the last segment still has the size noted here, so nothing has to be
+erased when appends begin again: the first append makes the note untrue.
+
+It holds the leader epochs, too. Kafka's `leader-epoch-checkpoint` has no room for a CRC: it is
+written for Kafka's tools and never read back. `partition.metadata` is in Kafka's format as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+from crc32c import crc32c
+
+from penstock.partition.epochs import EpochStart
+from penstock.ports import Disk
+from penstock.storage.damage import Damage
+from penstock.storage.errors import CorruptFile
+from penstock.storage.files import TEMPORARY, write_all
+
+_HEAD = "penstock-checkpoint 1"
+_NUMBERS = (
+    "recovery_point",
+    "indexed_offset",
+    "log_start_offset",
+    "cleaned_offset",
+    "sparse_offset",
+    "truncating_to",
+)
+_DAMAGE_NUMBERS = tuple(field.name for field in fields(Damage) if field.name != "reason")
+
+
+def write_atomic(disk: Disk, directory: str, name: str, data: bytes) -> None:
+    """Replace the file: after a crash it holds the old content or the new, never a mix."""
+    temporary = f"{directory}/{name}{TEMPORARY}"
+    file = disk.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        write_all(file, data, 0)
+        file.fsync()
+    finally:
+        file.close()
+    disk.rename(temporary, f"{directory}/{name}")
+    disk.sync_directory(directory)
+
+
+def read_file(disk: Disk, path: str) -> bytes | None:
+    """The whole file, None where there is none."""
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class CleanStop:
+    """What the last segment was when the log was closed."""
+
+    base_offset: int
+    size: int
+    end_offset: int
+    index_crc: int
+    time_index_crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    recovery_point: int
+    """Every byte of every offset below this is known to be on disk."""
+    indexed_offset: int
+    """Indexes of segments that end at or below this are known to be on disk."""
+    log_start_offset: int
+    cleaned_offset: int
+    """Compaction has covered everything below this."""
+    sparse_offset: int
+    """Below this compaction may have removed batches and joined segments: gaps mean nothing."""
+    truncating_to: int = -1
+    """A truncation to this offset was begun and may be half done; -1 if none."""
+    clean_stop: CleanStop | None = None
+    segment_bases: tuple[int, ...] = ()
+    """The segments there were when this was noted."""
+    damage: tuple[Damage, ...] = ()
+    epochs: tuple[EpochStart, ...] = ()
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    lines = [_HEAD]
+    for name in _NUMBERS:
+        lines.append(f"{name} {getattr(checkpoint, name)}")
+    if checkpoint.clean_stop is not None:
+        values = [getattr(checkpoint.clean_stop, field.name) for field in fields(CleanStop)]
+        lines.append("clean_stop " + " ".join(str(value) for value in values))
+    if checkpoint.segment_bases:
+        lines.append("segments " + " ".join(str(base) for base in checkpoint.segment_bases))
+    for epoch, start_offset in checkpoint.epochs:
+        lines.append(f"epoch {epoch} {start_offset}")
+    for damage in checkpoint.damage:
+        numbers = " ".join(str(getattr(damage, name)) for name in _DAMAGE_NUMBERS)
+        lines.append(f"damage {numbers} {json.dumps(damage.reason)}")
+    body = ("\n".join(lines) + "\n").encode()
+    return body + f"crc32c {crc32c(body):08x}\n".encode()
+
+
+def decode_checkpoint(data: bytes) -> Checkpoint:
+    body, mark, checksum = data.rpartition(b"crc32c ")
+    try:
+        if not mark or int(checksum, 16) != crc32c(body):
+            raise CorruptFile("the checkpoint's CRC does not match; it is rebuilt from the log")
+        head, *lines = body.decode().splitlines()
+        if head != _HEAD:
+            raise CorruptFile(f"checkpoint version {head!r} is not {_HEAD!r}; upgrade penstock")
+        values: dict[str, int] = {}
+        clean_stop = None
+        segment_bases: tuple[int, ...] = ()
+        damage: list[Damage] = []
+        epochs: list[EpochStart] = []
+        for name, _, rest in (line.partition(" ") for line in lines):
+            if name == "clean_stop":
+                clean_stop = CleanStop(*map(int, rest.split()))
+            elif name == "segments":
+                segment_bases = tuple(map(int, rest.split()))
+            elif name == "epoch":
+                epochs.append(EpochStart(*map(int, rest.split())))
+            elif name == "damage":
+                *numbers, reason = rest.split(" ", len(_DAMAGE_NUMBERS))
+                placed = dict(zip(_DAMAGE_NUMBERS, map(int, numbers), strict=True))
+                damage.append(Damage(**placed, reason=json.loads(reason)))
+            else:
+                values[name] = int(rest)
+        return Checkpoint(
+            **values,
+            clean_stop=clean_stop,
+            segment_bases=segment_bases,
+            damage=tuple(damage),
+            epochs=tuple(epochs),
+        )
+    except (ValueError, TypeError) as error:
+        raise CorruptFile(f"the checkpoint does not read: {error}") from error
+
+
+def encode_epochs(entries: Iterable[EpochStart]) -> bytes:
+    lines = [f"{entry.epoch} {entry.start_offset}" for entry in entries]
+    return ("\n".join(["0", str(len(lines)), *lines]) + "\n").encode()
+
+
+def decode_epochs(data: bytes) -> list[EpochStart]:
+    try:
+        version, count, *lines = data.decode().split("\n")[:-1]
+        entries = [EpochStart(*map(int, line.split())) for line in lines]
+        if int(version) != 0 or int(count) != len(entries):
+            raise CorruptFile("the leader epoch checkpoint is cut short")
+    except (ValueError, TypeError) as error:
+        raise CorruptFile(f"the leader epoch checkpoint does not read: {error}") from error
+    for before, after in itertools.pairwise(entries):
+        if before.epoch >= after.epoch or before.start_offset >= after.start_offset:
+            raise CorruptFile(f"leader epochs do not rise: {before} before {after}")
+    return entries
+
+
+def encode_partition_metadata(topic_id: str) -> bytes:
+    return f"version: 0\ntopic_id: {topic_id}".encode()
+
+
+def decode_partition_metadata(data: bytes) -> str:
+    try:
+        version, topic = data.decode().splitlines()
+    except ValueError as error:
+        raise CorruptFile(f"partition.metadata does not read: {error}") from error
+    topic_id = topic.removeprefix("topic_id: ")
+    if version != "version: 0" or topic_id == topic or not topic_id:
+        raise CorruptFile(f"partition.metadata does not read: {data!r}")
+    return topic_id

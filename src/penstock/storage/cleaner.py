@@ -1,0 +1,251 @@
+"""Compaction of one log: what to keep is decided in `partition.compaction`, here it is done.
+
+    task = begin_clean(log, ...)    on the loop: what there is to clean, copied out of the log
+    task.run()                      on any thread: reads sealed segments, writes `.cleaned` files
+    task.install(log)               on the loop: each finished group is swapped in
+
+The thread works on files of its own and never touches the log's state. Whatever the log loses
+meanwhile (retention, a truncation) makes a group stale: it is dropped and cleaned another time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from penstock.partition.compaction import (
+    ClosedSegment,
+    CompactionPlan,
+    OffsetMap,
+    compact_batch,
+    group_segments,
+    is_needed_empty,
+    map_batch,
+    plan,
+)
+from penstock.ports import Disk, File
+from penstock.records.batch import BatchHeader, read_header
+from penstock.storage.config import LogConfig
+from penstock.storage.errors import LogDamaged, disk_trouble
+from penstock.storage.files import CLEANED, write_all
+from penstock.storage.index import ENTRY_SIZE, TIME_ENTRY_SIZE
+from penstock.storage.log import Log
+from penstock.storage.scan import BadBatch, scan_batches
+from penstock.storage.segment import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A sealed segment as the thread may use it: `segment` is for the loop to compare."""
+
+    segment: Segment
+    base_offset: int
+    path: str
+    size: int
+
+
+@dataclass(slots=True)
+class CleanTask:
+    """One round over one log, and what came of it."""
+
+    directory: str
+    disk: Disk
+    config: LogConfig
+    plan: CompactionPlan
+    now_ms: int
+    map_bytes_max: int
+    sources: list[_Source]
+    closed: list[ClosedSegment]
+    active_base_offset: int
+    last_data_offsets: dict[int, int]
+    truncations: int
+    targets: dict[int, Segment]
+    """An unused segment object per source, to become the cleaned one."""
+    done: list[tuple[Segment, list[tuple[Segment, int]]]] = field(default_factory=list)
+    cleaned_offset: int = -1
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+    def run(self) -> None:
+        """Blocking. `LogDamaged` if a segment does not read; nothing is changed then."""
+        offsets = self._map()
+        self.cleaned_offset = min(offsets.end_offset, self.plan.uncleanable_offset)
+        groups = group_segments(
+            self.closed,
+            end_offset=self.cleaned_offset,
+            active_base_offset=self.active_base_offset,
+            segment_bytes=self.config.segment_bytes,
+            index_bytes_max=self.config.segment_index_bytes,
+        )
+        for group in groups:
+            self._rewrite(group, offsets)
+
+    def _map(self) -> OffsetMap:
+        """Where each key of the dirty part was last written."""
+        start = self.plan.first_dirty_offset
+        offsets = OffsetMap(self.map_bytes_max, start)
+        dirty = set(self.plan.map_segments)
+        for source in self.sources:
+            if source.base_offset not in dirty:
+                continue
+            for header, batch in self._batches(source):
+                if header.next_offset <= start:
+                    continue
+                if not map_batch(offsets, batch, header, start_offset=start):
+                    return offsets
+        offsets.cover(self.plan.uncleanable_offset)
+        return offsets
+
+    def _batches(self, source: _Source) -> Iterator[tuple[BatchHeader, memoryview]]:
+        file = self.disk.open(source.path)
+        try:
+            for _, header, batch in scan_batches(
+                file, 0, source.size, offset_min=source.base_offset
+            ):
+                yield header, batch
+        except BadBatch as error:
+            raise LogDamaged(f"{source.path} is damaged {error}; it is not compacted") from error
+        finally:
+            file.close()
+
+    def _rewrite(self, group: tuple[int, ...], offsets: OffsetMap) -> None:
+        target = self.targets[group[0]]
+        members = set(group)
+        path = target.path + CLEANED
+        file = self.disk.open(path, create=True)
+        try:
+            file.truncate(0)
+            for source in self.sources:
+                if source.base_offset in members:
+                    self.bytes_before += source.size
+                    self._rewrite_segment(source, target, file, offsets)
+            file.fsync()
+        finally:
+            file.close()
+        self.bytes_after += target.size
+        for name, data in target.take_indexes():
+            write_durably(self.disk, name + CLEANED, data)
+        replaced = [
+            (source.segment, source.size)
+            for source in self.sources
+            if source.base_offset in members
+        ]
+        self.done.append((target, replaced))
+
+    def _rewrite_segment(
+        self, source: _Source, target: Segment, file: File, offsets: OffsetMap
+    ) -> None:
+        for header, batch in self._batches(source):
+            kept = compact_batch(
+                batch,
+                header,
+                offsets,
+                now_ms=self.now_ms,
+                delete_retention_ms=self.config.delete_retention_ms,
+                needed_empty=is_needed_empty(
+                    header, self.last_data_offsets, self.plan.uncleanable_offset
+                ),
+            )
+            if kept is None:
+                continue
+            write_all(file, kept, target.size)
+            newest = read_header(kept).max_timestamp
+            target.note(target.size, len(kept), header.last_offset, newest)
+            target.size += len(kept)
+            target.verified = target.size
+
+    def install(self, log: Log) -> int:
+        """Swap in what was cleaned; returns how many groups were still good."""
+        if log.truncations != self.truncations:
+            # Segments may have grown again to look just like those that were read.
+            for segment, _ in self.done:
+                segment.drop_cleaned()
+            return 0
+        log.note_sparse(self.cleaned_offset)
+        installed = sum(log.swap_in(segment, group) for segment, group in self.done)
+        if installed == len(self.done):
+            log.note_cleaned(self.cleaned_offset)
+        return installed
+
+
+def write_durably(disk: Disk, path: str, data: bytes) -> None:
+    file = disk.open(path, create=True)
+    try:
+        file.truncate(0)
+        write_all(file, data, 0)
+        file.fsync()
+    finally:
+        file.close()
+
+
+def begin_clean(
+    log: Log, *, now_ms: int, last_stable_offset: int, map_bytes_max: int, force: bool = False
+) -> CleanTask | None:
+    """What a round of cleaning would do now, None if it is not worth it yet.
+
+    `force` asks for a round whatever the dirty ratio. A log with damage is left alone: what the
+    quarantined range holds may be the only newest value of a key.
+    """
+    if log.damage or log.failure is not None:
+        return None
+    sealed = [segment for segment in log.segments if segment is not log.active]
+    with disk_trouble(f"{log.directory} could not be looked at for cleaning"):
+        closed = [_closed(segment) for segment in sealed]
+    what = plan(
+        closed,
+        active_base_offset=log.active.base_offset,
+        log_start_offset=log.log_start_offset,
+        # Above the noted recovery point every gap is taken for a loss by whoever opens the log.
+        last_stable_offset=min(last_stable_offset, log.noted_point),
+        checkpoint_offset=log.cleaned_offset,
+        min_compaction_lag_ms=log.config.min_compaction_lag_ms,
+        now_ms=now_ms,
+    )
+    overdue = any(
+        segment.newest_ms + log.config.max_compaction_lag_ms < now_ms
+        for segment in closed
+        if segment.base_offset in what.map_segments
+    )
+    worth_it = force or overdue or what.dirty_ratio > log.config.min_cleanable_dirty_ratio
+    if not what.map_segments or not worth_it:
+        return None
+    return CleanTask(
+        directory=log.directory,
+        disk=log.pool.disk,
+        config=log.config,
+        plan=what,
+        now_ms=now_ms,
+        map_bytes_max=map_bytes_max,
+        sources=[
+            _Source(segment, segment.base_offset, segment.path, segment.size) for segment in sealed
+        ],
+        closed=closed,
+        active_base_offset=log.active.base_offset,
+        last_data_offsets=log.producers.last_data_offsets(),
+        truncations=log.truncations,
+        targets={segment.base_offset: _target(log, segment) for segment in sealed},
+    )
+
+
+def _closed(segment: Segment) -> ClosedSegment:
+    newest_ms = segment.largest_timestamp()
+    return ClosedSegment(
+        base_offset=segment.base_offset,
+        size_bytes=segment.size,
+        offset_index_bytes=len(segment.index) * ENTRY_SIZE,
+        time_index_bytes=len(segment.time_index) * TIME_ENTRY_SIZE,
+        newest_ms=newest_ms if newest_ms >= 0 else segment.created_ms,
+    )
+
+
+def _target(log: Log, segment: Segment) -> Segment:
+    target = Segment(
+        log.directory,
+        segment.base_offset,
+        log.pool,
+        log.cache,
+        created_ms=segment.created_ms,
+        index_interval_bytes=log.config.index_interval_bytes,
+    )
+    target.hold_indexes()
+    return target

@@ -1,0 +1,189 @@
+"""All the logs of one data directory.
+
+    ROOT/TOPIC-PARTITION/          one log
+    ROOT/TOPIC-PARTITION.ID-delete a log being deleted; finished at the next start if interrupted
+
+Idle logs cost a few kilobytes: no open file, no index in memory. What they share, file handles and
+cached indexes, is bounded for all of them together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from penstock.ports import Disk
+from penstock.storage.config import LogConfig
+from penstock.storage.errors import StorageError, disk_trouble
+from penstock.storage.files import (
+    PARTITION_METADATA,
+    FilePool,
+    parse_offset_name,
+    parse_partition_directory,
+    partition_directory,
+)
+from penstock.storage.index import IndexCache
+from penstock.storage.log import Log
+from penstock.storage.recovery import create_log, open_log
+from penstock.storage.salvage import LogResources, RecoveryReport
+from penstock.storage.space import SpaceGuard
+
+_NAME_KEPT = 180
+_DELETED = re.compile(r".+\.[A-Za-z0-9_-]+-delete")
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryConfig:
+    open_files_max: int = 1000
+    index_cache_bytes_max: int = 64 << 20
+    disk_reserve_bytes: int = 256 << 20
+    """Appends are refused when less than this is free."""
+
+    def __post_init__(self) -> None:
+        if self.open_files_max < 16:
+            raise ValueError("open_files_max must be at least 16")
+        if self.disk_reserve_bytes < 0:
+            raise ValueError("disk_reserve_bytes cannot be negative")
+
+
+class LogDirectory:
+    def __init__(self, disk: Disk, root: str, config: DirectoryConfig | None = None) -> None:
+        config = config or DirectoryConfig()
+        self.root = root
+        self.disk = disk
+        _make_durably(disk, root)
+        self.space = SpaceGuard(disk, root, config.disk_reserve_bytes)
+        self._resources = LogResources(
+            FilePool(disk, config.open_files_max),
+            IndexCache(config.index_cache_bytes_max),
+            self.space,
+        )
+        self._logs: dict[tuple[str, int], Log] = {}
+
+    def __iter__(self) -> Iterator[Log]:
+        return iter(self._logs.values())
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    @property
+    def open_files(self) -> int:
+        return len(self._resources.pool)
+
+    def get(self, topic: str, partition: int) -> Log | None:
+        return self._logs.get((topic, partition))
+
+    def open_all(
+        self, config_for: Callable[[str, int], LogConfig], now_ms: int
+    ) -> list[RecoveryReport]:
+        """Open every log under the root; what each needed is reported. Blocking."""
+        self.space.take_ballast()
+        reports = []
+        for name in self.disk.listdir(self.root):
+            path = f"{self.root}/{name}"
+            if not self.disk.stat(path).is_directory:
+                continue
+            if _DELETED.fullmatch(name) and self._is_deleted_log(path):
+                self._remove_tree(path)
+                continue
+            parsed = parse_partition_directory(name)
+            if parsed is None:
+                continue
+            if self._creation_unfinished(path):
+                self._remove_tree(path)
+                continue
+            try:
+                log, report = open_log(self._resources, path, config_for(*parsed), now_ms)
+            except (OSError, StorageError) as error:
+                # One bad log must not keep the others from serving; it is there to be seen.
+                report = RecoveryReport(path)
+                report.notes.append(f"could not be opened: {error}")
+            else:
+                self._logs[parsed] = log
+            reports.append(report)
+        return reports
+
+    def _is_deleted_log(self, path: str) -> bool:
+        return PARTITION_METADATA in (names := self.disk.listdir(path)) or not names
+
+    def _creation_unfinished(self, path: str) -> bool:
+        """Without metadata nobody was ever told of the log; it can hold no record."""
+        return not self.disk.exists(f"{path}/{PARTITION_METADATA}") and not any(
+            parse_offset_name(name, ".log") is not None and self.disk.stat(f"{path}/{name}").size
+            for name in self.disk.listdir(path)
+        )
+
+    def create(
+        self, topic: str, partition: int, *, topic_id: str, config: LogConfig, now_ms: int
+    ) -> Log:
+        if (topic, partition) in self._logs:
+            raise StorageError(f"{partition_directory(topic, partition)} exists already")
+        path = f"{self.root}/{partition_directory(topic, partition)}"
+        if self.disk.exists(path) and not self._creation_unfinished(path):
+            raise StorageError(
+                f"{path} exists and could not be opened: see the start-up log, then mend it or "
+                "move it away"
+            )
+        log = create_log(
+            self._resources,
+            self.root,
+            topic,
+            partition,
+            topic_id=topic_id,
+            config=config,
+            now_ms=now_ms,
+        )
+        self._logs[topic, partition] = log
+        return log
+
+    def delete(self, topic: str, partition: int) -> Callable[[], None]:
+        """Take the log out at once; the returned work frees its space, on any thread."""
+        log = self._logs.get((topic, partition))
+        if log is None:
+            raise StorageError(f"{partition_directory(topic, partition)} does not exist")
+        # A topic's name may be as long as a file name almost: the mark needs room.
+        name = partition_directory(topic, partition)[:_NAME_KEPT]
+        doomed = f"{self.root}/{name}.{log.topic_id}-delete"
+        with disk_trouble(f"{log.directory} could not be deleted"):
+            self.disk.rename(log.directory, doomed)
+            self.disk.sync_directory(self.root)
+        log.abandon("it was deleted")
+        del self._logs[topic, partition]
+        return lambda: self._remove_tree(doomed)
+
+    def _remove_tree(self, path: str) -> None:
+        # The metadata last: by it an interrupted deletion is recognised as ours.
+        names = self.disk.listdir(path)
+        for name in names:
+            if name != PARTITION_METADATA:
+                self.disk.unlink(f"{path}/{name}")
+        if PARTITION_METADATA in names:
+            self.disk.sync_directory(path)
+            self.disk.unlink(f"{path}/{PARTITION_METADATA}")
+        self.disk.rmdir(path)
+        self.disk.sync_directory(self.root)
+
+    def close(self) -> list[str]:
+        """Close every log cleanly; what could not be is told, and will be recovered. Blocking."""
+        troubles = []
+        for log in self._logs.values():
+            try:
+                log.close()
+            except StorageError as error:
+                troubles.append(str(error))
+        self._logs.clear()
+        self._resources.pool.close()
+        return troubles
+
+
+def _make_durably(disk: Disk, path: str) -> None:
+    """Make the directory and its parents so that they survive a loss of power."""
+    missing = []
+    while path and not disk.exists(path):
+        missing.append(path)
+        path = path.rpartition("/")[0]
+    if missing:
+        disk.mkdir(missing[0])
+    for made in reversed(missing):
+        disk.sync_directory(made.rpartition("/")[0] or ("/" if made.startswith("/") else "."))

@@ -1,0 +1,123 @@
+"""The real disk: the `Disk` port on the operating system's calls, with nothing in between.
+
+`fsync` is fdatasync. It writes the file's bytes and the metadata needed to read them back, which
+includes a changed size, so an append or a truncation is as safe as with fsync; it leaves out the
+modification time, and with it a journal commit per flush of a file whose size did not change.
+
+A file is always opened for reading and writing. Falling back to read-only on a read-only file
+system would only move the error to the first append, far from its cause.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from errno import EBADF
+from functools import partial
+from stat import S_ISDIR
+
+from penstock.ports import Buffer, FileStat
+
+_flush = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+_OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC
+
+
+class OsFile:
+    """An open file descriptor. Using it after `close` raises EBADF; closing twice is harmless."""
+
+    __slots__ = ("_fd", "pwrite")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        # Bound here rather than written as a method: a call of its own is a tenth of an append.
+        self.pwrite: Callable[[Buffer, int], int] = partial(os.pwrite, fd)
+
+    def pread(self, size: int, position: int) -> bytes:
+        data = os.pread(self._fd, size, position)
+        if len(data) == size or not data:
+            return data
+        return self._pread_on(data, size, position)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def fsync(self) -> None:
+        if self._fd < 0:  # alone among these calls, os.fdatasync has a ValueError for it
+            raise OSError(EBADF, "this file is closed; open it again")
+        _flush(self._fd)
+
+    def drop_cache(self) -> None:
+        if hasattr(os, "posix_fadvise"):  # macOS has none
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def fileno(self) -> int:
+        """The descriptor, for calls the port does not have (sendfile)."""
+        return self._fd
+
+    def close(self) -> None:
+        # Forget the number first: once released it may be another file's, even if close fails.
+        fd, self._fd = self._fd, -1
+        self.pwrite = partial(os.pwrite, -1)
+        if fd >= 0:
+            os.close(fd)
+
+    def _pread_on(self, data: bytes, size: int, position: int) -> bytes:
+        """The kernel may stop short anywhere (at 2 GiB it always does); only an empty read is the
+        end of the file."""
+        parts = [data]
+        done = len(data)
+        while done < size and (data := os.pread(self._fd, size - done, position + done)):
+            parts.append(data)
+            done += len(data)
+        return b"".join(parts)
+
+
+class OsDisk:
+    """The file system this process runs on."""
+
+    __slots__ = ()
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        flags = _OPEN_FLAGS | os.O_CREAT if create else _OPEN_FLAGS
+        return OsFile(os.open(path, flags, 0o644))
+
+    def stat(self, path: str) -> FileStat:
+        status = os.stat(path)
+        return FileStat(status.st_size, status.st_mtime_ns // 1_000_000, S_ISDIR(status.st_mode))
+
+    def exists(self, path: str) -> bool:
+        # os.path.exists takes any error for absence, and an unreadable log must not look absent.
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def mkdir(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def rmdir(self, path: str) -> None:
+        os.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: str) -> int:
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize

@@ -1,0 +1,63 @@
+"""What one flush of a log makes durable.
+
+Gathered on the event loop (`Log.begin_flush`), done on any thread (`run`), accounted for on the
+loop again (`Log.end_flush`).
+"""
+
+from __future__ import annotations
+
+from errno import EDQUOT, ENOSPC
+
+from penstock.partition.epochs import EpochStart
+from penstock.ports import Disk
+from penstock.storage.checkpoints import (
+    Checkpoint,
+    encode_checkpoint,
+    encode_epochs,
+    write_atomic,
+)
+from penstock.storage.files import LEADER_EPOCHS, LOG_CHECKPOINT, Handle
+
+
+class FlushPlan:
+    __slots__ = (
+        "checkpoint",
+        "directory",
+        "disk",
+        "end_offset",
+        "epochs",
+        "handles",
+        "indexed_offset",
+        "passing",
+        "unnoted",
+    )
+
+    def __init__(self, disk: Disk, directory: str, end_offset: int) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.end_offset = end_offset
+        self.handles: list[Handle] = []
+        self.passing: list[str] = []
+        """Files nobody will use again once they are on disk."""
+        self.indexed_offset = 0
+        self.unnoted = False
+        """The data is safe, but there was no room to write the checkpoint."""
+        self.epochs: tuple[EpochStart, ...] | None = None
+        self.checkpoint: Checkpoint | None = None
+
+    def run(self) -> None:
+        """Blocking. The checkpoint goes last: it vouches for all the others."""
+        for handle in self.handles:
+            handle.file.fsync()
+        if self.checkpoint is None:
+            return
+        self.disk.sync_directory(self.directory)
+        try:
+            if self.epochs is not None:
+                write_atomic(self.disk, self.directory, LEADER_EPOCHS, encode_epochs(self.epochs))
+            data = encode_checkpoint(self.checkpoint)
+            write_atomic(self.disk, self.directory, LOG_CHECKPOINT, data)
+        except OSError as error:
+            if error.errno not in (ENOSPC, EDQUOT):
+                raise
+            self.unnoted = True

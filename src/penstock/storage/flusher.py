@@ -1,0 +1,139 @@
+"""Group commit: whoever needs an offset on disk waits here; one fsync serves all who wait.
+
+While a log's flush is under way, later requests for it gather and share the next one. Different
+logs are flushed side by side, a few at a time, on the executor's threads. Surgery on a log
+(`exclusive`) takes turns with its flushes.
+
+`run` is the owner of every flush and lives in its broker's task group. A flush that fails takes
+the log offline and tells everyone who waits; it is never tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from penstock.ports import Executor
+from penstock.storage.append_log import AppendLog
+from penstock.storage.errors import LogOffline, StorageError
+from penstock.storage.flush import FlushPlan
+
+
+class _Queue:
+    """What is asked of one log."""
+
+    __slots__ = ("lock", "log", "queued", "waiters")
+
+    def __init__(self, log: AppendLog) -> None:
+        self.log = log
+        self.lock = asyncio.Lock()
+        self.queued = False
+        self.waiters: list[tuple[int, asyncio.Future[None]]] = []
+
+
+class Flusher:
+    def __init__(self, executor: Executor, concurrency: int = 4) -> None:
+        self._executor = executor
+        self._slots = asyncio.Semaphore(concurrency)
+        self._due: asyncio.Queue[_Queue] = asyncio.Queue()
+        self._queues: dict[str, _Queue] = {}
+        self.flushes = 0
+        """How many flushes have ended; far fewer than requests under load."""
+
+    async def run(self) -> None:
+        """Serve until cancelled; flushes under way are finished first."""
+        async with asyncio.TaskGroup() as flushes:
+            while True:
+                queue = await self._due.get()
+                flushes.create_task(self._flush(queue))
+
+    def request(self, log: AppendLog) -> None:
+        """Have the log flushed soon; nobody waits."""
+        queue = self._queue(log)
+        if not queue.queued:
+            queue.queued = True
+            self._due.put_nowait(queue)
+
+    async def wait_durable(self, log: AppendLog, offset: int) -> None:
+        """Return when everything below `offset` survives the loss of power."""
+        if log.recovery_point >= offset:
+            return
+        if log.failure is not None:
+            raise LogOffline(f"{log.directory} is offline: {log.failure}")
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue(log).waiters.append((offset, done))
+        self.request(log)
+        await done
+
+    @asynccontextmanager
+    async def exclusive(self, log: AppendLog) -> AsyncIterator[None]:
+        """Hold the log's flushes back while it is cut, swapped or closed."""
+        async with self._queue(log).lock:
+            yield
+
+    def forget(self, log: AppendLog) -> None:
+        """The log is closed or deleted; whoever still waits is told so."""
+        queue = self._queues.pop(log.directory, None)
+        if queue is not None:
+            self._settle(queue, LogOffline(f"{log.directory} was closed"))
+
+    def _queue(self, log: AppendLog) -> _Queue:
+        queue = self._queues.get(log.directory)
+        if queue is None or queue.log is not log:
+            queue = self._queues[log.directory] = _Queue(log)
+        return queue
+
+    async def _flush(self, queue: _Queue) -> None:
+        log, trouble = queue.log, None
+        # The lock first: a log under surgery must not hold a slot that another could use.
+        async with queue.lock, self._slots:
+            queue.queued = False
+            if log.failure is None and log.needs_flush:
+                try:
+                    plan = log.begin_flush()
+                except StorageError as error:
+                    trouble = error
+                else:
+                    await self._carry_out(log, plan)
+        if log.failure is not None:
+            trouble = LogOffline(f"{log.directory} is offline: {log.failure}")
+        self._settle(queue, trouble)
+        if queue.waiters:
+            self.request(log)
+
+    async def _carry_out(self, log: AppendLog, plan: FlushPlan) -> None:
+        """Run the plan to its end, cancelled or not: a thread at work cannot be called back."""
+        work = asyncio.ensure_future(self._executor.run(plan.run))
+        cancelled: asyncio.CancelledError | None = None
+        while not work.done():
+            try:
+                await asyncio.wait([work])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        failure = work.exception()
+        if failure is None:
+            log.end_flush(plan)
+        else:
+            log.fail_flush(plan, failure)
+        self.flushes += 1
+        if cancelled is not None:
+            raise cancelled
+
+    def _settle(self, queue: _Queue, trouble: StorageError | None) -> None:
+        """Tell whoever waits how it ended for the offset they wait for."""
+        log = queue.log
+        waiting, queue.waiters = queue.waiters, []
+        for offset, done in waiting:
+            if done.done():
+                continue
+            if log.recovery_point >= offset:
+                done.set_result(None)
+            elif trouble is not None:
+                done.set_exception(trouble)
+            elif offset > log.end_offset:
+                done.set_exception(
+                    StorageError(f"{log.directory} was truncated below offset {offset}")
+                )
+            else:
+                queue.waiters.append((offset, done))

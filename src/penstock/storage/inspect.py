@@ -1,0 +1,304 @@
+"""Reading what lies in a log's directory, without opening the log.
+
+Opening a log recovers it, and recovery writes. Nothing here does: every function reads through the
+`Disk` port, takes what it finds and says where that stops making sense. That suits the files of a
+running broker, of a stopped one and of a backup alike, and Kafka's own files too: its active
+indexes are preallocated, so zeros after the last entry are padding and no damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from errno import ENOTDIR
+from struct import Struct
+from typing import Final, NamedTuple
+
+from penstock.partition.epochs import EpochStart
+from penstock.partition.producer_snapshot import CorruptSnapshot, decode_snapshot
+from penstock.partition.producers import ProducerEntry
+from penstock.partition.retention import RELATIVE_OFFSET_MAX
+from penstock.ports import Disk, File
+from penstock.records.batch import BatchHeader
+from penstock.storage.checkpoints import (
+    Checkpoint,
+    decode_checkpoint,
+    decode_epochs,
+    decode_partition_metadata,
+    read_file,
+)
+from penstock.storage.errors import CorruptFile
+from penstock.storage.files import (
+    CLEANED,
+    DELETED,
+    INDEX,
+    LEADER_EPOCHS,
+    LOG,
+    LOG_CHECKPOINT,
+    PARTITION_METADATA,
+    SNAPSHOT,
+    SWAP,
+    TEMPORARY,
+    TIME_INDEX,
+    parse_offset_name,
+)
+from penstock.storage.index import ENTRY_SIZE, TIME_ENTRY_SIZE, decode_entries
+from penstock.storage.scan import BadBatch, find_batch, scan_batches
+
+OFFSET_END: Final = 2**63 - 1
+SEARCH_DEPTH: Final = 3
+"""How far below a data directory logs are looked for: one directory per broker, and one spare."""
+
+_DOOMED: Final = "-delete"
+"""Ends the name of a log's directory that is being deleted, here as in Kafka."""
+_TIME_ENTRY: Final = Struct(">qi")
+_LOW: Final = 0xFFFFFFFF
+
+
+class Content(StrEnum):
+    BATCHES = "batches"
+    OFFSET_INDEX = "offset index"
+    TIME_INDEX = "time index"
+    PRODUCERS = "producer snapshot"
+    EPOCHS = "leader epochs"
+    PARTITION = "partition metadata"
+    CHECKPOINT = "checkpoint"
+
+
+_BY_SUFFIX: Final = {
+    LOG: Content.BATCHES,
+    INDEX: Content.OFFSET_INDEX,
+    TIME_INDEX: Content.TIME_INDEX,
+    SNAPSHOT: Content.PRODUCERS,
+}
+_BY_NAME: Final = {
+    LEADER_EPOCHS: Content.EPOCHS,
+    PARTITION_METADATA: Content.PARTITION,
+    LOG_CHECKPOINT: Content.CHECKPOINT,
+}
+_LEFTOVERS: Final = (SWAP, CLEANED, DELETED, TEMPORARY)
+
+
+@dataclass(frozen=True, slots=True)
+class FileKind:
+    """What a file is by its name."""
+
+    content: Content | None
+    """None for what is no file of a log."""
+    base_offset: int = 0
+    leftover: str | None = None
+    """The suffix of a file that an interrupted step left behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    name: str
+    kind: FileKind
+    size: int
+
+
+class BatchAt(NamedTuple):
+    """A sound batch and the bytes of it."""
+
+    position: int
+    header: BatchHeader
+    data: memoryview
+
+
+class BadRange(NamedTuple):
+    """Bytes in [position, end) that are no batches; `expected` is the offset due there."""
+
+    position: int
+    end: int
+    expected: int
+    reason: str
+
+
+class IndexEntry(NamedTuple):
+    offset: int
+    position: int
+
+
+class TimeEntry(NamedTuple):
+    timestamp: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetIndexContent:
+    entries: tuple[IndexEntry, ...]
+    padding_entries: int
+    """Zeros at the end: preallocated by Kafka, or grown in a crash."""
+    ragged_bytes: int
+    """What is left after the last whole entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeIndexContent:
+    entries: tuple[TimeEntry, ...]
+    padding_entries: int
+    ragged_bytes: int
+
+
+def classify(name: str) -> FileKind:
+    """What a file in a log's directory is, by its name."""
+    for suffix in _LEFTOVERS:
+        if name.endswith(suffix):
+            return _leftover(name.removesuffix(suffix), suffix)
+    if name in _BY_NAME:
+        return FileKind(_BY_NAME[name])
+    for suffix, content in _BY_SUFFIX.items():
+        base_offset = parse_offset_name(name, suffix)
+        if base_offset is not None:
+            return FileKind(content, base_offset)
+    return FileKind(None)
+
+
+def _leftover(stem: str, suffix: str) -> FileKind:
+    kind = classify(stem)
+    if kind.content is None and suffix in (SWAP, CLEANED):
+        # Cleaned data is named by the offsets it stands for, START-END, without a `.log`.
+        base = stem.partition("-")[0]
+        kind = FileKind(Content.BATCHES, int(base)) if base.isdecimal() else kind
+    return replace(kind, leftover=suffix)
+
+
+def list_files(disk: Disk, directory: str) -> list[FileEntry]:
+    """The files of one log's directory. A file that goes while this runs is left out."""
+    entries = []
+    for name in disk.listdir(directory):
+        try:
+            stat = disk.stat(f"{directory}/{name}")
+        except FileNotFoundError:
+            continue
+        if not stat.is_directory:
+            entries.append(FileEntry(name, classify(name), stat.size))
+    return entries
+
+
+def find_logs(disk: Disk, path: str) -> list[str]:
+    """The log directories at `path` or below it, `path` itself included."""
+    found: list[str] = []
+    _find_logs(disk, path, SEARCH_DEPTH, found)
+    return found
+
+
+def _find_logs(disk: Disk, path: str, depth: int, found: list[str]) -> None:
+    names = disk.listdir(path)
+    if any(
+        name == PARTITION_METADATA or parse_offset_name(name, LOG) is not None for name in names
+    ):
+        found.append(path)
+        return
+    if depth == 0:
+        return
+    for name in names:
+        if name.endswith(_DOOMED):
+            continue
+        below = f"{path.rstrip('/')}/{name}"
+        try:
+            if disk.stat(below).is_directory:
+                _find_logs(disk, below, depth - 1, found)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno != ENOTDIR:
+                raise
+
+
+def walk_batches(
+    file: File, size: int, *, offset_min: int = 0, offset_end: int = OFFSET_END
+) -> Iterator[BatchAt | BadRange]:
+    """Everything in the first `size` bytes of a `.log` file, in order and without a gap.
+
+    After a bad place the walk goes on at the next sound batch, as recovery would.
+    """
+    position, expected = 0, offset_min
+    while position < size:
+        try:
+            for at, header, data in scan_batches(
+                file, position, size, offset_min=expected, offset_end=offset_end
+            ):
+                yield BatchAt(at, header, data)
+                position, expected = at + header.size, header.next_offset
+        except BadBatch as bad:
+            found = find_batch(file, bad.position + 1, size, expected, offset_end)
+            position = size if found is None else found
+            yield BadRange(bad.position, position, expected, bad.reason)
+
+
+def segment_end(base_offset: int, next_base: int | None = None) -> int:
+    """What a segment's offsets must stay below: the next segment, or what its index can express.
+
+    The CRC does not cover offsets, and a wrong one that is too high makes all after it look bad.
+    """
+    return base_offset + RELATIVE_OFFSET_MAX + 1 if next_base is None else next_base
+
+
+def read_batches(disk: Disk, path: str, base_offset: int | None) -> Iterator[BatchAt | BadRange]:
+    """As `walk_batches`, for the file at `path` as large as it is now."""
+    offset_end = OFFSET_END if base_offset is None else segment_end(base_offset)
+    file = disk.open(path)
+    try:
+        yield from walk_batches(
+            file, file.size(), offset_min=base_offset or 0, offset_end=offset_end
+        )
+    finally:
+        file.close()
+
+
+def read_offset_index(disk: Disk, path: str, base_offset: int) -> OffsetIndexContent | None:
+    """The entries with absolute offsets; None where there is no file."""
+    data = read_file(disk, path)
+    if data is None:
+        return None
+    packed = decode_entries(data)
+    used = len(packed)
+    while used and packed[used - 1] == 0:
+        used -= 1
+    entries = tuple(
+        IndexEntry(base_offset + (entry >> 32), entry & _LOW) for entry in packed[:used]
+    )
+    return OffsetIndexContent(entries, len(packed) - used, len(data) % ENTRY_SIZE)
+
+
+def read_time_index(disk: Disk, path: str, base_offset: int) -> TimeIndexContent | None:
+    """The entries with absolute offsets; None where there is no file."""
+    data = read_file(disk, path)
+    if data is None:
+        return None
+    ragged = len(data) % TIME_ENTRY_SIZE
+    packed = list(_TIME_ENTRY.iter_unpack(data[: len(data) - ragged]))
+    used = len(packed)
+    # Alone, it is the entry of a segment whose one batch has offset and timestamp 0.
+    while len(packed) > 1 and used and packed[used - 1] == (0, 0):
+        used -= 1
+    entries = tuple(
+        TimeEntry(timestamp, base_offset + relative) for timestamp, relative in packed[:used]
+    )
+    return TimeIndexContent(entries, len(packed) - used, ragged)
+
+
+def read_snapshot(disk: Disk, path: str) -> list[ProducerEntry] | None:
+    """The producers of a snapshot; None without a file, `CorruptFile` if it is not sound."""
+    data = read_file(disk, path)
+    try:
+        return None if data is None else decode_snapshot(data)
+    except CorruptSnapshot as error:
+        raise CorruptFile(f"the producer snapshot does not read: {error}") from error
+
+
+def read_epochs(disk: Disk, path: str) -> list[EpochStart] | None:
+    data = read_file(disk, path)
+    return None if data is None else decode_epochs(data)
+
+
+def read_checkpoint(disk: Disk, path: str) -> Checkpoint | None:
+    data = read_file(disk, path)
+    return None if data is None else decode_checkpoint(data)
+
+
+def read_topic_id(disk: Disk, path: str) -> str | None:
+    data = read_file(disk, path)
+    return None if data is None else decode_partition_metadata(data)

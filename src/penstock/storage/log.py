@@ -1,0 +1,303 @@
+"""The whole log: appending and reading, and the surgery that is rare and blocking.
+
+Truncating, deleting, swapping in cleaned segments and closing touch several files. Each begins with
+a durable note or ends with one, in an order that makes it safe to be interrupted anywhere:
+
+    truncate    note the target, cut, make the names durable, take the note back
+    delete      note the new log start, then rename the files away in any order
+    swap        the cleaned file gets its `.swap` name durably: from there opening can finish it
+    close       flush, then note what the last segment looks like
+
+None of them may overlap a flush; their owner waits for the one under way.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import replace
+from errno import EDQUOT, ENOSPC
+
+from penstock.storage.append_log import AppendLog, LogParts
+from penstock.storage.checkpoints import Checkpoint, CleanStop, encode_checkpoint, write_atomic
+from penstock.storage.damage import Damage
+from penstock.storage.errors import DiskFull, OffsetOutOfRange, StorageError, disk_trouble
+from penstock.storage.files import (
+    CLEANED,
+    DELETED,
+    LOG_CHECKPOINT,
+    SNAPSHOT,
+    FilePool,
+    finish_swap,
+    offset_name,
+    swap_name,
+    write_all,
+)
+from penstock.storage.index import IndexCache
+from penstock.storage.producer_state import file_crc, restore_producers, snapshots
+from penstock.storage.segment import Segment
+from penstock.storage.space import SpaceGuard
+
+
+class Log(AppendLog):
+    """Made by `recovery.open_log` or `recovery.create_log`."""
+
+    __slots__ = ("truncations",)
+
+    def __init__(
+        self, parts: LogParts, pool: FilePool, cache: IndexCache, space: SpaceGuard
+    ) -> None:
+        super().__init__(parts, pool, cache, space)
+        self.truncations = 0
+        """How often the log was cut; what was prepared before is worth nothing after."""
+
+    def _begin_cut(self) -> None:
+        if self._failure is not None:
+            self._refuse()
+        if self._flushing is not None:
+            raise RuntimeError(f"{self.directory} is being flushed: wait for that to end")
+
+    def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        data = encode_checkpoint(checkpoint)
+        try:
+            try:
+                write_atomic(self._disk, self.directory, LOG_CHECKPOINT, data)
+            except OSError as error:
+                if error.errno not in (ENOSPC, EDQUOT) or not self._space.give_up_ballast():
+                    raise
+                write_atomic(self._disk, self.directory, LOG_CHECKPOINT, data)
+        except OSError as error:
+            if error.errno in (ENOSPC, EDQUOT):
+                self._space.check()
+                raise DiskFull(f"no room for a checkpoint: {self._space.explain()}") from error
+            self.fail(f"the checkpoint could not be written: {error}")
+            self._refuse()
+        self.noted_point = checkpoint.recovery_point
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop everything at or above `offset`, as a follower whose leader never had it."""
+        self._begin_cut()
+        if offset >= self._end_offset:
+            return
+        if offset < self._log_start_offset:
+            raise OffsetOutOfRange(offset, self._log_start_offset, self._end_offset)
+        offset = self._end_without(offset)
+        # Noted first: half done, the log could have a hole that would pass for sound.
+        point, cleaned = min(self._recovery_point, offset), min(self.cleaned_offset, offset)
+        begun = replace(self._checkpoint(point), cleaned_offset=cleaned, truncating_to=offset)
+        self._write_checkpoint(begun)
+        self.truncations += 1
+        self._recovery_point, self.cleaned_offset = point, cleaned
+        self.sparse_offset = min(self.sparse_offset, offset)
+        try:
+            self._cut_from(offset)
+            self._disk.sync_directory(self.directory)
+            self._write_checkpoint(self._checkpoint(self._recovery_point))
+        except (OSError, StorageError) as error:
+            # As long as the note stands, a restart would cut off whatever came after.
+            self.fail(f"a truncation to {offset} failed: {error}")
+            self._refuse()
+
+    def _end_without(self, offset: int) -> int:
+        """Where the log ends without what lies at or above `offset`: after the last whole batch.
+
+        Not at `offset` itself where that lies in a batch or in a gap, since a restart could not
+        tell such an end from a loss. A quarantined range has no batches, but keeps its offsets.
+        """
+        if any(held.start_offset < offset <= held.end_offset for held in self.damage):
+            return offset
+        with disk_trouble(f"{self.directory} did not read"):
+            for segment in reversed(self._segments):
+                if segment.base_offset < offset:
+                    end = segment.end_below(offset)
+                    if end is not None:
+                        return end
+        return self._segments[0].base_offset
+
+    def _cut_from(self, offset: int) -> None:
+        while len(self._segments) > 1 and self._bases[-1] >= offset:
+            self._unlink(self._segments.pop())
+            self._bases.pop()
+        active = self._segments[-1]
+        self._activate(active)
+        if self._unindexed_offset is not None and self._unindexed_offset >= active.base_offset:
+            self._unindexed_offset = None
+        hole = next(
+            (held for held in self.damage if held.start_offset < offset < held.end_offset), None
+        )
+        found = active.locate(offset)
+        if hole is not None and hole.segment_base == active.base_offset:
+            # Nobody knows where in the hole the offset lies; what is kept of it is its offsets.
+            active.truncate(hole.start_position, hole.start_offset)
+        elif found is not None:
+            active.truncate(found[0], found[1].base_offset)
+        active.file.fsync()
+        # The log start may lie inside the batch that went.
+        self._end_offset = max(offset, self._log_start_offset)
+        self.damage = [
+            held if held.end_offset <= self._end_offset else self._clip(held)
+            for held in self.damage
+            if held.start_offset < self._end_offset
+        ]
+        self._epochs_dirty |= self.epochs.truncate_from_end(self._end_offset)
+        self._epoch = self.epochs.latest
+        for at in snapshots(self._disk, self.directory):
+            if at > self._end_offset:
+                self._drop(f"{self.directory}/{offset_name(at, SNAPSHOT)}")
+        restore_producers(
+            self.producers, self._disk, self.directory, self._segments, self._end_offset
+        )
+        if self._end_offset > offset:
+            # A fresh segment at the log start: a file that ends below it would pass for torn.
+            self.roll(active.created_ms)
+        self.changed = True
+
+    def _clip(self, held: Damage) -> Damage:
+        return replace(held, end_position=held.start_position, end_offset=self._end_offset)
+
+    def _forget(self, segment: Segment) -> None:
+        for path in segment.paths():
+            self.pool.forget(path)
+            self._dirty.pop(path, None)
+        segment.index.clear()
+
+    def _unlink(self, segment: Segment) -> None:
+        segment.index.clear()
+        for path in segment.paths():
+            self._drop(path)
+
+    def _drop(self, path: str) -> None:
+        self.pool.forget(path)
+        self._dirty.pop(path, None)
+        if self._disk.exists(path):
+            self._disk.unlink(path)
+
+    def delete_before(self, offset: int) -> int:
+        """Move the log start up to `offset`; whole segments below it go. Returns the new start.
+
+        The files are only renamed here: `purge` frees their space, off the loop.
+        """
+        self._begin_cut()
+        if not offset <= self._end_offset:
+            raise OffsetOutOfRange(offset, self._log_start_offset, self._end_offset)
+        if offset <= self._log_start_offset:
+            return self._log_start_offset
+        # Durable first: files may then vanish in any order and leave no hole in what counts.
+        noted = self._checkpoint(self._recovery_point)
+        self._write_checkpoint(replace(noted, log_start_offset=offset))
+        self._log_start_offset = offset
+        try:
+            while len(self._segments) > 1 and self._bases[1] <= offset:
+                self._retire(self._segments.pop(0))
+                self._bases.pop(0)
+            for at in snapshots(self._disk, self.directory):
+                if at < self._bases[0]:
+                    self._drop(f"{self.directory}/{offset_name(at, SNAPSHOT)}")
+            self._disk.sync_directory(self.directory)
+        except OSError as error:
+            self.fail(f"segments below {offset} could not be deleted: {error}")
+            self._refuse()
+        self._epochs_dirty |= self.epochs.truncate_from_start(offset)
+        # A hole is stepped over as long as its segment is here, whoever may still ask for it.
+        self.damage = [held for held in self.damage if held.segment_base in self._bases]
+        self.changed = True
+        return offset
+
+    def _retire(self, segment: Segment) -> None:
+        self._forget(segment)
+        for path in segment.paths():
+            if self._disk.exists(path):
+                self._disk.rename(path, path + DELETED)
+
+    def purge(self) -> int:
+        """Blocking, for any thread: unlink what was deleted. Returns how many files went."""
+        with disk_trouble(f"deleted segments of {self.directory} remain"):
+            doomed = [name for name in self._disk.listdir(self.directory) if name.endswith(DELETED)]
+            for name in doomed:
+                self._disk.unlink(f"{self.directory}/{name}")
+        return len(doomed)
+
+    def swap_in(self, cleaned: Segment, replaced: Sequence[tuple[Segment, int]]) -> bool:
+        """Put a cleaned segment in the place of `replaced`, a run of neighbours with the sizes
+        they had when they were read.
+
+        Its files are complete, durable and named `.cleaned`. False, and they are dropped, if the
+        log no longer has what they were made from.
+        """
+        self._begin_cut()
+        first = bisect_left(self._bases, cleaned.base_offset)
+        after = first + len(replaced)
+        same = after < len(self._segments) and all(
+            held is segment and held.size == size
+            for held, (segment, size) in zip(self._segments[first:after], replaced, strict=True)
+        )
+        if not same:
+            cleaned.drop_cleaned()
+            return False
+        covered = (cleaned.base_offset, self._bases[after])
+        name = swap_name(*covered)
+        try:
+            for segment in self._segments[first:after]:
+                self._forget(segment)
+            self._disk.rename(cleaned.path + CLEANED, f"{self.directory}/{name}")
+            self._disk.sync_directory(self.directory)
+            finish_swap(self._disk, self.directory, name, covered)
+            for path in cleaned.paths()[1:]:
+                if self._disk.exists(path + CLEANED):
+                    self._disk.rename(path + CLEANED, path)
+            for segment, _ in replaced[1:]:
+                self._drop(f"{self.directory}/{offset_name(segment.base_offset, SNAPSHOT)}")
+            self._disk.sync_directory(self.directory)
+        except OSError as error:
+            self.fail(f"a cleaned segment could not be put in place: {error}")
+            self._refuse()
+        self._segments[first:after] = [cleaned]
+        self._bases[first:after] = [cleaned.base_offset]
+        return True
+
+    def note_sparse(self, offset: int) -> None:
+        """From now on gaps below `offset` are compaction's. Durable before there are any."""
+        self._begin_cut()
+        if offset > self.sparse_offset:
+            noted = self._checkpoint(self._recovery_point)
+            self._write_checkpoint(replace(noted, sparse_offset=offset))
+            self.sparse_offset = offset
+
+    def note_cleaned(self, offset: int) -> None:
+        """Compaction has covered everything below `offset`; the next checkpoint will say so.
+
+        Should that be lost, the same is cleaned again, to no effect."""
+        self.cleaned_offset = offset
+        self._names_dirty = True
+
+    def close(self) -> None:
+        """Stop cleanly: flush, and note what the next start may trust. Blocking."""
+        if self._failure is None and (self.changed or self.needs_flush):
+            active = self._active
+            try:
+                active.seal()
+                snapshot = f"{self.directory}/{offset_name(self._end_offset, SNAPSHOT)}"
+                file = self.pool.create(snapshot)
+                file.truncate(0)
+                write_all(file, self._snapshot(), 0)
+                self._dirty[snapshot] = None
+                self.flush()
+                stop = CleanStop(
+                    active.base_offset,
+                    active.size,
+                    self._end_offset,
+                    file_crc(self._disk, active.index.path),
+                    file_crc(self._disk, active.time_index.path),
+                )
+            except OSError as error:
+                self.fail(f"the log could not be closed: {error}")
+                self._refuse()
+            self._write_checkpoint(replace(self._checkpoint(self._end_offset), clean_stop=stop))
+            self.changed = False
+        self.abandon("it was closed")
+
+    def abandon(self, reason: str) -> None:
+        """Let go of every file and take no more calls."""
+        for segment in self._segments:
+            self._forget(segment)
+        self._failure = self._failure or reason

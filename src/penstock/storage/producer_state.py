@@ -1,0 +1,74 @@
+"""Producer state on disk: snapshots, and replaying the log from the newest good one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from crc32c import crc32c
+
+from penstock.partition.producer_snapshot import CorruptSnapshot, decode_snapshot
+from penstock.partition.producers import ProducerStates
+from penstock.ports import Buffer, Disk
+from penstock.records.batch import BatchHeader
+from penstock.records.record import read_control, read_records
+from penstock.storage.checkpoints import read_file
+from penstock.storage.files import SNAPSHOT, offset_name, parse_offset_name
+from penstock.storage.segment import Segment
+
+
+def file_crc(disk: Disk, path: str) -> int:
+    """CRC32C of a whole file; of a missing one, that of no bytes."""
+    return crc32c(read_file(disk, path) or b"")
+
+
+def snapshots(disk: Disk, directory: str) -> list[int]:
+    """Offsets of the snapshots in a log's directory, rising."""
+    offsets = (parse_offset_name(name, SNAPSHOT) for name in disk.listdir(directory))
+    return [offset for offset in offsets if offset is not None]
+
+
+def note_producer(producers: ProducerStates, batch: Buffer, header: BatchHeader) -> None:
+    """A batch with a producer is in the log."""
+    if header.is_control and header.record_count:
+        marker = read_control(read_records(batch, header)[0])
+        producers.on_control(header, marker.type, marker.coordinator_epoch)
+    else:
+        producers.update(header)
+
+
+def restore_producers(
+    producers: ProducerStates,
+    disk: Disk,
+    directory: str,
+    segments: Sequence[Segment],
+    end_offset: int,
+) -> None:
+    """Load the newest good snapshot and replay what the log holds after it.
+
+    A snapshot that does not read is removed: an older one and a longer replay take its place.
+    """
+    producers.clear()
+    start = 0
+    for offset in reversed(snapshots(disk, directory)):
+        path = f"{directory}/{offset_name(offset, SNAPSHOT)}"
+        try:
+            producers.load(decode_snapshot(read_file(disk, path) or b""))
+        except CorruptSnapshot:
+            disk.unlink(path)
+            continue
+        start = offset
+        break
+    if start >= end_offset:
+        return
+    for position, segment in enumerate(segments):
+        last = position == len(segments) - 1
+        if last or segments[position + 1].base_offset > start:
+            _replay(producers, segment, start)
+
+
+def _replay(producers: ProducerStates, segment: Segment, start: int) -> None:
+    found = segment.locate(start)
+    for position, header in segment.headers(found[0]) if found else ():
+        if header.has_producer:
+            batch = segment.read(position, 0, segment.size, header.size)
+            note_producer(producers, batch, header)

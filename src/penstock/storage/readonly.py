@@ -1,0 +1,41 @@
+"""The real disk, for tools that only look: files open for reading, so the kernel refuses a write.
+
+It also reads what `OsDisk` may not open at all: a backup, a read-only mount, another user's files.
+"""
+
+from __future__ import annotations
+
+import os
+from errno import EROFS
+from typing import NoReturn
+
+from penstock.storage.disk import OsDisk, OsFile
+
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
+
+
+class ReadOnlyDisk(OsDisk):
+    """The file system this process runs on, safe from this process."""
+
+    __slots__ = ()
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        if create:
+            _refuse(path)
+        return OsFile(os.open(path, _OPEN_FLAGS))
+
+    def mkdir(self, path: str) -> None:
+        _refuse(path)
+
+    def rename(self, source: str, target: str) -> None:
+        _refuse(source)
+
+    def unlink(self, path: str) -> None:
+        _refuse(path)
+
+    def rmdir(self, path: str) -> None:
+        _refuse(path)
+
+
+def _refuse(path: str) -> NoReturn:
+    raise OSError(EROFS, "this tool only reads", path)

@@ -1,0 +1,51 @@
+"""Retention applied to a log: the decision is `partition.retention`'s."""
+
+from __future__ import annotations
+
+from penstock.partition.retention import UNLIMITED, RetentionDecision, SegmentInfo, expired_segments
+from penstock.records.batch import NO_TIMESTAMP
+from penstock.storage.errors import LogDamaged, disk_trouble
+from penstock.storage.log import Log
+from penstock.storage.segment import Segment
+
+
+def apply_retention(log: Log, now_ms: int, high_watermark: int) -> RetentionDecision:
+    """Delete what has expired below the high watermark; the files wait for `Log.purge`."""
+    with disk_trouble(f"the age of {log.directory} is unknown"):
+        decision = _decide(log, now_ms, high_watermark)
+    if decision.roll_active:
+        log.roll(now_ms)
+        decision = _decide(log, now_ms, high_watermark)
+    if decision.delete:
+        log.delete_before(decision.log_start_offset)
+    return decision
+
+
+def _newest(segment: Segment) -> int:
+    try:
+        return segment.largest_timestamp()
+    except LogDamaged:
+        # Its age is that of the file then; a damaged segment must not stop retention.
+        return NO_TIMESTAMP
+
+
+def _decide(log: Log, now_ms: int, high_watermark: int) -> RetentionDecision:
+    config = log.config
+    return expired_segments(
+        [
+            SegmentInfo(
+                base_offset=segment.base_offset,
+                next_offset=log.end_offset,
+                size_bytes=segment.size,
+                max_timestamp_ms=_newest(segment),
+                modified_ms=segment.created_ms,
+            )
+            for segment in log.segments
+        ],
+        now_ms=now_ms,
+        # Without the policy `delete` only what lies below the log start goes.
+        retention_ms=config.retention_ms if config.delete else UNLIMITED,
+        retention_bytes=config.retention_bytes if config.delete else UNLIMITED,
+        log_start_offset=log.log_start_offset,
+        high_watermark=high_watermark,
+    )

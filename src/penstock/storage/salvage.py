@@ -1,0 +1,323 @@
+"""Reading a log back after an unclean stop: what is sound, what is torn, what is damaged.
+
+Everything here works on segments as they lie on disk; `recovery` says which to read and puts the
+log together from what was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.partition.epochs import UNDEFINED_EPOCH, LeaderEpochs
+from penstock.partition.retention import RELATIVE_OFFSET_MAX
+from penstock.ports import Disk
+from penstock.records.batch import HEADER_SIZE, BatchHeader
+from penstock.storage.checkpoints import Checkpoint
+from penstock.storage.config import LogConfig
+from penstock.storage.damage import Damage
+from penstock.storage.files import INDEX, LOG, TIME_INDEX, FilePool, offset_name
+from penstock.storage.index import IndexCache
+from penstock.storage.scan import BadBatch, find_batch, scan_batches
+from penstock.storage.segment import Segment
+from penstock.storage.space import SpaceGuard
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening a log found and did, for logs and for `penstock log verify`."""
+
+    directory: str
+    clean: bool = False
+    scanned_bytes: int = 0
+    cut_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class LogResources:
+    """What the logs of one disk share."""
+
+    pool: FilePool
+    cache: IndexCache
+    space: SpaceGuard
+
+    @property
+    def disk(self) -> Disk:
+        return self.pool.disk
+
+
+class Salvage:
+    """The state of one opening, and the reading of its segments."""
+
+    def __init__(
+        self, resources: LogResources, directory: str, config: LogConfig, now_ms: int
+    ) -> None:
+        self.resources = resources
+        self.disk = resources.disk
+        self.directory = directory
+        self.config = config
+        self.now_ms = now_ms
+        self.report = RecoveryReport(directory)
+        self.names_changed = False
+        self.checkpoint: Checkpoint | None = None
+        self.segments: list[Segment] = []
+        self.epochs = LeaderEpochs()
+        self.epochs_dirty = False
+        self.damage: list[Damage] = []
+        self.scanned: list[Segment] = []
+        self.unnoted = False
+        self.scanned_epoch = -1
+        self.unusable: list[str] = []
+        """Index files that are missing, or no whole number of entries long."""
+
+    @property
+    def _recovery_point(self) -> int | None:
+        return self.checkpoint.recovery_point if self.checkpoint else None
+
+    @property
+    def _indexed_offset(self) -> int:
+        return self.checkpoint.indexed_offset if self.checkpoint else 0
+
+    @property
+    def _start(self) -> int:
+        return self.checkpoint.log_start_offset if self.checkpoint else 0
+
+    def _unlink(self, name: str) -> None:
+        self.resources.pool.forget(f"{self.directory}/{name}")
+        self.disk.unlink(f"{self.directory}/{name}")
+        self.names_changed = True
+
+    def _write_file(self, name: str) -> None:
+        self.disk.open(f"{self.directory}/{name}", create=True).close()
+        self.names_changed = True
+
+    def _remove_segment(self, base: int) -> None:
+        for suffix in (LOG, INDEX, TIME_INDEX):
+            name = offset_name(base, suffix)
+            if self.disk.exists(f"{self.directory}/{name}"):
+                self._unlink(name)
+
+    def _mend_indexes(self, segment: Segment) -> None:
+        index, time_index = segment.index, segment.time_index
+        last = index.last() if index.spilled > 0 else None
+        if segment.size > 0 and (
+            index.path in self.unusable
+            or time_index.path in self.unusable
+            or not time_index.spilled
+            or (last is not None and last[1] >= segment.size)
+        ):
+            self._rebuild(segment)
+
+    def _rebuild(self, segment: Segment) -> None:
+        """Derive the indexes of one segment again, keeping every byte of it."""
+        self.report.notes.append(f"rebuilt the indexes of {segment.path}")
+        segment.hold_indexes()
+        self._scan_segment(segment, torn=lambda _: False, epochs=False)
+        segment.seal_durably()
+        self.names_changed = True
+
+    # Scanning
+
+    def _scan(self) -> int:
+        recovery_point = self._recovery_point
+        first = 0
+        if recovery_point is not None:
+            for number, segment in enumerate(self.segments):
+                if segment.base_offset <= min(recovery_point, self._indexed_offset):
+                    first = number
+        for segment in self.segments[:first]:
+            self._mend_indexes(segment)
+        self._load_epochs(recovery_point if recovery_point is not None else 0)
+        end_offset = self.segments[first].base_offset
+        for number in range(first, len(self.segments)):
+            segment = self.segments[number]
+            if number > first and self._is_hole(end_offset, segment.base_offset):
+                self.report.notes.append(f"offset {end_offset} is lost and so is all after it")
+                self._cut_after(number - 1)
+                break
+            self._report_gap(number, end_offset)
+            end_offset = max(end_offset, segment.base_offset)
+            end_offset, cut = self._scan_segment(segment, torn=self._torn(number), epochs=True)
+            self.scanned.append(segment)
+            if cut:
+                self._cut_after(number)
+                break
+        for segment in self.scanned[:-1]:
+            segment.seal()
+        return end_offset
+
+    def _is_hole(self, end_offset: int, next_base: int) -> bool:
+        """Whether offsets that had never been promised are missing between two segments.
+
+        Below the recovery point and the log start, gaps are compaction's and deletion's.
+        """
+        if self._recovery_point is None:
+            return False
+        reached = max(end_offset, self._recovery_point, self._start)
+        return reached < next_base < reached + RELATIVE_OFFSET_MAX // 2
+
+    def _report_gap(self, number: int, end_offset: int) -> None:
+        """Without a checkpoint a gap between segments may be a loss; compaction leaves some."""
+        base = self.segments[number].base_offset
+        if (
+            number
+            and self._recovery_point is None
+            and end_offset < base
+            and not self.config.compact
+        ):
+            before = self.segments[number - 1]
+            reason = "the segment ends before the next one begins"
+            self.damage.append(
+                Damage(before.base_offset, before.size, before.size, end_offset, base, reason)
+            )
+
+    def _torn(self, number: int) -> Callable[[int], bool]:
+        """Whether a bad place, where `expected` was due, is a torn tail rather than damage."""
+        recovery_point = self._recovery_point
+        if recovery_point is not None:
+            return lambda expected: expected >= recovery_point
+        is_last = number == len(self.segments) - 1
+        return lambda _: is_last
+
+    def _cut_after(self, number: int) -> None:
+        for segment in self.segments[number + 1 :]:
+            self.report.cut_bytes += segment.size
+            self._remove_segment(segment.base_offset)
+        del self.segments[number + 1 :]
+
+    def _scan_segment(
+        self, segment: Segment, *, torn: Callable[[int], bool], epochs: bool
+    ) -> tuple[int, bool]:
+        """Read a whole segment and derive everything from it; its end, and whether it was cut."""
+        # Damage without bytes cannot be found again: the bytes are not there.
+        self.damage = [
+            held
+            for held in self.damage
+            if held.segment_base != segment.base_offset or held.start_position == held.end_position
+        ]
+        kept = list(self.damage)
+        liars: list[int] = []
+        while True:
+            segment.reset()
+            segment.file.drop_cache()
+            self.damage = list(kept)
+            result = self._scan_once(segment, torn, epochs, liars)
+            if result is not None:
+                self.report.scanned_bytes += segment.size
+                return result
+
+    def _scan_once(
+        self, segment: Segment, torn: Callable[[int], bool], epochs: bool, liars: list[int]
+    ) -> tuple[int, bool] | None:
+        """One pass; None if it found a batch with a false offset or epoch, now among `liars`."""
+        limit = self._limit(segment)
+        position, expected = 0, segment.base_offset
+        epoch = self.scanned_epoch if epochs else -1
+        last = (-1, expected, epoch)
+        holes: list[tuple[int, int]] = []
+        while position < segment.size:
+            run_end = min([liar for liar in liars if liar >= position], default=segment.size)
+            try:
+                for position, header, _ in scan_batches(  # noqa: B020 - resumes where it stopped
+                    segment.file,
+                    position,
+                    run_end,
+                    offset_min=expected,
+                    offset_end=limit,
+                    epoch_min=epoch,
+                ):
+                    self._check_epoch(position, header, epochs)
+                    segment.note(position, header.size, header.last_offset, header.max_timestamp)
+                    last = (position, expected, epoch)
+                    expected, epoch = header.next_offset, header.leader_epoch
+                    self._note_epoch(header, epochs)
+                if run_end == segment.size:
+                    break
+                bad = BadBatch(run_end, "its offset or epoch does not fit what follows it")
+            except BadBatch as error:
+                bad = error
+            if bad.header is not None and _fits(bad.header, last[1], last[2]):
+                # It continues from the batch before the last one: the last one is wrong.
+                liars.append(last[0])
+                return None
+            after = self._after(segment, bad.position, expected, limit)
+            if torn(expected) and (self._recovery_point is not None or after is None):
+                self._cut_tail(segment, bad)
+                segment.damaged, segment.verified = tuple(holes), segment.size
+                return expected, True
+            position = segment.size if after is None else after[0]
+            holes.append((bad.position, position))
+            next_offset = limit if after is None else after[1]
+            expected = self._quarantine(segment, bad, position, expected, next_offset)
+        segment.damaged, segment.verified = tuple(holes), segment.size
+        if epochs:
+            self.scanned_epoch = epoch
+        return expected, False
+
+    def _check_epoch(self, position: int, header: BatchHeader, epochs: bool) -> None:
+        """Below the recovery point it is known which epoch wrote what, if not by the CRC."""
+        if epochs and header.last_offset < (self._recovery_point or 0):
+            noted = self.epochs.epoch_at(header.last_offset)
+            if noted not in (UNDEFINED_EPOCH, header.leader_epoch):
+                raise BadBatch(position, f"epoch {header.leader_epoch} where epoch {noted} wrote")
+
+    def _note_epoch(self, header: BatchHeader, epochs: bool) -> None:
+        # Below the recovery point they were noted, and compaction may have taken the batch with
+        # which an epoch began.
+        if epochs and header.base_offset >= (self._recovery_point or 0):
+            self.epochs_dirty |= self.epochs.assign(header.leader_epoch, header.base_offset)
+
+    def _limit(self, segment: Segment) -> int:
+        """No offset of the segment can be this or more."""
+        later = [
+            held.base_offset for held in self.segments if held.base_offset > segment.base_offset
+        ]
+        return min([*later, segment.base_offset + RELATIVE_OFFSET_MAX + 1])
+
+    def _after(
+        self, segment: Segment, position: int, expected: int, limit: int
+    ) -> tuple[int, int] | None:
+        """Position and offset of the first sound batch after a bad place."""
+        file = segment.file
+        found = find_batch(file, position + 1, segment.size, expected, limit)
+        if found is None:
+            return None
+        data = file.pread(HEADER_SIZE, found)
+        return found, int.from_bytes(data[:8], "big", signed=True)
+
+    def _cut_tail(self, segment: Segment, bad: BadBatch) -> None:
+        self.report.cut_bytes += segment.size - bad.position
+        self.report.notes.append(
+            f"cut {segment.size - bad.position} bytes off {segment.path} {bad}"
+        )
+        segment.file.truncate(bad.position)
+        # Durable before anything is written over it, or what lay behind could come back.
+        segment.file.fsync()
+        segment.size = bad.position
+
+    def _quarantine(
+        self, segment: Segment, bad: BadBatch, end: int, expected: int, next_offset: int
+    ) -> int:
+        if segment is self.segments[-1] and end == segment.size:
+            next_offset = max(expected + 1, self._recovery_point or 0)
+        self.damage.append(
+            Damage(segment.base_offset, bad.position, end, expected, next_offset, bad.reason)
+        )
+        return next_offset
+
+    def _load_epochs(self, end_offset: int) -> None:
+        """Epochs below `end_offset` as they were noted, or else from the batches."""
+        if self.checkpoint is not None:
+            self.epochs = LeaderEpochs(self.checkpoint.epochs)
+        else:
+            for segment in self.segments:
+                if segment.base_offset < end_offset:
+                    for _, header in segment.headers(0):
+                        self.epochs.assign(header.leader_epoch, header.base_offset)
+        self.epochs_dirty |= self.epochs.truncate_from_end(end_offset + 1)
+
+
+def _fits(header: BatchHeader, offset_min: int, epoch_min: int) -> bool:
+    return header.base_offset >= offset_min and header.leader_epoch >= epoch_min

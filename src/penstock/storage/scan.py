@@ -1,0 +1,129 @@
+"""Walking a `.log` file batch by batch, in chunks of bounded memory.
+
+Two walks: `scan_headers` only follows lengths, to find a place in bytes known to be sound;
+`scan_batches` checks every CRC and the order of offsets, and is what recovery, verification and
+dumps rest on. Either stops at the first thing that cannot be a batch, and says where and why.
+A file that grew with zeros in a crash ends at the first zero length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.ports import File
+from penstock.records.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    BatchHeader,
+    CorruptBatch,
+    read_header,
+    validate,
+)
+
+SCAN_CHUNK_BYTES: Final = 1 << 20
+HEADER_CHUNK_BYTES: Final = 8 << 10
+MAGIC_POSITION: Final = 16
+
+
+class BadBatch(Exception):
+    """The bytes at `position` are no batch that may stand there."""
+
+    def __init__(self, position: int, reason: str, header: BatchHeader | None = None) -> None:
+        super().__init__(f"at byte {position}: {reason}")
+        self.header = header
+        """Of a batch that is whole but out of order: it, or the one before it, is wrong."""
+        self.position = position
+        self.reason = reason
+
+
+def scan_headers(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch in [start, end), trusting the lengths."""
+    position, chunk, chunk_start = start, b"", start
+    while position < end:
+        at = position - chunk_start
+        if len(chunk) - at < HEADER_SIZE:
+            chunk = file.pread(min(HEADER_CHUNK_BYTES, end - position), position)
+            chunk_start, at = position, 0
+            if len(chunk) < HEADER_SIZE:
+                raise BadBatch(position, f"only {len(chunk)} bytes are left, less than a header")
+        header = read_header(chunk, at)
+        if header.batch_length < HEADER_SIZE - LOG_OVERHEAD:
+            raise BadBatch(position, f"a batch length of {header.batch_length} is impossible")
+        if position + header.batch_length + LOG_OVERHEAD > end:
+            raise BadBatch(
+                position, f"a batch length of {header.batch_length} goes beyond the end, {end}"
+            )
+        yield position, header
+        position += header.batch_length + LOG_OVERHEAD
+
+
+def scan_batches(
+    file: File,
+    start: int,
+    end: int,
+    *,
+    offset_min: int = 0,
+    offset_end: int | None = None,
+    epoch_min: int = -1,
+) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """Position, header and bytes of each sound batch in [start, end); `BadBatch` at the first bad.
+
+    Offsets must rise and lie in [offset_min, offset_end); leader epochs must not fall.
+    """
+    position, chunk, chunk_start = start, memoryview(b""), start
+    while position < end:
+        at = position - chunk_start
+        for least in (SCAN_CHUNK_BYTES, 0):
+            # Once for the next chunk, and again if that shows a batch larger than a chunk.
+            needed = _needed(chunk, at, end - position)
+            if len(chunk) - at < needed:
+                size = min(max(needed, least), end - position)
+                chunk, chunk_start, at = memoryview(file.pread(size, position)), position, 0
+        try:
+            header = validate(chunk, at)
+        except CorruptBatch as error:
+            raise BadBatch(position, str(error)) from None
+        # The CRC does not cover offset and epoch; their order does.
+        if header.base_offset < offset_min or header.leader_epoch < epoch_min:
+            raise BadBatch(
+                position,
+                f"offset {header.base_offset} of epoch {header.leader_epoch} where at least "
+                f"offset {offset_min} of epoch {epoch_min} is due",
+                header,
+            )
+        if offset_end is not None and header.last_offset >= offset_end:
+            raise BadBatch(
+                position, f"offset {header.last_offset} belongs to the next segment ({offset_end})"
+            )
+        yield position, header, chunk[at : at + header.size]
+        offset_min, epoch_min = header.next_offset, header.leader_epoch
+        position += header.size
+
+
+def _needed(chunk: memoryview, at: int, remaining: int) -> int:
+    """How many bytes the batch at `at` wants, as far as the chunk shows."""
+    if len(chunk) - at < HEADER_SIZE:
+        return HEADER_SIZE
+    length = int.from_bytes(chunk[at + 8 : at + 12], "big", signed=True) + LOG_OVERHEAD
+    # A length that cannot be right is for `validate` to name; do not read by it.
+    return length if HEADER_SIZE <= length <= remaining else HEADER_SIZE
+
+
+def find_batch(file: File, start: int, end: int, offset_min: int, offset_end: int) -> int | None:
+    """Where the next sound batch begins, after a bad place; its CRC makes a false find unlikely."""
+    data = file.pread(end - start, start)
+    at = data.find(b"\x02", MAGIC_POSITION)
+    while at >= 0:
+        candidate = at - MAGIC_POSITION
+        base_offset = int.from_bytes(data[candidate : candidate + 8], "big", signed=True)
+        if offset_min <= base_offset < offset_end:
+            try:
+                header = validate(data, candidate)
+            except CorruptBatch:
+                pass
+            else:
+                if header.last_offset < offset_end:
+                    return start + candidate
+        at = data.find(b"\x02", at + 1)
+    return None

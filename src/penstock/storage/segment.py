@@ -1,0 +1,451 @@
+"""One segment: a `.log` file and its two indexes.
+
+A segment knows where its batches are and what it has verified. Bytes it appended itself or scanned
+since it was opened are verified; the rest are checked the first time they are read, so that bad
+bytes of a disk are never served, at a cost paid once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+from penstock.partition.epochs import UNDEFINED_EPOCH
+from penstock.partition.retention import RELATIVE_OFFSET_MAX
+from penstock.ports import Buffer, File
+from penstock.records.batch import (
+    HEADER_SIZE,
+    NO_TIMESTAMP,
+    BatchHeader,
+    CorruptBatch,
+    iter_batches,
+    read_header,
+)
+from penstock.storage.checkpoints import write_atomic
+from penstock.storage.errors import LogDamaged
+from penstock.storage.files import (
+    CLEANED,
+    INDEX,
+    LOG,
+    TIME_INDEX,
+    FilePool,
+    Handle,
+    offset_name,
+    write_all,
+)
+from penstock.storage.index import SPILL_ENTRIES, IndexCache, OffsetIndex, TimeIndex
+from penstock.storage.scan import BadBatch, scan_batches, scan_headers
+
+
+class Segment:
+    __slots__ = (
+        "_handle",
+        "_since_indexed",
+        "base_offset",
+        "created_ms",
+        "damaged",
+        "directory",
+        "first_timestamp",
+        "index",
+        "index_interval_bytes",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "path",
+        "pool",
+        "size",
+        "time_index",
+        "verified",
+    )
+
+    def __init__(
+        self,
+        directory: str,
+        base_offset: int,
+        pool: FilePool,
+        cache: IndexCache,
+        *,
+        created_ms: int,
+        index_interval_bytes: int = 4096,
+    ) -> None:
+        stem = f"{directory}/{offset_name(base_offset, '')}"
+        self.directory = directory
+        self.base_offset = base_offset
+        self.path = stem + LOG
+        self.pool = pool
+        self._handle: Handle | None = None
+        self.size = 0
+        self.verified = 0
+        """Bytes from the start whose CRCs this process has seen to be right."""
+        self.damaged: tuple[tuple[int, int], ...] = ()
+        """Holes in the file, as [start, end) positions, that are never read."""
+        self.index = OffsetIndex(stem + INDEX, pool, cache)
+        self.time_index = TimeIndex(stem + TIME_INDEX, pool)
+        self.index_interval_bytes = index_interval_bytes
+        self.created_ms = created_ms
+        self.first_timestamp: int | None = None
+        """Max timestamp of the first batch, which ages the segment."""
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        self._since_indexed = 0
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path}, {self.size} bytes)"
+
+    def paths(self) -> tuple[str, str, str]:
+        return self.path, self.index.path, self.time_index.path
+
+    def written_paths(self) -> list[str]:
+        """The files that exist: an index has none before it is spilled."""
+        return [path for path in self.paths() if self.pool.disk.exists(path)]
+
+    def drop_cleaned(self) -> None:
+        """Remove the files of a cleaning that came to nothing."""
+        for path in self.paths():
+            if self.pool.disk.exists(path + CLEANED):
+                self.pool.disk.unlink(path + CLEANED)
+
+    # Writing
+
+    def append(self, data: Buffer, size: int, last_offset: int, max_timestamp: int) -> None:
+        """Write one batch at the end and index it. The hot path: kept flat on purpose."""
+        handle = self._handle
+        if handle is None or handle.forgotten:
+            handle = self._open()
+        handle.used = True
+        position = self.size
+        if handle.file.pwrite(data, position) != size:
+            write_all(handle.file, data, position)
+        self.size = self.verified = position + size
+        if max_timestamp > self.max_timestamp or self._since_indexed > self.index_interval_bytes:
+            self.note(position, size, last_offset, max_timestamp)
+        else:
+            self._since_indexed += size
+
+    def _open(self) -> Handle:
+        handle = self._handle = self.pool.handle(self.path)
+        return handle
+
+    @property
+    def file(self) -> File:
+        """The `.log` file; good until the next call on the pool."""
+        handle = self._handle
+        if handle is None or handle.forgotten:
+            handle = self._open()
+        handle.used = True
+        return handle.file
+
+    def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        """Index the batch at `position`; also how recovery rebuilds an index."""
+        if self.first_timestamp is None:
+            self.first_timestamp = max_timestamp
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self._since_indexed > self.index_interval_bytes:
+            self.index.append(last_offset - self.base_offset, position)
+            self.time_index.maybe_append(
+                self.max_timestamp, self.max_timestamp_offset - self.base_offset
+            )
+            self._since_indexed = 0
+        self._since_indexed += size
+
+    def discard_beyond_end(self) -> None:
+        """Cut off what a failed append may have left behind."""
+        self.file.truncate(self.size)
+
+    def seal(self) -> None:
+        """No more appends for now: put all index entries, and the last timestamp, into files."""
+        self._index_last_timestamp()
+        for index in (self.index, self.time_index):
+            index.spill()
+            if self.size and not index.spilled:
+                # An index may have no entries, but then its file says so.
+                self.pool.create(index.path)
+
+    def hold_indexes(self) -> None:
+        """Keep all index entries in memory: their files belong to another segment still."""
+        self.index.spill_at = self.time_index.spill_at = sys.maxsize
+
+    def take_indexes(self) -> list[tuple[str, bytes]]:
+        """The held indexes as path and content; from here on they count as being in files."""
+        self._index_last_timestamp()
+        taken = []
+        for index in (self.index, self.time_index):
+            taken.append((index.path, index.encode()))
+            index.mark_spilled()
+        return taken
+
+    def _index_last_timestamp(self) -> None:
+        if self.max_timestamp > NO_TIMESTAMP:
+            self.time_index.maybe_append(
+                self.max_timestamp, self.max_timestamp_offset - self.base_offset
+            )
+
+    def reset(self) -> None:
+        """Forget all that is derived from the data, before it is scanned again."""
+        for path in (self.index.path, self.time_index.path):
+            self.pool.forget(path)
+            if self.pool.disk.exists(path):
+                self.pool.disk.unlink(path)
+        self.index.clear()
+        self.time_index.clear()
+        self.first_timestamp = None
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = self.base_offset
+        self._since_indexed = 0
+        self.verified = 0
+
+    def truncate(self, size: int, end_offset: int) -> None:
+        """Cut the file to `size`, the batch boundary before `end_offset`; make the indexes fit."""
+        self.file.truncate(size)
+        self.size = size
+        self.verified = min(self.verified, size)
+        self.index.truncate(size)
+        self.time_index.truncate(end_offset - self.base_offset)
+        self.damaged = tuple(hole for hole in self.damaged if hole[0] < size)
+        last_entry = self.index.last()
+        self._since_indexed = size - (last_entry[1] if last_entry else 0)
+        self._scan_timestamps()
+
+    # Reading
+
+    def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """The first batch that ends at or after `offset`: the one that holds it, if any does."""
+        start = self._indexed_start(offset)
+        last = -1
+        for position, header in self.headers(start):
+            if header[0] <= last:
+                raise LogDamaged(
+                    f"{self.path}: offset {header[0]} follows {last} at byte {position}; "
+                    "read from another replica, or restore the file"
+                )
+            last = header[0] + header[6]
+            if last >= offset:
+                if header[0] > offset:
+                    self._prove(start, position)
+                return position, header
+        self._prove(start, self.size)
+        return None
+
+    def _prove(self, start: int, end: int) -> None:
+        """That an offset is in no batch is believed only if what was passed over is sound."""
+        if end > self.verified:
+            for position, _ in self._checked(start):
+                if position >= end:
+                    break
+
+    def end_below(self, offset: int) -> int | None:
+        """The offset after the last batch that ends below `offset`, None if there is none."""
+        end = None
+        for _, header in self.headers(self._indexed_start(offset - 1)):
+            if header.last_offset >= offset:
+                break
+            end = header.next_offset
+        return end
+
+    def _indexed_start(self, offset: int) -> int:
+        """Where to begin looking for an offset; the index is checked before it is believed."""
+        entry = self.index.lookup(max(0, offset - self.base_offset))
+        if entry is None:
+            return 0
+        if self._points_right(entry):
+            return entry[1]
+        self.reindex()
+        entry = self.index.lookup(max(0, offset - self.base_offset))
+        return entry[1] if entry is not None else 0
+
+    def _points_right(self, entry: tuple[int, int]) -> bool:
+        """Whether an index entry names a batch that is there and ends where the entry says."""
+        relative_offset, position = entry
+        data = self.file.pread(HEADER_SIZE, position)
+        return len(data) == HEADER_SIZE and (
+            read_header(data).last_offset == self.base_offset + relative_offset
+        )
+
+    def reindex(self) -> None:
+        """Derive both indexes from the data again, since they turned out to be wrong."""
+        holes, verified = self.damaged, self.verified
+        self.reset()
+        self.hold_indexes()
+        self.damaged = holes
+        for position, header in self._checked():
+            self.note(position, header.size, header.last_offset, header.max_timestamp)
+        self.verified = verified
+        self.seal_durably()
+
+    def seal_durably(self) -> None:
+        """Put the held indexes into files that are whole or not there: those of a sealed segment
+        are believed when it is opened."""
+        for path, data in self.take_indexes():
+            write_atomic(self.pool.disk, self.directory, path.rpartition("/")[2], data)
+        self.index.spill_at = self.time_index.spill_at = SPILL_ENTRIES
+
+    def _checked(self, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """All batches from `start` on outside quarantined holes, each proved sound."""
+        offset_min = self.base_offset
+        limit = self.base_offset + RELATIVE_OFFSET_MAX + 1
+        try:
+            for hole_start, hole_end in (*self.damaged, (self.size, self.size)):
+                if start > hole_start:
+                    continue
+                for position, header, _ in scan_batches(
+                    self.file, start, hole_start, offset_min=offset_min, offset_end=limit
+                ):
+                    yield position, header
+                    offset_min = header.next_offset
+                start = hole_end
+        except BadBatch as error:
+            raise LogDamaged(
+                f"{self.path} is damaged {error}; read from another replica, or restore the file"
+            ) from error
+
+    def headers(self, start: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Batches from position `start`, a batch boundary, stepping over quarantined holes."""
+        file = self.file
+        try:
+            for hole_start, hole_end in self.damaged:
+                if start <= hole_start:
+                    yield from scan_headers(file, start, hole_start)
+                start = max(start, hole_end)
+            yield from scan_headers(file, start, self.size)
+        except BadBatch as error:
+            raise LogDamaged(
+                f"{self.path} is damaged {error}; read from another replica, or restore the file"
+            ) from error
+
+    def read(
+        self,
+        start: int,
+        bytes_max: int,
+        limit: int,
+        first_size: int,
+        *,
+        end_offset: int = 2**63 - 1,
+        epoch_at: Callable[[int], int] = lambda _: UNDEFINED_EPOCH,
+    ) -> memoryview:
+        """Whole batches from `start`: as many as fit, at least the first (`first_size` bytes).
+
+        Bytes not seen before are checked, also against what the log knows: where the segment's
+        offsets end, and which epoch wrote which. What is good before a bad batch is still served.
+        """
+        end = min(start + bytes_max, limit)
+        if end < limit:
+            end = self._boundary(start, end, first_size)
+        data = memoryview(self.file.pread(end - start, start))
+        if end <= self.verified:
+            return data
+        return self._verify(data, start, end, end_offset, epoch_at)
+
+    def _boundary(self, start: int, end: int, first_size: int) -> int:
+        """The last batch boundary the index or a short walk finds in [start + first, end]."""
+        boundary = start + first_size
+        if end <= boundary:
+            return boundary
+        entry = self.index.boundary_at_or_below(end, boundary)
+        if entry is not None:
+            if self._points_right(entry):
+                boundary = entry[1]
+            else:
+                self.reindex()
+        try:
+            for position, header in self.headers(boundary):
+                boundary = position
+                if position + header.size > end:
+                    return boundary
+        except LogDamaged:
+            # Good up to here; whoever asks for what comes next will be told.
+            return boundary
+        return end
+
+    def _verify(
+        self,
+        data: memoryview,
+        start: int,
+        end: int,
+        end_offset: int,
+        epoch_at: Callable[[int], int],
+    ) -> memoryview:
+        """The sound batches at the head of `data`, remembered as sound; `LogDamaged` if none.
+
+        The CRC covers neither a batch's offset nor its epoch. That the offset follows the one
+        before it and precedes the next shows it to be right, and the log knows its epochs.
+        """
+        good, last, last_position, reason = 0, -1, 0, "the file is shorter than it was"
+        try:
+            for position, header in iter_batches(data):
+                if header.base_offset <= last:
+                    # Either of the two may be the wrong one.
+                    good, reason = last_position, f"offset {header.base_offset} follows {last}"
+                    break
+                if header.last_offset >= end_offset:
+                    reason = f"offset {header.last_offset} does not belong below {end_offset}"
+                    break
+                epoch = epoch_at(header.last_offset)
+                if epoch not in (UNDEFINED_EPOCH, header.leader_epoch):
+                    reason = f"epoch {header.leader_epoch} where epoch {epoch} wrote"
+                    break
+                good, last, last_position = position + header.size, header.last_offset, position
+        except CorruptBatch as error:
+            reason = str(error)
+        if good == end - start and not self._precedes_next(last, end):
+            good, reason = last_position, f"offset {last} is not below the one that follows it"
+        if start <= self.verified < start + good:
+            self.verified = start + good
+        if good == 0:
+            raise LogDamaged(
+                f"{self.path} is damaged at byte {start}: {reason}; "
+                "read from another replica, or restore the file"
+            )
+        return data[:good]
+
+    def _precedes_next(self, last_offset: int, position: int) -> bool:
+        following = self.file.pread(HEADER_SIZE, position) if position < self.size else b""
+        return len(following) < HEADER_SIZE or read_header(following).base_offset > last_offset
+
+    def largest_timestamp(self) -> int:
+        """The highest timestamp of the segment, from the time index where it is not known yet."""
+        if self.max_timestamp == NO_TIMESTAMP:
+            self.load_timestamps()
+        return self.max_timestamp
+
+    def load_timestamps(self) -> None:
+        """Trust the time index: its last entry is the highest timestamp of a sealed segment."""
+        last = self.time_index.last()
+        if last is not None and not self.time_entry_is_right(last):
+            self.reindex()
+            return
+        if last is not None:
+            self.max_timestamp = last[0]
+            self.max_timestamp_offset = self.base_offset + last[1]
+        self._load_first_timestamp()
+
+    def time_entry_is_right(self, entry: tuple[int, int]) -> bool:
+        """Whether a time index entry names a batch that is there and brings that timestamp."""
+        offset = self.base_offset + entry[1]
+        found = self.locate(offset)
+        return (
+            found is not None
+            and found[1].last_offset == offset
+            and found[1].max_timestamp == entry[0]
+        )
+
+    def resume(self) -> None:
+        """Go on appending to a segment that was sealed by a clean stop."""
+        last = self.index.last()
+        self._since_indexed = self.size - (last[1] if last else 0)
+        self.load_timestamps()
+
+    def _load_first_timestamp(self) -> None:
+        first = next(self.headers(0), None)
+        self.first_timestamp = first[1].max_timestamp if first else None
+
+    def _scan_timestamps(self) -> None:
+        """Learn the highest timestamp from the time index and the batches after its last entry."""
+        last = self.time_index.last()
+        self.max_timestamp, relative = last if last is not None else (NO_TIMESTAMP, 0)
+        self.max_timestamp_offset = self.base_offset + relative
+        for _, header in self.headers(self._indexed_start(self.base_offset + relative)):
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp = header.max_timestamp
+                self.max_timestamp_offset = header.last_offset
+        self._load_first_timestamp()

@@ -1,0 +1,73 @@
+"""Room on the disk, watched so that a full disk is met with an answer, not with a torn batch.
+
+Appends are refused while less than `reserve_bytes` is free, and allowed again when a tenth more
+than that is: between the two nothing flaps. Asking the file system costs a system call, so it is
+asked again only after a quarter of what was left above the reserve has been written, when the
+owner's timer says so, or when a write did fail.
+
+Others may fill the disk all the same. Deleting takes a little room itself, for the note that must
+be on disk first; so a small file of ballast is kept, and given up when that note finds none.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from penstock.ports import Disk
+from penstock.storage.files import write_all
+
+BALLAST_NAME = "penstock-ballast"
+BALLAST_BYTES = 1 << 20
+
+
+class SpaceGuard:
+    def __init__(self, disk: Disk, directory: str, reserve_bytes: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._reserve = reserve_bytes
+        self._ballast = f"{directory}/{BALLAST_NAME}"
+        self.credit = 0
+        """Bytes that may be written before the file system is asked again."""
+        self.free_bytes = 0
+        self.refusing = False
+
+    def allows(self, size: int) -> bool:
+        """Whether `size` more bytes may be written."""
+        self.credit -= size
+        if self.credit < 0 or self.refusing:
+            self.check(size)
+        return not self.refusing
+
+    def check(self, size: int = 0) -> None:
+        """Ask the file system."""
+        self.free_bytes = self._disk.free_bytes(self._directory)
+        floor = self._reserve + self._reserve // 10 if self.refusing else self._reserve
+        self.refusing = self.free_bytes - size < floor
+        self.credit = max(0, self.free_bytes - self._reserve) // 4
+
+    def explain(self) -> str:
+        return (
+            f"only {self.free_bytes} bytes are free under {self._directory} and {self._reserve} "
+            "are kept in reserve: free space or lower retention; appends resume by themselves"
+        )
+
+    def take_ballast(self) -> None:
+        """Put the ballast in place where it is missing and there is room for it."""
+        if self._disk.exists(self._ballast):
+            return
+        with suppress(OSError):
+            file = self._disk.open(self._ballast, create=True)
+            try:
+                write_all(file, bytes(BALLAST_BYTES), 0)
+            except OSError:
+                self._disk.unlink(self._ballast)
+            finally:
+                file.close()
+
+    def give_up_ballast(self) -> bool:
+        """Make a little room in need; False when there is no ballast left to give up."""
+        try:
+            self._disk.unlink(self._ballast)
+        except OSError:
+            return False
+        return True

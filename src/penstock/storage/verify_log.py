@@ -1,0 +1,488 @@
+"""Checking one log: its segments, and what its small files say against what the segments hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from penstock.partition.epochs import LeaderEpochs
+from penstock.partition.retention import RELATIVE_OFFSET_MAX
+from penstock.ports import Disk
+from penstock.storage.checkpoints import Checkpoint, CleanStop
+from penstock.storage.errors import CorruptFile
+from penstock.storage.files import (
+    INDEX,
+    LEADER_EPOCHS,
+    LOG,
+    LOG_CHECKPOINT,
+    PARTITION_METADATA,
+    SWAP,
+    TIME_INDEX,
+    offset_name,
+    parse_partition_directory,
+)
+from penstock.storage.findings import Findings, LogReport, Severity
+from penstock.storage.inspect import (
+    BadRange,
+    Content,
+    FileEntry,
+    read_checkpoint,
+    read_epochs,
+    read_snapshot,
+    read_topic_id,
+    segment_end,
+)
+from penstock.storage.producer_state import file_crc
+from penstock.storage.verify_segment import EpochRun, SegmentScan, SegmentVerifier
+
+_REWRITTEN = "only Kafka's tools read it, and it is written again with the next epoch"
+_RESTORE = "restore this replica from another one, and suspect the disk"
+
+
+def is_segment_data(entry: FileEntry) -> bool:
+    return entry.kind.content == Content.BATCHES and entry.kind.leftover is None
+
+
+@dataclass(slots=True)
+class LogVerifier:
+    disk: Disk
+    directory: str
+    entries: list[FileEntry]
+    deep: bool
+    advance: Callable[[int], None]
+    findings: Findings = field(default_factory=Findings)
+    checkpoint: Checkpoint | None = None
+    scans: list[SegmentScan] = field(default_factory=list)
+    gone: bool = False
+    """A segment was deleted meanwhile, so the log starts further up than was noted."""
+
+    def run(self) -> LogReport:
+        bases = [entry.kind.base_offset for entry in self.entries if is_segment_data(entry)]
+        topic_id = self._topic_id()
+        self.checkpoint = self._read_checkpoint()
+        stop = self._clean_stop(bases)
+        for number in range(len(bases)):
+            self._segment(bases, number, clean=stop is not None)
+        end_offset = self._end_offset()
+        self._check_damage()
+        self._check_gaps()
+        self._check_epoch_order()
+        if end_offset is not None:
+            self._check_epochs(end_offset, clean=stop is not None)
+        if end_offset is None:
+            self.findings.error(
+                "no-segment", self.directory, f"there is no .log file here; {_RESTORE}"
+            )
+        else:
+            self._check_promises(end_offset, stop)
+            self._check_snapshots(end_offset)
+        self._check_names(bases)
+        return self._report(topic_id, end_offset, stop is not None)
+
+    def _path(self, name: str) -> str:
+        return f"{self.directory}/{name}"
+
+    # The small files
+
+    def _topic_id(self) -> str | None:
+        path = self._path(PARTITION_METADATA)
+        try:
+            topic_id = read_topic_id(self.disk, path)
+        except CorruptFile as error:
+            self.findings.error(
+                "bad-metadata", path, f"{error}; the broker will not open this log: {_RESTORE}"
+            )
+            return None
+        if topic_id is None:
+            self.findings.error(
+                "no-metadata",
+                path,
+                "it is missing, and the broker will not open this log without its topic id: if "
+                "the log's creation was interrupted remove the directory, else restore the file",
+            )
+        return topic_id
+
+    def _read_checkpoint(self) -> Checkpoint | None:
+        path = self._path(LOG_CHECKPOINT)
+        try:
+            checkpoint = read_checkpoint(self.disk, path)
+        except CorruptFile as error:
+            self.findings.error(
+                "bad-checkpoint",
+                path,
+                f"{error}; the next start reads the whole log, and begins it at its first segment "
+                "even if records there had been deleted",
+            )
+            return None
+        if checkpoint is None:
+            self.findings.warning(
+                "no-checkpoint",
+                path,
+                "it is missing, as in a log that Kafka wrote: a torn tail is told from damage "
+                "only by what follows it, and the next start reads the whole log",
+            )
+        return checkpoint
+
+    def _clean_stop(self, bases: list[int]) -> CleanStop | None:
+        """The note of a clean stop, if the log is still as it was noted."""
+        stop = self.checkpoint.clean_stop if self.checkpoint else None
+        if stop is None or not bases or stop.base_offset != bases[-1]:
+            return None
+        size = self.disk.stat(self._path(offset_name(stop.base_offset, LOG))).size
+        return stop if size == stop.size else None
+
+    # Segments
+
+    def _segment(self, bases: list[int], number: int, *, clean: bool) -> None:
+        base = bases[number]
+        last = number == len(bases) - 1
+        noted = self.checkpoint
+        # Without a clean stop the next start believes the indexes of the segments that end where
+        # data and indexes are known to be on disk, and derives all others again.
+        on_disk = min(noted.recovery_point, noted.indexed_offset) if noted else -1
+        trusted = clean or (not last and bases[number + 1] <= on_disk)
+        if last and noted is not None and noted.clean_stop is not None:
+            trusted = clean and not self._changed_indexes(noted.clean_stop)
+        verifier = SegmentVerifier(
+            self.disk,
+            self.directory,
+            base,
+            self.findings,
+            offset_end=segment_end(base, None if last else bases[number + 1]),
+            deep=self.deep,
+            indexes_trusted=trusted,
+            advance=self.advance,
+        )
+        path = self._path(offset_name(base, LOG))
+        try:
+            scan = verifier.run()
+        except FileNotFoundError as error:
+            self.findings.info("gone", path, f"{error.filename or path} went while it was read")
+            self.gone = True
+            return
+        except OSError as error:
+            self.findings.error(
+                "unreadable",
+                path,
+                f"the segment does not read ({error.strerror or error}): check its permissions "
+                "and the disk",
+            )
+            scan = SegmentScan(base, path, end_offset=base if last else bases[number + 1])
+        for bad in scan.bad:
+            self._judge(scan, bad, last=last)
+        self.scans.append(scan)
+
+    def _judge(self, scan: SegmentScan, bad: BadRange, *, last: bool) -> None:
+        """Torn or damaged, as recovery would have it."""
+        size = bad.end - bad.position
+        if self.checkpoint is not None:
+            for held in self.checkpoint.damage:
+                if held.segment_base == scan.base_offset and (
+                    held.start_position <= bad.position and bad.end <= held.end_position
+                ):
+                    return
+            torn = bad.expected >= self.checkpoint.recovery_point
+        else:
+            torn = last and bad.end == scan.size
+        if torn:
+            further = "" if last else ", with all segments after it"
+            self.findings.warning(
+                "torn-tail",
+                scan.path,
+                f"{size} bytes from offset {bad.expected} on are no sound batches "
+                f"({bad.reason}): a torn tail that was never promised; the next start cuts it "
+                f"off{further}",
+                bad.position,
+            )
+            return
+        self.findings.error(
+            "damage",
+            scan.path,
+            f"{size} bytes from offset {bad.expected} on are damaged ({bad.reason}): they had "
+            f"been safe on disk; {_RESTORE}",
+            bad.position,
+        )
+
+    def _end_offset(self) -> int | None:
+        return max((scan.end_offset for scan in self.scans), default=None)
+
+    # What the log says about itself
+
+    def _check_damage(self) -> None:
+        for held in self.checkpoint.damage if self.checkpoint else ():
+            self.findings.error(
+                "quarantined",
+                self._path(offset_name(held.segment_base, LOG)),
+                f"offsets {held.start_offset} to {held.end_offset - 1} were found damaged earlier "
+                f"({held.reason}) and are not served; {_RESTORE}",
+                held.start_position,
+            )
+
+    def _explained(self, start: int, end: int) -> bool:
+        """Whether quarantine accounts for missing offsets."""
+        damage = self.checkpoint.damage if self.checkpoint else ()
+        return any(held.start_offset < end and start < held.end_offset for held in damage)
+
+    def _check_gaps(self) -> None:
+        missing = sum(scan.gap_offsets for scan in self.scans)
+        log_start = self.checkpoint.log_start_offset if self.checkpoint else 0
+        for before, after in zip(self.scans, self.scans[1:], strict=False):
+            torn = bool(before.bad) and before.bad[-1].end == before.size
+            start, end = max(before.end_offset, log_start), after.base_offset
+            if start >= end or torn:
+                continue
+            if self._cleaned(start, end):
+                missing += end - start
+            elif not self._explained(start, end):
+                self._lost(start, after)
+        if missing:
+            self.findings.info(
+                "gaps",
+                self.directory,
+                f"{missing} offsets are in no batch, as compaction leaves it",
+            )
+
+    def _cleaned(self, start: int, end: int) -> bool:
+        """Whether compaction accounts for a segment that does not reach the next: here, or at a
+        leader that then sent an offset too far on for one segment."""
+        sparse = self.checkpoint.sparse_offset if self.checkpoint else 0
+        return end <= sparse or end - start >= RELATIVE_OFFSET_MAX // 2
+
+    def _lost(self, start: int, after: SegmentScan) -> None:
+        what = f"offsets {start} to {after.base_offset - 1} are in no segment"
+        if self.checkpoint is None:
+            self.findings.warning(
+                "segment-gap",
+                after.path,
+                f"{what}: compaction leaves such gaps; if this topic is not compacted a file is "
+                f"missing: {_RESTORE}",
+            )
+        elif start >= self.checkpoint.recovery_point:
+            self.findings.warning(
+                "segment-gap",
+                after.path,
+                f"{what}: they were never promised, and the next start cuts the log off there",
+            )
+        else:
+            self.findings.error("segment-gap", after.path, f"{what}: a file is missing; {_RESTORE}")
+
+    def _runs(self) -> list[EpochRun]:
+        """The runs of the whole log, which may go on from one segment to the next."""
+        runs: list[EpochRun] = []
+        for run in (run for scan in self.scans for run in scan.epochs):
+            if runs and runs[-1].epoch == run.epoch:
+                runs[-1].last_base, runs[-1].end_offset = run.last_base, run.end_offset
+            else:
+                runs.append(replace(run))
+        return runs
+
+    def _check_epoch_order(self) -> None:
+        highest = -1
+        for scan in self.scans:
+            for run in scan.epochs:
+                if run.epoch < highest:
+                    self.findings.error(
+                        "epoch-falls",
+                        scan.path,
+                        f"offset {run.first_offset} is of leader epoch {run.epoch}, after epoch "
+                        f"{highest}: an old leader wrote here, or the bytes are damaged; "
+                        f"{_RESTORE}",
+                    )
+                highest = max(highest, run.epoch)
+
+    def _check_epochs(self, end_offset: int, *, clean: bool) -> None:
+        """What is noted of leader epochs against the batches, as far as the note is believed."""
+        checkpoint, path = self.checkpoint, self._path(LEADER_EPOCHS)
+        try:
+            listed = read_epochs(self.disk, path)
+        except CorruptFile as error:
+            self.findings.warning("bad-epochs", path, f"{error}; {_REWRITTEN}")
+            listed = None
+        else:
+            flushed = checkpoint.recovery_point if checkpoint else end_offset
+            if listed is None and any(
+                run.epoch >= 0 and run.first_offset < flushed for run in self._runs()
+            ):
+                self.findings.warning("no-epochs", path, f"it is missing; {_REWRITTEN}")
+        if checkpoint is None:
+            if listed is not None:
+                self._check_noted(LeaderEpochs(listed), path, Severity.WARNING, end_offset)
+            return
+        noted = LeaderEpochs(checkpoint.epochs)
+        upper = end_offset if clean else min(checkpoint.recovery_point, end_offset)
+        self._check_noted(noted, self._path(LOG_CHECKPOINT), Severity.ERROR, upper)
+        if clean and listed is not None and tuple(listed) != noted.entries:
+            self.findings.warning(
+                "stale-epochs", path, f"it is not what the checkpoint says; {_REWRITTEN}"
+            )
+
+    def _check_noted(self, noted: LeaderEpochs, path: str, severity: Severity, upper: int) -> None:
+        runs = [run for run in self._runs() if run.first_offset < upper and run.epoch >= 0]
+        for before, run in zip([None, *runs], runs, strict=False):
+            follows = before is not None and before.end_offset == run.first_offset
+            offset = self._misnoted(noted, run, upper, follows=follows)
+            if offset is not None:
+                self.findings.add(
+                    severity,
+                    "wrong-epoch",
+                    path,
+                    f"it says leader epoch {noted.epoch_at(offset)} wrote offset {offset}, the "
+                    f"batches say {run.epoch} from {run.first_offset} on: one of them is damaged; "
+                    f"{_RESTORE}",
+                )
+
+    def _misnoted(
+        self, noted: LeaderEpochs, run: EpochRun, upper: int, *, follows: bool
+    ) -> int | None:
+        """An offset that the file gives to the wrong epoch, at either end of a run."""
+        start = self.checkpoint.log_start_offset if self.checkpoint else 0
+        first = max(run.first_offset, start)
+        if run.end_offset <= start or first >= upper:
+            return None
+        for offset in (first, min(run.last_base, upper - 1)):
+            if offset >= first and noted.epoch_at(offset) != run.epoch:
+                return offset
+        # After a gap the epoch may have begun with records that compaction has removed.
+        before = run.first_offset - 1
+        if follows and before >= start and noted.epoch_at(before) == run.epoch:
+            return before
+        return None
+
+    def _check_promises(self, end_offset: int, stop: CleanStop | None) -> None:
+        checkpoint = self.checkpoint
+        if checkpoint is None:
+            return
+        path = self._path(LOG_CHECKPOINT)
+        first = self.scans[0].base_offset
+        start, point = checkpoint.log_start_offset, checkpoint.recovery_point
+        # Deleted records need not be there: compaction may have removed them first.
+        reached = max(start, end_offset)
+        if point > reached and not self._explained(reached, point):
+            self.findings.error(
+                "short",
+                self.scans[-1].path,
+                f"the log ends at {reached}, and everything below {point} had been safe on "
+                f"disk; {_RESTORE}",
+                self.scans[-1].size,
+            )
+        if start < first and not self.gone and not self._explained(start, first):
+            self.findings.error(
+                "segment-gap",
+                self.directory,
+                f"the log starts at {start}, and its first segment at {first}: a file is missing; "
+                f"{_RESTORE}",
+            )
+        if start > max(end_offset, point):
+            self.findings.warning(
+                "late-start",
+                path,
+                f"records were deleted up to {start}, and those from {end_offset} on were lost "
+                f"before they were safe; the next start begins an empty log at {start}",
+            )
+        if checkpoint.truncating_to >= 0:
+            self.findings.warning(
+                "truncating",
+                path,
+                f"a truncation to {checkpoint.truncating_to} was interrupted; the next start "
+                "finishes it",
+            )
+        if stop is None:
+            self.findings.info(
+                "not-stopped",
+                path,
+                "the log is in use or was not stopped cleanly: the next start reads it from "
+                f"offset {point} on",
+            )
+        else:
+            self._check_clean_stop(stop, reached)
+
+    def _check_clean_stop(self, stop: CleanStop, end_offset: int) -> None:
+        path = self._path(LOG_CHECKPOINT)
+        if stop.end_offset != end_offset and not self._explained(end_offset, stop.end_offset):
+            self.findings.error(
+                "wrong-end",
+                path,
+                f"the note of the last stop says the log ends at {stop.end_offset}, its batches "
+                f"end at {end_offset}; {_RESTORE}",
+            )
+        for path in self._changed_indexes(stop):
+            self.findings.warning(
+                "index-changed",
+                path,
+                "it is not what it was at the last stop; the next start derives it again",
+            )
+
+    def _changed_indexes(self, stop: CleanStop) -> list[str]:
+        noted = ((INDEX, stop.index_crc), (TIME_INDEX, stop.time_index_crc))
+        paths = [(self._path(offset_name(stop.base_offset, suffix)), crc) for suffix, crc in noted]
+        return [path for path, crc in paths if file_crc(self.disk, path) != crc]
+
+    def _check_snapshots(self, end_offset: int) -> None:
+        point = self.checkpoint.recovery_point if self.checkpoint else 0
+        for entry in self.entries:
+            if entry.kind.content != Content.PRODUCERS or entry.kind.leftover is not None:
+                continue
+            path = self._path(entry.name)
+            try:
+                read_snapshot(self.disk, path)
+            except CorruptFile as error:
+                self.findings.warning(
+                    "bad-snapshot",
+                    path,
+                    f"{error}; the next start removes it and replays more of the log instead",
+                )
+            if entry.kind.base_offset > max(end_offset, point):
+                self.findings.warning(
+                    "late-snapshot",
+                    path,
+                    f"it is of an offset beyond the end {end_offset}; the next start removes it",
+                )
+
+    def _check_names(self, bases: list[int]) -> None:
+        for entry in self.entries:
+            kind, path = entry.kind, self._path(entry.name)
+            if kind.leftover is not None:
+                does = "finishes it" if kind.leftover == SWAP else "removes it"
+                self.findings.info(
+                    "leftover", path, f"left by an interrupted step; the next start {does}"
+                )
+            elif kind.content is None:
+                self.findings.info("unknown", path, "not a file of a log; the broker ignores it")
+            elif (
+                kind.content in (Content.OFFSET_INDEX, Content.TIME_INDEX)
+                and kind.base_offset not in bases
+            ):
+                self.findings.warning(
+                    "orphan", path, "an index without its .log file; the next start removes it"
+                )
+
+    def _report(self, topic_id: str | None, end_offset: int | None, clean: bool) -> LogReport:
+        scans = self.scans
+        name = parse_partition_directory(self.directory.rstrip("/").rpartition("/")[2])
+        times = [scan.first_timestamp for scan in scans if scan.first_timestamp is not None]
+        latest = max((scan.max_timestamp for scan in scans), default=-1)
+        start = self.checkpoint.log_start_offset if self.checkpoint else None
+        if start is None and scans:
+            start = scans[0].base_offset
+        codecs: Counter[str] = Counter()
+        for scan in scans:
+            codecs += scan.codecs
+        return LogReport(
+            directory=self.directory,
+            topic=name[0] if name else None,
+            partition=name[1] if name else None,
+            topic_id=topic_id,
+            segments=len(scans),
+            batches=sum(scan.batches for scan in scans),
+            records=sum(scan.records for scan in scans),
+            size_bytes=sum(scan.size for scan in scans),
+            log_start_offset=start,
+            end_offset=end_offset,
+            recovery_point=self.checkpoint.recovery_point if self.checkpoint else None,
+            first_timestamp=min(times, default=None),
+            last_timestamp=latest if latest >= 0 else None,
+            codecs=dict(codecs),
+            clean_stop=clean,
+            findings=self.findings.all(),
+        )

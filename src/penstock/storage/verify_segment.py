@@ -1,0 +1,324 @@
+"""Checking one segment: every batch, and its two indexes against the batches.
+
+One walk does it in bounded memory. The entries of both indexes rise as the batches do, so each is
+held against the batch it must belong to while the walk passes by; an entry the walk has passed
+without meeting its batch points nowhere.
+
+An index is only as good as its worst entry, for a wrong one sends a read to the wrong place. How
+bad that is depends on whether the next start will believe the index (`indexes_trusted`) or derive
+it again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from penstock.ports import Disk
+from penstock.records.batch import NO_TIMESTAMP, BatchHeader, CorruptBatch, TimestampType
+from penstock.records.record import read_control, read_records
+from penstock.storage.files import INDEX, LOG, TIME_INDEX, offset_name
+from penstock.storage.findings import Findings, Severity
+from penstock.storage.inspect import (
+    BadRange,
+    BatchAt,
+    IndexEntry,
+    OffsetIndexContent,
+    TimeEntry,
+    TimeIndexContent,
+    read_offset_index,
+    read_time_index,
+    walk_batches,
+)
+
+_Entry = TypeVar("_Entry", IndexEntry, TimeEntry)
+
+PROGRESS_BYTES: Final = 4 << 20
+_REBUILT: Final = "the next start derives it again"
+_REMOVE: Final = (
+    "stop the broker, remove the segment's .index and .timeindex, and start it again: "
+    "they are derived from the batches"
+)
+
+
+@dataclass(slots=True)
+class EpochRun:
+    """Batches in a row that one leader epoch wrote."""
+
+    epoch: int
+    first_offset: int
+    last_base: int
+    """Base offset of its last batch."""
+    end_offset: int
+
+
+@dataclass(slots=True)
+class SegmentScan:
+    """What one segment was found to hold."""
+
+    base_offset: int
+    path: str
+    size: int = 0
+    batches: int = 0
+    records: int = 0
+    end_offset: int = 0
+    first_timestamp: int | None = None
+    max_timestamp: int = NO_TIMESTAMP
+    max_timestamp_offset: int = -1
+    gap_offsets: int = 0
+    """Offsets inside the segment that no batch covers, as compaction leaves them."""
+    codecs: Counter[str] = field(default_factory=Counter)
+    epochs: list[EpochRun] = field(default_factory=list)
+    bad: list[BadRange] = field(default_factory=list)
+
+
+class SegmentVerifier:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        findings: Findings,
+        *,
+        offset_end: int,
+        deep: bool,
+        indexes_trusted: bool,
+        advance: Callable[[int], None],
+    ) -> None:
+        self._disk = disk
+        self._stem = f"{directory}/{offset_name(base_offset, '')}"
+        self._findings = findings
+        self._offset_end = offset_end
+        self._deep = deep
+        self._indexes_trusted = indexes_trusted
+        self._index_severity = Severity.ERROR if indexes_trusted else Severity.WARNING
+        self._advice = _REMOVE if indexes_trusted else _REBUILT
+        self._advance = advance
+        self._scan = SegmentScan(base_offset, self._stem + LOG, end_offset=base_offset)
+        self._index: list[IndexEntry] = []
+        self._times: list[TimeEntry] = []
+        self._next_index = self._next_time = 0
+
+    def run(self) -> SegmentScan:
+        """Read it all. Raises `OSError` when a file does not read."""
+        scan = self._scan
+        # Indexes first: while a broker appends, only the data may have moved on since.
+        offset_index, time_index = self._load_indexes()
+        file = self._disk.open(scan.path)
+        try:
+            scan.size = file.size()
+            reported = 0
+            for item in walk_batches(
+                file, scan.size, offset_min=scan.base_offset, offset_end=self._offset_end
+            ):
+                if isinstance(item, BatchAt):
+                    self._batch(item)
+                    position = item.position + item.header.size
+                else:
+                    self._bad(item)
+                    position = item.end
+                if position - reported >= PROGRESS_BYTES:
+                    self._advance(position - reported)
+                    reported = position
+            self._advance(scan.size - reported)
+        finally:
+            file.close()
+        self._finish_indexes(offset_index, time_index)
+        return scan
+
+    # The walk
+
+    def _batch(self, item: BatchAt) -> None:
+        scan, header = self._scan, item.header
+        if not scan.bad or scan.bad[-1].end != item.position:
+            scan.gap_offsets += header.base_offset - scan.end_offset
+        scan.batches += 1
+        scan.records += header.record_count
+        scan.codecs[header.codec.name.lower()] += 1
+        scan.end_offset = header.next_offset
+        self._note_epoch(header)
+        self._check_index(item.position, header)
+        self._check_times(header)
+        self._note_times(header)
+        if self._deep:
+            self._check_records(item)
+
+    def _note_epoch(self, header: BatchHeader) -> None:
+        runs = self._scan.epochs
+        if runs and runs[-1].epoch == header.leader_epoch:
+            runs[-1].last_base, runs[-1].end_offset = header.base_offset, header.next_offset
+        else:
+            base = header.base_offset
+            runs.append(EpochRun(header.leader_epoch, base, base, header.next_offset))
+
+    def _note_times(self, header: BatchHeader) -> None:
+        scan = self._scan
+        # With a delete horizon the base timestamp is that, and no record's.
+        begin = header.base_timestamp if header.delete_horizon_ms is None else header.max_timestamp
+        if header.timestamp_type == TimestampType.LOG_APPEND_TIME:
+            begin = header.max_timestamp
+        if begin > NO_TIMESTAMP and (scan.first_timestamp is None or begin < scan.first_timestamp):
+            scan.first_timestamp = begin
+        if header.max_timestamp > scan.max_timestamp:
+            scan.max_timestamp = header.max_timestamp
+            scan.max_timestamp_offset = header.last_offset
+
+    def _bad(self, bad: BadRange) -> None:
+        self._scan.bad.append(bad)
+        while self._next_index < len(self._index) and (
+            self._index[self._next_index].position < bad.end
+        ):
+            self._next_index += 1
+
+    def _check_records(self, item: BatchAt) -> None:
+        header = item.header
+        try:
+            records = read_records(item.data, header)
+            if header.is_control:
+                for record in records:
+                    read_control(record)
+        except CorruptBatch as error:
+            self._findings.error(
+                "bad-records",
+                self._scan.path,
+                f"offsets {header.base_offset} to {header.last_offset} do not decode, although "
+                f"the CRC is right: {error}; their producer wrote them so, and consumers must "
+                "seek past them",
+                item.position,
+            )
+            return
+        newest = max((record.timestamp for record in records), default=header.max_timestamp)
+        if newest > header.max_timestamp:
+            self._findings.warning(
+                "late-record",
+                self._scan.path,
+                f"a record of offsets {header.base_offset} to {header.last_offset} is from "
+                f"{newest}, later than its batch says ({header.max_timestamp}): looking it up by "
+                "time may miss it",
+                item.position,
+            )
+
+    # Indexes
+
+    def _load_indexes(self) -> tuple[OffsetIndexContent | None, TimeIndexContent | None]:
+        base = self._scan.base_offset
+        offset_index = read_offset_index(self._disk, self._stem + INDEX, base)
+        time_index = read_time_index(self._disk, self._stem + TIME_INDEX, base)
+        if offset_index is not None:
+            self._shape(INDEX, offset_index)
+            self._index = _rising(offset_index.entries)
+            if len(self._index) < len(offset_index.entries):
+                self._complain(
+                    INDEX, f"entry {len(self._index)} does not rise above the one before it"
+                )
+        if time_index is not None:
+            self._shape(TIME_INDEX, time_index)
+            self._times = _rising(time_index.entries)
+            if len(self._times) < len(time_index.entries):
+                self._complain(
+                    TIME_INDEX, f"entry {len(self._times)} does not rise above the one before it"
+                )
+        return offset_index, time_index
+
+    def _shape(self, suffix: str, content: OffsetIndexContent | TimeIndexContent) -> None:
+        if content.ragged_bytes:
+            self._findings.warning(
+                "bad-index",
+                self._stem + suffix,
+                f"{content.ragged_bytes} bytes are left after the last entry; {_REBUILT}",
+            )
+        if content.padding_entries:
+            self._findings.info(
+                "index-padding",
+                self._stem + suffix,
+                f"{content.padding_entries} entries of zeros at the end: preallocated, as Kafka "
+                "does, or left by a crash",
+            )
+
+    def _complain(self, suffix: str, problem: str) -> None:
+        self._findings.add(
+            self._index_severity, "bad-index", self._stem + suffix, f"{problem}; {self._advice}"
+        )
+
+    def _check_index(self, position: int, header: BatchHeader) -> None:
+        while self._next_index < len(self._index):
+            entry = self._index[self._next_index]
+            if entry.position > position:
+                return
+            self._next_index += 1
+            if entry.position < position:
+                self._complain(
+                    INDEX, f"offset {entry.offset} points to byte {entry.position}, inside a batch"
+                )
+            elif entry.offset != header.last_offset:
+                self._complain(
+                    INDEX,
+                    f"offset {entry.offset} points to byte {position}, where the batch ends with "
+                    f"{header.last_offset}",
+                )
+
+    def _check_times(self, header: BatchHeader) -> None:
+        """Called before the batch's own timestamp counts."""
+        while self._next_time < len(self._times):
+            entry = self._times[self._next_time]
+            if entry.offset > header.last_offset:
+                return
+            self._next_time += 1
+            if entry.offset < header.last_offset:
+                if not self._scan.bad:
+                    self._complain(TIME_INDEX, f"no batch ends with offset {entry.offset}")
+            elif entry.timestamp != header.max_timestamp:
+                self._complain(
+                    TIME_INDEX,
+                    f"offset {entry.offset} is said to be from {entry.timestamp}, its batch says "
+                    f"{header.max_timestamp}",
+                )
+            elif entry.timestamp <= self._scan.max_timestamp:
+                self._complain(
+                    TIME_INDEX,
+                    f"offset {entry.offset} is said to be the latest so far, and an earlier one "
+                    f"is from {self._scan.max_timestamp}",
+                )
+
+    def _finish_indexes(
+        self, offset_index: OffsetIndexContent | None, time_index: TimeIndexContent | None
+    ) -> None:
+        scan = self._scan
+        for entry in self._index[self._next_index :]:
+            self._complain(
+                INDEX,
+                f"offset {entry.offset} points to byte {entry.position} of a file of {scan.size}",
+            )
+        if scan.bad:
+            return
+        for late in self._times[self._next_time :]:
+            self._complain(
+                TIME_INDEX, f"offset {late.offset} is beyond the segment's end {scan.end_offset}"
+            )
+        if not self._indexes_trusted or not scan.batches:
+            return
+        missing = {INDEX: offset_index is None, TIME_INDEX: time_index is None}
+        for suffix in (suffix for suffix, gone in missing.items() if gone):
+            self._findings.warning("no-index", self._stem + suffix, f"it is missing; {_REBUILT}")
+        if time_index is None or scan.max_timestamp == NO_TIMESTAMP:
+            return
+        newest = TimeEntry(scan.max_timestamp, scan.max_timestamp_offset)
+        if not self._times:
+            self._complain(TIME_INDEX, "it has no entries: the segment cannot be found by time")
+        elif self._times[-1].timestamp < newest.timestamp:
+            self._complain(
+                TIME_INDEX,
+                f"it ends with {self._times[-1].timestamp}, and offset {newest.offset} is from "
+                f"{newest.timestamp}",
+            )
+
+
+def _rising(entries: tuple[_Entry, ...]) -> list[_Entry]:
+    """The entries up to the first that does not rise in both its parts."""
+    for at, (before, after) in enumerate(itertools.pairwise(entries)):
+        if after[0] <= before[0] or after[1] <= before[1]:
+            return list(entries[: at + 1])
+    return list(entries)

@@ -1,0 +1,269 @@
+"""Kafka's own dump tool reads our files, and sees in them what we do.
+
+The tool is the real one, `kafka.tools.DumpLogSegments`, fetched with Maven. Without Java, Maven or
+a way to Maven's repository the tests are skipped and say which of these it was. The class path is
+kept in the user's cache, the jars in Maven's; both survive, so the next run needs no network.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from penstock.storage.inspect import (
+    BatchAt,
+    read_batches,
+    read_offset_index,
+    read_snapshot,
+    read_time_index,
+)
+from penstock.storage.readonly import ReadOnlyDisk
+from storage.sample_log import SampleLog, stopped_log
+
+KAFKA = "4.0.0"
+TOOL = "kafka.tools.DumpLogSegments"
+FETCH_TIMEOUT_S = 90
+TOOL_TIMEOUT_S = 60
+DISK = ReadOnlyDisk()
+
+POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>penstock.tests</groupId>
+  <artifactId>kafka-dump-tool</artifactId>
+  <version>{KAFKA}</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka_2.13</artifactId>
+      <version>{KAFKA}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+UNREACHABLE = re.compile(
+    r"UnknownHost|Unknown host|Connection (refused|timed out|reset)|connect timed out|"
+    r"No route to host|Network is unreachable|Temporary failure in name resolution|"
+    r"Could not transfer (artifact|metadata)|transfer failed|Read timed out|in offline mode",
+    re.IGNORECASE,
+)
+
+FAULTS = re.compile(
+    r"mismatch|not found|out of order|corrupt|isvalid: false|exception|non-consecutive|"
+    r"unexpected|invalid",
+    re.IGNORECASE,
+)
+
+
+def cached_class_path(directory: Path) -> str | None:
+    """What an earlier run resolved, if every jar of it is still there."""
+    try:
+        class_path = (directory / "classpath").read_text()
+    except FileNotFoundError:
+        return None
+    return class_path if all(Path(jar).exists() for jar in class_path.split(os.pathsep)) else None
+
+
+def fetch_class_path(maven: str, directory: Path) -> str:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "pom.xml").write_text(POM)
+    command = [maven, "-B", "-q", "-f", str(directory / "pom.xml"), "dependency:build-classpath"]
+    command += ["-Dmdep.outputFile=classpath", "-DincludeScope=runtime"]
+    try:
+        result = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=FETCH_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"Maven did not fetch Kafka {KAFKA} within {FETCH_TIMEOUT_S} seconds")
+    output = result.stdout + result.stderr
+    if result.returncode != 0 and (found := UNREACHABLE.search(output)):
+        pytest.skip(
+            f"Maven's repository cannot be reached, and Kafka {KAFKA} is not cached: {found[0]}"
+        )
+    assert result.returncode == 0, f"Maven failed, and not for want of a network:\n{output}"
+    class_path = cached_class_path(directory)
+    assert class_path, f"Maven wrote no class path to {directory}"
+    return class_path
+
+
+@pytest.fixture(scope="module")
+def class_path() -> str:
+    maven = shutil.which("mvn")
+    if maven is None or shutil.which("java") is None:
+        pytest.skip("Kafka's dump tool needs Java and Maven (java, mvn) on the PATH")
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    directory = Path(home) / "penstock-tests" / f"kafka-{KAFKA}"
+    return cached_class_path(directory) or fetch_class_path(maven, directory)
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> SampleLog:
+    return stopped_log(str(tmp_path_factory.mktemp("data")))
+
+
+def run_tool(class_path: str, paths: list[Path], *options: str) -> str:
+    """What the tool prints, once it has found nothing to complain about."""
+    command = ["java", "-cp", class_path, TOOL, *options, "--files", ",".join(map(str, paths))]
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=TOOL_TIMEOUT_S
+    )
+    assert result.returncode == 0, result.stderr
+    # Index trouble goes to stderr, with exit code 0; only the logging library may talk there.
+    complaints = [line for line in result.stderr.splitlines() if not line.startswith("SLF4J:")]
+    assert not complaints, "\n".join(complaints)
+    for line in result.stdout.splitlines():
+        # Payloads are ours and harmless; everything else may hold a complaint.
+        assert not FAULTS.search(line.partition(" payload: ")[0]), line
+    return result.stdout
+
+
+def segment_files(sample: SampleLog, suffix: str) -> list[Path]:
+    return sorted(Path(sample.directory).glob(f"*{suffix}"))
+
+
+def index_files(sample: SampleLog) -> list[Path]:
+    """All indexes. The tool wants an offset index beside each time index, be it an empty one."""
+    return segment_files(sample, ".index") + segment_files(sample, ".timeindex")
+
+
+def numbers(pattern: str, text: str) -> list[tuple[int, ...]]:
+    return [tuple(map(int, found)) for found in re.findall(pattern, text, re.MULTILINE)]
+
+
+def sections(output: str) -> dict[Path, str]:
+    """The tool's output by the file it is about."""
+    parts = re.split(r"^Dumping (.+)$", output, flags=re.MULTILINE)[1:]
+    return {Path(name): text for name, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def our_batches(path: Path) -> list[BatchAt]:
+    items = list(read_batches(DISK, str(path), int(path.stem)))
+    found = [item for item in items if isinstance(item, BatchAt)]
+    assert len(found) == len(items)
+    return found
+
+
+def test_the_tool_reads_every_batch_and_record(class_path: str, sample: SampleLog) -> None:
+    """Offsets, positions, sizes, CRCs, codecs, producers, epochs, records, headers, markers."""
+    logs = segment_files(sample, ".log")
+    assert len(logs) > 3
+    dumped = sections(run_tool(class_path, logs, "--deep-iteration", "--print-data-log"))
+    assert list(dumped) == logs
+    records = []
+    for path, text in dumped.items():
+        ours = our_batches(path)
+        assert numbers(
+            r"^baseOffset: (\d+) lastOffset: (\d+) count: (\d+) baseSequence: (-?\d+) "
+            r"lastSequence: (-?\d+) producerId: (-?\d+) producerEpoch: (-?\d+) "
+            r"partitionLeaderEpoch: (\d+) .*position: (\d+) CreateTime: (\d+) size: (\d+) "
+            r"magic: (\d+) .*crc: (\d+) isvalid: true$",
+            text,
+        ) == [
+            (
+                *(header.base_offset, header.last_offset, header.record_count),
+                *(header.base_sequence, header.last_sequence),
+                *(header.producer_id, header.producer_epoch, header.leader_epoch),
+                *(position, header.max_timestamp, header.size, header.magic, header.crc),
+            )
+            for position, header, _ in ours
+        ]
+        assert re.findall(r"isControl: (\w+) .*compresscodec: (\w+)", text) == [
+            (str(item.header.is_control).lower(), item.header.codec.name.lower()) for item in ours
+        ]
+        records += re.findall(
+            r"^\| offset: (\d+) CreateTime: (\d+) keySize: (-?\d+) valueSize: (-?\d+) "
+            r"sequence: -?\d+ headerKeys: \[(.*?)\](.*)$",
+            text,
+            re.MULTILINE,
+        )
+    appended = [(header, record) for header, held in sample.batches for record in held]
+    assert len(records) == len(appended)
+    for shown, (header, record) in zip(records, appended, strict=True):
+        offset, timestamp, key_size, value_size, names, rest = shown
+        assert (int(offset), int(timestamp)) == (record.offset, record.timestamp)
+        assert int(key_size) == (-1 if record.key is None else len(record.key))
+        assert int(value_size) == (-1 if record.value is None else len(record.value))
+        assert names == ",".join(name for name, _ in record.headers)
+        if header.is_control:
+            assert rest == " endTxnMarker: COMMIT coordinatorEpoch: 4"
+        elif record.value is not None:
+            assert rest.endswith(f" payload: {record.value.decode()}")
+
+
+def test_the_tool_reads_every_index_entry(class_path: str, sample: SampleLog) -> None:
+    """The same offsets, positions and times; the tool looks each up in the log and agrees."""
+    entries = 0
+    for path, text in sections(run_tool(class_path, index_files(sample))).items():
+        base = int(path.stem)
+        if path.suffix == ".index":
+            index = read_offset_index(DISK, str(path), base)
+            assert index is not None
+            shown = numbers(r"^offset: (\d+) position: (\d+)$", text)
+            assert shown == list(map(tuple, index.entries))
+        else:
+            times = read_time_index(DISK, str(path), base)
+            assert times is not None
+            shown = numbers(r"^timestamp: (\d+) offset: (\d+)$", text)
+            assert shown == list(map(tuple, times.entries))
+        entries += len(shown)
+    assert entries > 20
+
+
+@pytest.mark.parametrize("check", ["--verify-index-only", "--index-sanity-check"])
+def test_the_tool_finds_the_indexes_sound(class_path: str, sample: SampleLog, check: str) -> None:
+    """Both of its checks pass on every index."""
+    paths = index_files(sample)
+    output = run_tool(class_path, paths, check)
+    for path in paths:
+        assert f"Dumping {path}" in output
+        if check == "--index-sanity-check":
+            assert f"{path} passed sanity check." in output
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_the_tool_notices_a_wrong_index(
+    class_path: str, sample: SampleLog, tmp_path: Path, suffix: str
+) -> None:
+    """It does look: an entry that is one off is reported, so silence means agreement."""
+    stem = segment_files(sample, ".index")[0].with_suffix("")
+    for kind in (".log", ".index", ".timeindex"):
+        shutil.copy(stem.with_suffix(kind), tmp_path)
+    wrong = tmp_path / (stem.name + suffix)
+    data = bytearray(wrong.read_bytes())
+    data[3 if suffix == ".index" else 7] ^= 1
+    wrong.write_bytes(data)
+    with pytest.raises(AssertionError, match=r"(?i)mismatch"):
+        run_tool(class_path, [wrong])
+
+
+def test_the_tool_reads_every_producer_snapshot(class_path: str, sample: SampleLog) -> None:
+    """Producers with their last batches and open transactions."""
+    snapshots = segment_files(sample, ".snapshot")
+    pattern = (
+        r"^producerId: (\d+) producerEpoch: (\d+) coordinatorEpoch: (-?\d+) "
+        r"currentTxnFirstOffset: \S+ lastTimestamp: (\d+) firstSequence: (\d+) "
+        r"lastSequence: (\d+) lastOffset: (\d+) offsetDelta: (\d+) timestamp: (\d+)$"
+    )
+    for path, text in sections(run_tool(class_path, snapshots)).items():
+        ours = read_snapshot(DISK, str(path))
+        assert ours
+        assert numbers(pattern, text) == [
+            (
+                *(entry.producer_id, entry.epoch, entry.coordinator_epoch, entry.timestamp),
+                *(entry.last_sequence - entry.offset_delta, entry.last_sequence),
+                *(entry.last_offset, entry.offset_delta, entry.timestamp),
+            )
+            for entry in ours
+        ]
+        transactions = re.findall(r"currentTxnFirstOffset: OptionalLong(\S+)", text)
+        assert transactions == [
+            ".empty"
+            if entry.current_transaction_first_offset < 0
+            else f"[{entry.current_transaction_first_offset}]"
+            for entry in ours
+        ]

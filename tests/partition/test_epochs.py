@@ -1,0 +1,161 @@
+"""Leader epochs: which wrote what, and where each ended."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.partition.epochs import (
+    UNDEFINED_EPOCH,
+    UNDEFINED_OFFSET,
+    EpochEnd,
+    EpochStart,
+    LeaderEpochs,
+)
+
+UNDEFINED = EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
+
+
+def some() -> LeaderEpochs:
+    """Epoch 2 wrote [10, 20), 5 wrote [20, 35), 6 writes from 35 on."""
+    return LeaderEpochs([EpochStart(2, 10), EpochStart(5, 20), EpochStart(6, 35)])
+
+
+def test_nothing_is_known_of_an_empty_log() -> None:
+    """No epoch, no end."""
+    epochs = LeaderEpochs()
+    assert epochs.entries == ()
+    assert epochs.latest == UNDEFINED_EPOCH
+    assert epochs.end_offset_for(0, 100) == UNDEFINED
+    assert epochs.epoch_at(0) == UNDEFINED_EPOCH
+
+
+def test_an_epoch_starts_where_it_first_writes() -> None:
+    """Later batches of the same epoch are no news."""
+    epochs = LeaderEpochs()
+    assert epochs.assign(3, 0)
+    assert not epochs.assign(3, 10)
+    assert epochs.assign(4, 20)
+    assert epochs.entries == (EpochStart(3, 0), EpochStart(4, 20))
+    assert epochs.latest == 4
+
+
+def test_an_epoch_that_wrote_nothing_gives_way() -> None:
+    """Two leaders cannot have begun at one offset: the first left no record."""
+    epochs = LeaderEpochs([EpochStart(3, 0), EpochStart(4, 20)])
+    epochs.assign(7, 20)
+    assert epochs.entries == (EpochStart(3, 0), EpochStart(7, 20))
+
+
+def test_entries_that_contradict_a_new_one_go() -> None:
+    """They stand for records that this log no longer has."""
+    epochs = some()
+    epochs.assign(4, 15)
+    assert epochs.entries == (EpochStart(2, 10), EpochStart(4, 15))
+
+
+def test_latest_epoch_ends_with_the_log() -> None:
+    """It is being written still."""
+    assert some().end_offset_for(6, 50) == EpochEnd(6, 50)
+
+
+def test_earlier_epoch_ends_where_the_next_begins() -> None:
+    """That is where a follower of it truncates to."""
+    assert some().end_offset_for(5, 50) == EpochEnd(5, 35)
+    assert some().end_offset_for(2, 50) == EpochEnd(2, 20)
+
+
+def test_unknown_epoch_is_answered_with_the_one_below() -> None:
+    """After fast fail-overs the asker's epoch may have left no record here (KIP-279)."""
+    assert some().end_offset_for(4, 50) == EpochEnd(2, 20)
+
+
+def test_epoch_older_than_all_ended_before_them() -> None:
+    """Its records were deleted, or it never wrote here."""
+    assert some().end_offset_for(1, 50) == EpochEnd(1, 10)
+
+
+def test_newer_epoch_is_undefined() -> None:
+    """The asker knows more than this log: it must not truncate by this answer."""
+    assert some().end_offset_for(7, 50) == UNDEFINED
+    assert some().end_offset_for(UNDEFINED_EPOCH, 50) == UNDEFINED
+
+
+def test_truncation_forgets_what_was_cut() -> None:
+    """An epoch stays if any of its records may."""
+    epochs = some()
+    assert not epochs.truncate_from_end(36)
+    assert epochs.truncate_from_end(35)
+    assert list(epochs.entries) == [EpochStart(2, 10), EpochStart(5, 20)]
+    assert epochs.truncate_from_end(0)
+    assert list(epochs.entries) == []
+
+
+def test_deletion_moves_the_first_start_up() -> None:
+    """The epoch that holds the log start begins there now."""
+    epochs = some()
+    assert not epochs.truncate_from_start(5)
+    assert not epochs.truncate_from_start(10)
+    assert epochs.truncate_from_start(25)
+    assert list(epochs.entries) == [EpochStart(5, 25), EpochStart(6, 35)]
+    assert epochs.truncate_from_start(35)
+    assert list(epochs.entries) == [EpochStart(6, 35)]
+    assert epochs.truncate_from_start(99)
+    assert list(epochs.entries) == [EpochStart(6, 99)]
+
+
+def test_each_offset_has_its_epoch() -> None:
+    """What a fetch reports as the epoch of its last record."""
+    found = [some().epoch_at(offset) for offset in (9, 10, 19, 20, 34, 35, 1000)]
+    assert found == [UNDEFINED_EPOCH, 2, 2, 5, 5, 6, 6]
+
+
+CALLS = st.one_of(
+    st.tuples(st.just("assign"), st.integers(0, 10), st.integers(0, 40)),
+    st.tuples(st.just("cut"), st.integers(0, 40), st.just(0)),
+    st.tuples(st.just("delete"), st.integers(0, 40), st.just(0)),
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(CALLS, max_size=12))
+def test_entries_always_rise(calls: list[tuple[str, int, int]]) -> None:
+    """In epoch and in offset, whatever is called; and "changed" is the truth."""
+    epochs = LeaderEpochs()
+    for name, first, second in calls:
+        before = epochs.entries
+        if name == "assign":
+            changed = epochs.assign(first, second)
+        elif name == "cut":
+            changed = epochs.truncate_from_end(first)
+        else:
+            changed = epochs.truncate_from_start(first)
+        assert changed == (epochs.entries != before)
+        for earlier, later in itertools.pairwise(epochs.entries):
+            assert earlier.epoch < later.epoch
+            assert earlier.start_offset < later.start_offset
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    runs=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 5)), min_size=1, max_size=6),
+    asked=st.integers(0, 20),
+)
+def test_answers_agree_with_a_plain_log(runs: list[tuple[int, int]], asked: int) -> None:
+    """Against a list of the epoch of every record: the end is the first record of a later one."""
+    written: list[int] = []
+    epoch = 0
+    for step, count in runs:
+        epoch += step
+        written += [epoch] * count
+    epochs = LeaderEpochs()
+    for offset, writer in enumerate(written):
+        epochs.assign(writer, offset)
+    found = epochs.end_offset_for(asked, len(written))
+    if asked > written[-1]:
+        assert found == UNDEFINED
+    else:
+        assert found.end_offset == sum(writer <= asked for writer in written)
+    assert [epochs.epoch_at(offset) for offset in range(len(written))] == written

@@ -1,0 +1,23 @@
+"""Fixtures of the storage tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.storage.disk import OsDisk
+
+from .bench import LogBench, new_bench
+
+
+@pytest.fixture
+def bench() -> LogBench:
+    """A simulated disk without faults."""
+    return new_bench()
+
+
+@pytest.fixture
+def real_bench(tmp_path: Path) -> LogBench:
+    """The disk of this machine, in a directory that goes with the test."""
+    return LogBench(OsDisk(), str(tmp_path))

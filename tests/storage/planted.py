@@ -1,0 +1,293 @@
+"""Bugs to plant in the storage code, each by replacing one function of it while a case runs.
+
+They are the mistakes one makes in such code, and most of them were made in real systems. A harness
+that does not find every one of them quickly proves nothing when it finds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from penstock.partition.epochs import LeaderEpochs
+from penstock.partition.producers import ProducerStates
+from penstock.records.batch import BatchHeader, validate
+from penstock.sim.disk import SimDisk, SimFile
+from penstock.storage import cleaner, scan
+from penstock.storage.append_log import AppendLog
+from penstock.storage.checkpoints import Checkpoint, encode_checkpoint, read_file, write_atomic
+from penstock.storage.files import LOG_CHECKPOINT
+from penstock.storage.flush import FlushPlan
+from penstock.storage.index import decode_entries
+from penstock.storage.log import Log
+from penstock.storage.producer_state import restore_producers
+from penstock.storage.recovery import _Opening
+from penstock.storage.scan import BadBatch
+from penstock.storage.segment import Segment
+
+Plant = Callable[[], AbstractContextManager[Any]]
+PLANTED: dict[str, Plant] = {}
+
+
+def planted(plant: Plant) -> Plant:
+    PLANTED[plant.__name__] = plant
+    return plant
+
+
+def nothing(*_: object, **__: object) -> None:
+    """Stands where something should be done."""
+
+
+@contextmanager
+def without_during(owner: type, method: str, skipped_owner: type, skipped: str) -> Iterator[None]:
+    """While `method` runs, `skipped` does nothing."""
+    original = getattr(owner, method)
+
+    def careless(*arguments: Any, **options: Any) -> Any:
+        with patch.object(skipped_owner, skipped, nothing):
+            return original(*arguments, **options)
+
+    with patch.object(owner, method, careless):
+        yield
+
+
+# Flushing
+
+
+@planted
+def ack_before_fsync() -> AbstractContextManager[Any]:
+    """A flush ends without having made the data durable."""
+    return without_during(FlushPlan, "run", SimFile, "fsync")
+
+
+@planted
+def no_directory_fsync() -> AbstractContextManager[Any]:
+    return patch.object(SimDisk, "sync_directory", nothing)
+
+
+@planted
+def flush_without_directory_fsync() -> AbstractContextManager[Any]:
+    """The names of new segments are left to luck; nothing else changes."""
+    return without_during(FlushPlan, "run", SimDisk, "sync_directory")
+
+
+@planted
+def checkpoint_before_data() -> AbstractContextManager[Any]:
+    """The recovery point is noted before the data it vouches for is on disk."""
+    original = FlushPlan.run
+
+    def run(plan: FlushPlan) -> None:
+        if plan.checkpoint is not None:
+            data = encode_checkpoint(plan.checkpoint)
+            write_atomic(plan.disk, plan.directory, LOG_CHECKPOINT, data)
+        original(plan)
+
+    return patch.object(FlushPlan, "run", run)
+
+
+@planted
+def flush_promises_later_appends() -> AbstractContextManager[Any]:
+    """What was appended while the flush ran counts as flushed."""
+    original = AppendLog.end_flush
+
+    def end_flush(self: AppendLog, plan: FlushPlan) -> None:
+        plan.end_offset = self.end_offset
+        original(self, plan)
+
+    return patch.object(AppendLog, "end_flush", end_flush)
+
+
+@planted
+def flush_forgets_later_appends() -> AbstractContextManager[Any]:
+    """Files that became dirty while the flush ran are taken for clean."""
+    original = AppendLog.end_flush
+
+    def end_flush(self: AppendLog, plan: FlushPlan) -> None:
+        original(self, plan)
+        self._dirty = {}
+
+    return patch.object(AppendLog, "end_flush", end_flush)
+
+
+@planted
+def fsync_retried() -> AbstractContextManager[Any]:
+    """A failed fsync is tried again, and the second answer believed."""
+
+    def flush(self: AppendLog, *, checkpoint: bool = False) -> None:
+        plan = self.begin_flush(checkpoint=checkpoint)
+        try:
+            plan.run()
+        except OSError:
+            plan.run()
+        self.end_flush(plan)
+
+    return patch.object(AppendLog, "flush", flush)
+
+
+@planted
+def page_cache_believed() -> AbstractContextManager[Any]:
+    """After a failed fsync and a restart the cache shows bytes that the disk never got."""
+    return patch.object(SimFile, "drop_cache", nothing)
+
+
+@planted
+def short_write_ignored() -> AbstractContextManager[Any]:
+    return patch.object(SimFile, "pwrite", _claims_all(SimFile.pwrite))
+
+
+def _claims_all(original: Callable[..., int]) -> Callable[..., int]:
+    def pwrite(self: SimFile, data: bytes, position: int) -> int:
+        original(self, data, position)
+        return len(data)
+
+    return pwrite
+
+
+# Recovering
+
+
+@planted
+def index_trusted_after_a_crash() -> AbstractContextManager[Any]:
+    """The index that lay there is used, not the one that the scan derives."""
+    original = _Opening._scan_segment
+
+    def scan_segment(self: _Opening, scanned: Segment, **options: Any) -> tuple[int, bool]:
+        found = read_file(self.disk, scanned.index.path)
+        result = original(self, scanned, **options)
+        if found:
+            scanned.index.tail = decode_entries(found)
+        return result
+
+    return patch.object(_Opening, "_scan_segment", scan_segment)
+
+
+@planted
+def recovery_without_crc() -> AbstractContextManager[Any]:
+    """Lengths and offsets look right, so the batch is taken for whole."""
+
+    def careless(buffer: bytes, position: int = 0) -> BatchHeader:
+        return validate(buffer, position, check_crc=False)
+
+    return patch.object(scan, "validate", careless)
+
+
+@planted
+def torn_tail_kept() -> AbstractContextManager[Any]:
+    """The end is found, but what lies behind it stays in the file."""
+
+    def cut_tail(self: _Opening, torn: Segment, bad: BadBatch) -> None:
+        self.report.notes.append(f"left a torn tail in {torn.path} {bad}")
+
+    return patch.object(_Opening, "_cut_tail", cut_tail)
+
+
+@planted
+def offset_reused() -> AbstractContextManager[Any]:
+    """The end offset is that of the last index entry, not that of the last batch."""
+    original = _Opening._scan
+
+    def last_indexed(self: _Opening) -> int:
+        end_offset = original(self)
+        last = self.segments[-1].index.last()
+        return end_offset if last is None else self.segments[-1].base_offset + last[0] + 1
+
+    return patch.object(_Opening, "_scan", last_indexed)
+
+
+@planted
+def later_segments_kept_after_a_cut() -> AbstractContextManager[Any]:
+    """A log with its middle torn out goes on behind the hole."""
+    return patch.object(_Opening, "_cut_after", nothing)
+
+
+@planted
+def snapshot_newer_than_the_log_kept() -> AbstractContextManager[Any]:
+    def producers(self: _Opening, _: int) -> ProducerStates:
+        states = ProducerStates()
+        restore_producers(states, self.disk, self.directory, self.segments)
+        return states
+
+    return patch.object(_Opening, "_producers", producers)
+
+
+@planted
+def epochs_not_truncated() -> AbstractContextManager[Any]:
+    """Epochs of records that are gone stay known (KAFKA-10706)."""
+    return patch.object(LeaderEpochs, "truncate_from_end", lambda *_: False)
+
+
+@planted
+def recovery_without_directory_fsync() -> AbstractContextManager[Any]:
+    return without_during(_Opening, "open", SimDisk, "sync_directory")
+
+
+# Cutting and swapping
+
+
+@planted
+def truncation_keeps_the_recovery_point() -> AbstractContextManager[Any]:
+    """Offsets that were cut off count as flushed when they are given again."""
+    original = Log.truncate_to
+
+    def truncate_to(self: Log, offset: int) -> None:
+        promised = self._recovery_point
+        original(self, offset)
+        self._recovery_point = promised
+
+    return patch.object(Log, "truncate_to", truncate_to)
+
+
+@planted
+def truncation_without_fsync() -> AbstractContextManager[Any]:
+    return without_during(Log, "_cut_from", SimFile, "fsync")
+
+
+@planted
+def deletion_before_the_checkpoint() -> AbstractContextManager[Any]:
+    """Segments go first, and the new log start is noted when they are gone."""
+    original = Log.delete_before
+
+    def delete_before(self: Log, offset: int) -> int:
+        late: list[Checkpoint] = []
+        with patch.object(Log, "_write_checkpoint", lambda _, checkpoint: late.append(checkpoint)):
+            start = original(self, offset)
+        for checkpoint in late:
+            self._write_checkpoint(checkpoint)
+        return start
+
+    return patch.object(Log, "delete_before", delete_before)
+
+
+@planted
+def swap_without_directory_fsync() -> AbstractContextManager[Any]:
+    return without_during(Log, "swap_in", SimDisk, "sync_directory")
+
+
+@planted
+def cleaned_segment_not_fsynced() -> AbstractContextManager[Any]:
+    return without_during(cleaner.CleanTask, "run", SimFile, "fsync")
+
+
+@planted
+def swap_not_finished() -> AbstractContextManager[Any]:
+    """Opening does not look for a swap that was under way."""
+    return patch.object(_Opening, "_finish_swaps", nothing)
+
+
+@planted
+def compaction_drops_the_newest() -> AbstractContextManager[Any]:
+    def compact_batch(batch: bytes, header: Any, *_: object, **__: object) -> bytes | None:
+        return None if header.base_offset % 2 else batch
+
+    return patch.object(cleaner, "compact_batch", compact_batch)
+
+
+# Reading
+
+
+@planted
+def bad_bytes_served() -> AbstractContextManager[Any]:
+    """What is read for the first time is not checked."""
+    return patch.object(Segment, "_verify", lambda _self, data, *_: data)

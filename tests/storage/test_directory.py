@@ -1,0 +1,330 @@
+"""All logs of one data directory: made, opened, deleted and closed together."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from errno import EIO
+from pathlib import Path
+
+import pytest
+
+from penstock.storage.config import LogConfig
+from penstock.storage.directory import DirectoryConfig, LogDirectory
+from penstock.storage.disk import OsDisk
+from penstock.storage.errors import LogOffline, StorageError
+from penstock.storage.log import Log
+from penstock.storage.salvage import RecoveryReport
+
+from .bench import NOW_MS, LogBench, append, each_interruption, new_bench, offsets_of
+
+ROOT = "/data/logs"
+SMALL = DirectoryConfig(disk_reserve_bytes=0)
+
+
+def make(directory: LogDirectory, topic: str = "t", partition: int = 0) -> Log:
+    return directory.create(topic, partition, topic_id="id", config=LogConfig(), now_ms=NOW_MS)
+
+
+def open_all(directory: LogDirectory) -> list[RecoveryReport]:
+    return directory.open_all(lambda topic, partition: LogConfig(), NOW_MS)
+
+
+def new_directory(bench: LogBench, config: DirectoryConfig = SMALL) -> LogDirectory:
+    return LogDirectory(bench.disk, ROOT, config)
+
+
+def durable_directory(bench: LogBench) -> LogDirectory:
+    """In a root that was there before."""
+    bench.disk.mkdir(ROOT)
+    bench.disk.sync_directory("/data")
+    return new_directory(bench)
+
+
+def test_logs_come_back(bench: LogBench) -> None:
+    """After a clean close every log is there, with its records."""
+    directory = new_directory(bench)
+    for number in range(5):
+        append(make(directory, f"topic-{number}", number), number + 1)
+    assert len(directory) == 5
+    assert directory.close() == []
+    assert bench.sim.open_paths() == []
+    directory = new_directory(bench)
+    reports = open_all(directory)
+    assert all(report.clean for report in reports)
+    assert sorted((log.topic, log.partition, log.end_offset) for log in directory) == [
+        (f"topic-{number}", number, number + 1) for number in range(5)
+    ]
+    assert directory.get("topic-3", 3) is not None
+    assert directory.get("topic-3", 4) is None
+
+
+def test_flushed_records_survive_in_a_new_root() -> None:
+    """The root itself was made by us: its name must be durable, too."""
+    for seed in range(20):
+        bench = new_bench(seed)
+        directory = new_directory(bench)
+        log = make(directory)
+        append(log, 3)
+        log.flush()
+        bench.lose_power()
+        directory = new_directory(bench)
+        open_all(directory)
+        (log,) = directory
+        assert offsets_of(log) == [0, 1, 2]
+
+
+def test_log_is_made_once(bench: LogBench) -> None:
+    """A second one of the name is refused."""
+    directory = new_directory(bench)
+    make(directory)
+    with pytest.raises(StorageError, match="exists already"):
+        make(directory)
+
+
+def test_one_bad_log_does_not_hide_the_others(bench: LogBench) -> None:
+    """It is reported with the reason; the rest serves."""
+    directory = new_directory(bench)
+    for number in range(3):
+        append(make(directory, "t", number), 2)
+    directory.close()
+    bench.write_file(f"{ROOT}/t-1/partition.metadata", b"nonsense")
+    directory = new_directory(bench)
+    reports = {report.directory: report for report in open_all(directory)}
+    assert sorted(log.partition for log in directory) == [0, 2]
+    assert any("could not be opened" in note for note in reports[f"{ROOT}/t-1"].notes)
+
+
+def test_unreadable_log_does_not_hide_the_others(bench: LogBench) -> None:
+    """A sector that cannot be read concerns one log."""
+    directory = new_directory(bench)
+    for number in range(3):
+        append(make(directory, "t", number), 2)
+    directory.close()
+    bench.sim.fail_next("pread", EIO, path_contains="t-1/")
+    directory = new_directory(bench)
+    open_all(directory)
+    assert sorted(log.partition for log in directory) == [0, 2]
+
+
+@pytest.mark.parametrize("byte", [0, 8, 40, 61])
+def test_rotten_log_does_not_hide_the_others(bench: LogBench, byte: int) -> None:
+    """Rot after a clean stop: whatever becomes of that log, the others open."""
+    directory = new_directory(bench)
+    for number in range(3):
+        append(make(directory, "t", number), 2)
+    directory.close()
+    bench.flip_bit(f"{ROOT}/t-1/{0:020d}.log", byte, 7)
+    directory = new_directory(bench)
+    assert len(open_all(directory)) == 3
+    assert {0, 2} <= {log.partition for log in directory}
+
+
+def test_bad_log_is_not_made_anew_over_its_records(bench: LogBench) -> None:
+    """Its bytes may be all that is left of somebody's data."""
+    directory = new_directory(bench)
+    append(make(directory), 5)
+    directory.close()
+    metadata = bench.read_file(f"{ROOT}/t-0/partition.metadata")
+    data = bench.read_file(f"{ROOT}/t-0/{0:020d}.log")
+    bench.write_file(f"{ROOT}/t-0/partition.metadata", b"nonsense")
+    directory = new_directory(bench)
+    open_all(directory)
+    with pytest.raises(StorageError):
+        make(directory)
+    assert bench.read_file(f"{ROOT}/t-0/{0:020d}.log") == data
+    bench.write_file(f"{ROOT}/t-0/partition.metadata", metadata)
+    directory = new_directory(bench)
+    open_all(directory)
+    assert [offsets_of(log) for log in directory] == [[0, 1, 2, 3, 4]]
+
+
+def test_interrupted_creation_is_cleaned_up() -> None:
+    """Stopped anywhere, the log is there, empty and sound, or gone and can be made again."""
+    outcomes = set()
+
+    def prepare(bench: LogBench) -> Callable[[], object]:
+        directory = durable_directory(bench)
+        make(directory, "other")
+        return lambda: make(directory)
+
+    for bench in each_interruption(prepare):
+        directory = new_directory(bench)
+        open_all(directory)
+        assert directory.get("other", 0) is not None
+        found = directory.get("t", 0)
+        outcomes.add(found is not None)
+        log = found or make(directory)
+        assert (log.log_start_offset, log.end_offset, log.topic_id) == (0, 0, "id")
+        append(log)
+        log.flush()
+        bench.lose_power()
+        directory = new_directory(bench)
+        open_all(directory)
+        recovered = directory.get("t", 0)
+        assert recovered is not None
+        assert offsets_of(recovered) == [0]
+    assert outcomes == {True, False}
+
+
+def test_deleted_log_is_gone_at_once(bench: LogBench) -> None:
+    """Its space is freed later, and meanwhile the topic can be made again."""
+    directory = new_directory(bench)
+    log = make(directory)
+    append(log, 3)
+    free_space = directory.delete("t", 0)
+    assert directory.get("t", 0) is None
+    with pytest.raises(LogOffline, match="it was deleted"):
+        log.read(0, 100)
+    again = directory.create("t", 0, topic_id="id2", config=LogConfig(), now_ms=NOW_MS)
+    assert again.end_offset == 0
+    append(again)
+    free_space()
+    assert [name for name in bench.disk.listdir(ROOT) if "delete" in name] == []
+    assert offsets_of(again) == [0]
+
+
+def test_what_does_not_exist_cannot_be_deleted(bench: LogBench) -> None:
+    """The error names it."""
+    with pytest.raises(StorageError, match="t-0 does not exist"):
+        new_directory(bench).delete("t", 0)
+
+
+def test_interrupted_deletion_is_finished() -> None:
+    """Stopped anywhere, the log is whole or gone; half of one is never opened."""
+    outcomes = set()
+
+    def prepare(bench: LogBench) -> Callable[[], object]:
+        directory = durable_directory(bench)
+        append(make(directory, "other"), 2)
+        log = make(directory)
+        append(log, 3)
+        log.flush(checkpoint=True)
+
+        def delete() -> None:
+            free_space = directory.delete("t", 0)
+            free_space()
+
+        return delete
+
+    for bench in each_interruption(prepare):
+        directory = new_directory(bench)
+        open_all(directory)
+        assert directory.get("other", 0) is not None
+        found = directory.get("t", 0)
+        outcomes.add(found is not None)
+        if found is None:
+            assert not [name for name in bench.disk.listdir(ROOT) if name.startswith("t-0")]
+        else:
+            assert offsets_of(found) == [0, 1, 2]
+    assert outcomes == {True, False}
+
+
+def test_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
+    """249 characters are a legal topic; the mark of a deletion must fit a file name with it."""
+    directory = LogDirectory(OsDisk(), str(tmp_path / "logs"), SMALL)
+    topic = "t" * 249
+    directory.create(
+        topic, 12345, topic_id="rcl_Dw3sTlyGZKr7PBVqUQ", config=LogConfig(), now_ms=NOW_MS
+    )
+    directory.delete(topic, 12345)()
+    assert not [path for path in (tmp_path / "logs").iterdir() if path.is_dir()]
+
+
+def test_what_is_not_ours_is_left_alone(bench: LogBench) -> None:
+    """Files and directories that no log of ours can have made."""
+    bench.disk.mkdir(f"{ROOT}/lost+found")
+    bench.disk.mkdir(f"{ROOT}/backup-delete")
+    bench.write_file(f"{ROOT}/backup-delete/precious", b"data")
+    bench.write_file(f"{ROOT}/notes-1", b"a file")
+    bench.write_file(f"{ROOT}/meta.properties", b"a file")
+    directory = new_directory(bench)
+    assert open_all(directory) == []
+    assert len(directory) == 0
+    assert bench.read_file(f"{ROOT}/backup-delete/precious") == b"data"
+    assert bench.read_file(f"{ROOT}/notes-1") == b"a file"
+
+
+def test_many_logs_share_few_files(bench: LogBench) -> None:
+    """A thousand partitions write and read with the files of a few open."""
+    directory = new_directory(bench, DirectoryConfig(open_files_max=20, disk_reserve_bytes=0))
+    logs = [make(directory, "t", number) for number in range(300)]
+    for _ in range(3):
+        for log in logs:
+            append(log)
+    assert directory.open_files <= 20
+    for log in logs:
+        log.flush()
+        assert offsets_of(log) == [0, 1, 2]
+    assert directory.open_files <= 20
+    assert len(bench.sim.open_paths()) <= 20
+
+
+def test_idle_logs_cost_little(bench: LogBench) -> None:
+    """Opened and not used, a log takes a few kilobytes and no more than its share of open files."""
+    count = 200
+    directory = new_directory(bench)
+    open_all(directory)
+    for number in range(count):
+        append(make(directory, "t", number), 3)
+    directory.close()
+    directory = new_directory(bench, DirectoryConfig(open_files_max=20, disk_reserve_bytes=0))
+    tracemalloc.start()
+    try:
+        assert all(report.scanned_bytes == 0 for report in open_all(directory))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(directory) == count
+    assert directory.open_files <= 20
+    assert taken / count < 6_000
+
+
+def test_trouble_at_closing_is_told(bench: LogBench) -> None:
+    """One log that cannot be closed keeps no other from a clean stop."""
+    directory = new_directory(bench)
+    for number in range(3):
+        append(make(directory, "t", number), 2)
+    bench.sim.fail_next("fsync", EIO, path_contains="t-1/")
+    (trouble,) = directory.close()
+    assert "t-1 is offline" in trouble
+    assert bench.sim.open_paths() == []
+    directory = new_directory(bench)
+    clean = {report.directory: report.clean for report in open_all(directory)}
+    assert clean == {f"{ROOT}/t-0": True, f"{ROOT}/t-1": False, f"{ROOT}/t-2": True}
+    assert all(offsets_of(log) == [0, 1] for log in directory)
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [({"open_files_max": 3}, "open_files"), ({"disk_reserve_bytes": -1}, "disk")],
+)
+def test_limits_are_checked(values: dict[str, int], name: str) -> None:
+    """A limit that cannot work is refused by name."""
+    with pytest.raises(ValueError, match=name):
+        DirectoryConfig(**values)
+
+
+def test_low_disk_is_one_state_for_all_logs(bench: LogBench) -> None:
+    """They share the disk, so they share the answer."""
+    directory = new_directory(bench, DirectoryConfig(disk_reserve_bytes=10_000))
+    logs = [make(directory, "t", number) for number in range(3)]
+    bench.sim.capacity_bytes = sum(len(data) for data in bench.sim.files().values()) + 9_000
+    directory.space.check()
+    for log in logs:
+        with pytest.raises(StorageError, match="reserve"):
+            append(log)
+
+
+def test_real_directory(tmp_path: Path) -> None:
+    """The same on the disk of this machine."""
+    directory = LogDirectory(OsDisk(), str(tmp_path / "logs"), SMALL)
+    for number in range(3):
+        append(make(directory, "t", number), 4)
+    directory.delete("t", 1)()
+    assert directory.close() == []
+    directory = LogDirectory(OsDisk(), str(tmp_path / "logs"), SMALL)
+    open_all(directory)
+    assert sorted(log.partition for log in directory) == [0, 2]
+    assert all(offsets_of(log) == [0, 1, 2, 3] for log in directory)
+    directory.close()

@@ -1,0 +1,31 @@
+"""The harness finds what it is there to find: every planted bug, within a set number of seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from penstock.sim.crash_case import run_case
+
+from .planted import PLANTED
+
+SEEDS_MAX = 600
+
+
+def seeds_to_find(name: str, seeds_max: int = SEEDS_MAX) -> int | None:
+    """How many seeds it took, None if the bug was not found."""
+    with PLANTED[name]():
+        for count in range(1, seeds_max + 1):
+            if run_case(count).failure is not None:
+                return count
+    return None
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_found(name: str, record_property: Callable[[str, object], None]) -> None:
+    """Some case fails, and the same case passes without the bug."""
+    found = seeds_to_find(name)
+    record_property("seeds", found)
+    assert found is not None, f"{name} survived {SEEDS_MAX} seeds"
+    assert run_case(found).failure is None, f"seed {found} fails without {name} as well"

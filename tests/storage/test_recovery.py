@@ -1,0 +1,505 @@
+"""Opening a log after a clean stop, a kill and a loss of power."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from penstock.partition.epochs import EpochStart
+from penstock.partition.producers import Duplicate
+from penstock.records.batch import read_header
+from penstock.records.record import ControlMarker, ControlType, build_batch, control_batch
+from penstock.storage.config import LogConfig
+from penstock.storage.errors import CorruptFile
+from penstock.storage.log import Log
+
+from .bench import (
+    NOW_MS,
+    LogBench,
+    append,
+    append_batch,
+    append_produced,
+    each_interruption,
+    new_bench,
+    offsets_of,
+    record,
+    records_of,
+    state_of,
+)
+
+BATCH_BYTES = len(build_batch([record(0)]))
+SEGMENTED = LogConfig(segment_bytes=6 * BATCH_BYTES, index_interval_bytes=BATCH_BYTES)
+CHECKPOINT = "penstock-checkpoint"
+EPOCHS = "leader-epoch-checkpoint"
+
+
+def busy(bench: LogBench) -> Log:
+    """A log of several segments, epochs and producers."""
+    log = bench.create(SEGMENTED)
+    for epoch in range(4):
+        append(log, 3, epoch=epoch)
+        append_batch(log, 2, epoch=epoch)
+    for sequence in range(8):
+        producer_id = 7 + sequence % 2
+        batch = build_batch(
+            [record(log.end_offset)],
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequence // 2,
+        )
+        log.append(batch, 4, NOW_MS)
+    return log
+
+
+def test_clean_stop_is_trusted(bench: LogBench) -> None:
+    """Everything is as it was, and no data was read to find out."""
+    log = busy(bench)
+    expected = state_of(log)
+    log = bench.reopen(log)
+    assert bench.report.clean
+    assert (bench.report.scanned_bytes, bench.report.notes, bench.report.damage) == (0, [], [])
+    assert state_of(log) == expected
+    assert log.recovery_point == log.end_offset
+
+
+def test_opening_without_changing_keeps_the_stop_clean(bench: LogBench) -> None:
+    """A log that was only read needs no new note, and a kill does it no harm."""
+    log = busy(bench)
+    expected = state_of(log)
+    log = bench.reopen(log)
+    files = bench.sim.files()
+    records_of(log)
+    log.close()
+    assert bench.sim.files() == files
+    bench.open()
+    log = bench.kill_and_open()
+    assert bench.report.clean
+    assert state_of(log) == expected
+
+
+def test_append_after_a_clean_stop_ends_the_trust(bench: LogBench) -> None:
+    """The marker counts for the file as it was noted, and no longer."""
+    log = busy(bench)
+    log.close()
+    log = bench.open()
+    append(log, epoch=4)
+    expected = state_of(log)
+    log = bench.kill_and_open()
+    assert not bench.report.clean
+    assert bench.report.scanned_bytes > 0
+    assert state_of(log) == expected
+
+
+def test_killed_process_loses_nothing(bench: LogBench) -> None:
+    """Every append that returned is there, flushed or not, with epochs and producers."""
+    log = busy(bench)
+    expected = state_of(log)
+    assert state_of(bench.kill_and_open()) == expected
+    assert bench.report.cut_bytes == 0
+
+
+def test_recovery_point_after_a_kill_is_true() -> None:
+    """What was read back may be in the page cache only: it is called durable if it is."""
+    for seed in range(30):
+        bench = new_bench(seed)
+        busy(bench)
+        log = bench.kill_and_open()
+        expected, claimed = records_of(log), log.recovery_point
+        bench.lose_power()
+        log = bench.open()
+        assert log.end_offset >= claimed
+        assert records_of(log)[:claimed] == expected[:claimed]
+        assert log.damage == []
+
+
+def test_power_loss_leaves_a_prefix() -> None:
+    """What was flushed is all there; of the rest as many batches as are sound, without a gap."""
+    for seed in range(60):
+        bench = new_bench(seed)
+        log = bench.create(SEGMENTED)
+        append(log, 8, epoch=1)
+        log.flush()
+        append(log, 13, epoch=2)
+        everything = records_of(log)
+        bench.lose_power()
+        log = bench.open()
+        found = records_of(log)
+        assert 8 <= len(found) == log.end_offset
+        assert found == everything[: len(found)]
+        assert log.damage == []
+        assert log.epochs.entries[0] == EpochStart(1, 0)
+
+
+def test_recovering_twice_changes_nothing() -> None:
+    """Neither the log nor, the second time, a single file."""
+    for seed in range(20):
+        bench = new_bench(seed)
+        busy(bench)
+        bench.lose_power()
+        expected = state_of(bench.open())
+        bench.kill_and_open()
+        files = bench.sim.files()
+        log = bench.kill_and_open()
+        assert state_of(log) == expected
+        assert bench.sim.files() == files
+
+
+def test_interrupted_recovery_is_safe() -> None:
+    """Stopped anywhere while it cuts, rebuilds and notes: the next one ends where it would have."""
+
+    def prepare(bench: LogBench) -> Callable[[], object]:
+        log = bench.create(SEGMENTED)
+        append(log, 16, epoch=1)
+        log.flush(checkpoint=True)
+        append(log, 9, epoch=2)
+        bench.kill()
+        path = bench.log_path(24)
+        bench.write_file(path, bench.read_file(path)[:-1])
+        bench.flip_bit(bench.log_path(12), BATCH_BYTES + 70)
+        return bench.open
+
+    for bench in each_interruption(prepare, power_loss_seeds=3):
+        log = bench.open()
+        assert [(held.start_offset, held.end_offset) for held in log.damage] == [(13, 14)]
+        assert 16 <= log.end_offset <= 24
+        assert offsets_of(log, 14) == list(range(14, log.end_offset))
+        end = log.end_offset
+        append(log, 3, epoch=3)
+        log = bench.kill_and_open()
+        assert offsets_of(log, 14) == list(range(14, end + 3))
+
+
+def test_recovery_mends_for_good(bench: LogBench) -> None:
+    """After a recovery and a clean stop, the next start has nothing left to do."""
+    busy(bench)
+    log = bench.kill_and_open()
+    bench.reopen(log)
+    assert bench.report.clean
+    assert (bench.report.notes, bench.report.scanned_bytes) == ([], 0)
+
+
+def test_torn_tail_of_every_length_is_cut(bench: LogBench) -> None:
+    """A file cut at any byte of the last batch recovers to the batches before it."""
+    log = bench.create()
+    append(log, 4)
+    append_batch(log, 3)
+    expected = records_of(log)[:4]
+    whole = bench.read_file(bench.log_path())
+    start = bench.batches()[-1][0]
+    bench.kill()
+    for size in range(start, len(whole)):
+        bench.write_file(bench.log_path(), whole[:size])
+        log = bench.open()
+        assert (log.end_offset, records_of(log), log.damage) == (4, expected, [])
+        assert bench.report.cut_bytes == size - start
+        assert len(bench.read_file(bench.log_path())) == start
+        bench.kill()
+
+
+@pytest.mark.parametrize("zeros", [1, 11, 12, 60, 61, 62, 512, 4096, 100_000])
+def test_zeros_at_the_end_are_cut(bench: LogBench, zeros: int) -> None:
+    """A crash may leave a file longer than what was written, and zeros are no batch."""
+    log = bench.create()
+    append(log, 5)
+    expected = state_of(log)
+    size = len(bench.read_file(bench.log_path()))
+    bench.kill()
+    bench.write_file(bench.log_path(), bench.read_file(bench.log_path()) + bytes(zeros))
+    assert state_of(bench.open()) == expected
+    assert bench.report.cut_bytes == zeros
+    assert len(bench.read_file(bench.log_path())) == size
+
+
+def test_file_of_zeros_only_is_cut(bench: LogBench) -> None:
+    """A new segment whose bytes never arrived."""
+    log = bench.create(SEGMENTED)
+    append(log, 6)
+    log.flush()
+    append(log, 3)
+    bench.kill()
+    size = len(bench.read_file(bench.log_path(6)))
+    bench.write_file(bench.log_path(6), bytes(size))
+    log = bench.open()
+    assert (offsets_of(log), log.damage) == (list(range(6)), [])
+    append(log)
+    assert offsets_of(log) == list(range(7))
+
+
+def test_zeros_between_batches_cut_what_follows(bench: LogBench) -> None:
+    """Above the recovery point nothing was promised, and a log has no gaps."""
+    log = bench.create()
+    append(log, 9)
+    bench.kill()
+    data = bytearray(bench.read_file(bench.log_path()))
+    data[4 * BATCH_BYTES : 6 * BATCH_BYTES] = bytes(2 * BATCH_BYTES)
+    bench.write_file(bench.log_path(), bytes(data))
+    log = bench.open()
+    assert (offsets_of(log), log.damage) == ([0, 1, 2, 3], [])
+    assert any("cut" in note for note in bench.report.notes)
+
+
+def test_segments_after_a_torn_one_go(bench: LogBench) -> None:
+    """They were written later, and the log must not have a hole."""
+    log = bench.create(SEGMENTED)
+    append(log, 15)
+    bench.kill()
+    data = bench.read_file(bench.log_path(6))
+    bench.write_file(bench.log_path(6), data[: 2 * BATCH_BYTES + 30])
+    log = bench.open()
+    assert (offsets_of(log), log.damage) == (list(range(8)), [])
+    assert [held.base_offset for held in log.segments] == [0, 6]
+    append(log, 10)
+    assert offsets_of(bench.kill_and_open()) == list(range(18))
+
+
+def test_lost_segment_that_was_never_promised(bench: LogBench) -> None:
+    """The name of a new file was lost and a later one was not: the log ends before the gap."""
+    log = bench.create(SEGMENTED)
+    append(log, 15)
+    bench.kill()
+    bench.sim.lose_file(bench.log_path(6))
+    log = bench.open()
+    assert (offsets_of(log), log.end_offset) == (list(range(6)), 6)
+    append(log)
+    assert offsets_of(bench.kill_and_open()) == list(range(7))
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("content", [None, b"", b"x", bytes(24), bytes(range(48)), b"\xff" * 24])
+@pytest.mark.parametrize("clean", [True, False])
+def test_bad_indexes_are_made_again(
+    bench: LogBench, suffix: str, content: bytes | None, clean: bool
+) -> None:
+    """Missing, empty, cut, zeros or nonsense, of any segment: reads and ages are right."""
+    log = busy(bench)
+    expected = state_of(log)
+    times = [held.largest_timestamp() for held in log.segments]
+    if clean:
+        log.close()
+    else:
+        log.flush(checkpoint=True)
+        bench.kill()
+    for name in bench.names(suffix):
+        if content is None:
+            bench.disk.unlink(bench.path(name))
+        else:
+            bench.write_file(bench.path(name), content)
+    bench.start_process()
+    log = bench.open()
+    assert state_of(log) == expected
+    assert [held.largest_timestamp() for held in log.segments] == times
+    for offset in range(log.end_offset):
+        piece = log.read(offset, 0)
+        assert piece is not None
+        assert read_header(piece.data).base_offset <= offset <= read_header(piece.data).last_offset
+    log = bench.reopen(log)
+    assert state_of(log) == expected
+    assert log.damage == []
+
+
+def test_index_left_by_nobody_is_removed(bench: LogBench) -> None:
+    """Files of a segment that is not there would be taken for those of one to come."""
+    log = busy(bench)
+    log.close()
+    bench.write_file(bench.path(f"{999:020d}.index"), bytes(16))
+    bench.write_file(bench.path(f"{999:020d}.timeindex"), bytes(24))
+    bench.open()
+    assert not [name for name in bench.names() if name.startswith(f"{999:020d}")]
+
+
+def test_half_made_files_are_removed(bench: LogBench) -> None:
+    """Whatever was being written or deleted when the process stopped."""
+    log = busy(bench)
+    expected = state_of(log)
+    log.close()
+    stray = [CHECKPOINT + ".tmp", f"{0:020d}.log.cleaned", f"{0:020d}.index.deleted"]
+    for name in stray:
+        bench.write_file(bench.path(name), b"half")
+    assert state_of(bench.open()) == expected
+    assert not set(stray) & set(bench.names())
+
+
+@pytest.mark.parametrize("content", [None, b"", b"0\n9\n1 1\n", b"\xff\xfe", b"0\n2\n5 5\n4 9\n"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_bad_epoch_file_is_made_again(bench: LogBench, content: bytes | None, clean: bool) -> None:
+    """From the batches, which carry their epochs."""
+    log = busy(bench)
+    expected = state_of(log)
+    if clean:
+        log.close()
+    else:
+        log.flush(checkpoint=True)
+        bench.kill()
+    if content is None:
+        bench.disk.unlink(bench.path(EPOCHS))
+    else:
+        bench.write_file(bench.path(EPOCHS), content)
+    bench.start_process()
+    log = bench.open()
+    assert state_of(log) == expected
+    log = bench.reopen(log)
+    assert state_of(log) == expected
+    assert bench.report.notes == []
+
+
+@pytest.mark.parametrize("content", [None, b"", b"nonsense", bytes(20)])
+@pytest.mark.parametrize("clean", [True, False])
+def test_bad_snapshots_are_replaced_by_the_log(
+    bench: LogBench, content: bytes | None, clean: bool
+) -> None:
+    """Producers are remembered from their batches, all the way back if need be."""
+    log = busy(bench)
+    expected = state_of(log)
+    if clean:
+        log.close()
+    else:
+        log.flush(checkpoint=True)
+        bench.kill()
+    for name in bench.names(".snapshot"):
+        if content is None:
+            bench.disk.unlink(bench.path(name))
+        else:
+            bench.write_file(bench.path(name), content)
+    bench.start_process()
+    assert state_of(bench.open()) == expected
+
+
+@pytest.mark.parametrize("content", [None, b"", b"penstock-checkpoint 1\ncrc32c 00000000\n"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_bad_checkpoint_means_reading_everything(
+    bench: LogBench, content: bytes | None, clean: bool
+) -> None:
+    """Never "nothing is there": the log is what its files say."""
+    log = busy(bench)
+    expected = state_of(log)
+    size = log.size
+    if clean:
+        log.close()
+    else:
+        log.flush(checkpoint=True)
+        bench.kill()
+    if content is None:
+        bench.disk.unlink(bench.path(CHECKPOINT))
+    else:
+        bench.write_file(bench.path(CHECKPOINT), content)
+    bench.start_process()
+    log = bench.open()
+    assert state_of(log) == expected
+    assert not bench.report.clean
+    assert bench.report.scanned_bytes == size
+    assert any("the whole log is read instead" in note for note in bench.report.notes)
+    assert state_of(bench.reopen(log)) == expected
+    assert bench.report.clean
+
+
+def test_retry_is_recognised_after_a_crash(bench: LogBench) -> None:
+    """A producer that never saw its acknowledgement gets the offset of the first copy."""
+    log = bench.create(SEGMENTED)
+    append_produced(log, 7, 0, 9)
+    log = bench.kill_and_open()
+    again = build_batch([record(0)], producer_id=7, producer_epoch=0, base_sequence=8)
+    found = log.producers.check(read_header(again))
+    assert isinstance(found, Duplicate)
+    assert found.base_offset == 8
+
+
+def test_open_transaction_is_known_after_a_crash(bench: LogBench) -> None:
+    """Its first offset bounds what committed reads may see, until its marker is there."""
+    log = bench.create(SEGMENTED)
+    append(log, 4)
+    for sequence in range(8):
+        batch = build_batch(
+            [record(log.end_offset)],
+            producer_id=9,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        log.append(batch, 0, NOW_MS)
+    log = bench.kill_and_open()
+    assert log.producers.first_unstable_offset(log.end_offset) == 4
+    marker = ControlMarker(ControlType.COMMIT, 3)
+    log.append(control_batch(marker, producer_id=9, producer_epoch=0, timestamp=NOW_MS), 0, NOW_MS)
+    log = bench.kill_and_open()
+    assert log.producers.first_unstable_offset(log.end_offset) is None
+
+
+def test_batches_without_epoch_give_no_epoch(bench: LogBench) -> None:
+    """-1 stands for "none" and is not one: the answer is the same before and after a restart."""
+    log = bench.create()
+    append(log, 3, epoch=-1)
+    assert log.epochs.entries == ()
+    assert bench.kill_and_open().epochs.entries == ()
+
+
+def test_new_log_that_was_never_written_opens(bench: LogBench) -> None:
+    """After a kill and after a clean stop."""
+    bench.create()
+    log = bench.kill_and_open()
+    assert (log.log_start_offset, log.end_offset, log.topic_id) == (0, 0, "id")
+    log = bench.reopen(log)
+    append(log)
+    assert offsets_of(log) == [0]
+
+
+def test_segment_of_one_large_batch_is_not_read_again(bench: LogBench) -> None:
+    """It has no index entry, rightly: that is no reason to read it at each start."""
+    log = bench.create(LogConfig(segment_bytes=20_000, index_interval_bytes=1000))
+    for _ in range(4):
+        append(log, size=15_000)
+    bench.reopen(log)
+    assert (bench.report.notes, bench.report.scanned_bytes) == ([], 0)
+
+
+def test_directory_must_be_named_for_a_partition(bench: LogBench) -> None:
+    """Else nobody knows what it is."""
+    bench.create()
+    bench.disk.rename(bench.directory, "/data/other")
+    bench.directory = "/data/other"
+    with pytest.raises(CorruptFile, match="is not named TOPIC-PARTITION"):
+        bench.open()
+
+
+def test_log_without_topic_id_is_not_opened(bench: LogBench) -> None:
+    """It might belong to an earlier topic of the name."""
+    bench.create()
+    bench.disk.unlink(bench.path("partition.metadata"))
+    with pytest.raises(CorruptFile, match=r"no partition\.metadata"):
+        bench.open()
+
+
+def test_rebuilt_indexes_become_durable() -> None:
+    """An index made again at a clean start survives the next loss of power, or is made again."""
+    for seed in range(30):
+        bench = new_bench(seed)
+        log = busy(bench)
+        expected = state_of(log)
+        times = [held.largest_timestamp() for held in log.segments]
+        log.close()
+        for name in bench.names("index"):
+            bench.disk.unlink(bench.path(name))
+        bench.disk.sync_directory(bench.directory)
+        bench.start_process()
+        bench.open()
+        bench.lose_power()
+        log = bench.open()
+        assert [held.largest_timestamp() for held in log.segments] == times
+        assert state_of(log) == expected
+
+
+def test_real_files_recover(real_bench: LogBench) -> None:
+    """The same on the disk of this machine: a torn tail, then a clean stop."""
+    log = busy(real_bench)
+    append(log, epoch=4)
+    expected = state_of(log)
+    append(log, epoch=4)
+    path = log.active.path
+    real_bench.resources.pool.close()
+    real_bench.start_process()
+    real_bench.write_file(path, real_bench.read_file(path)[:-1])
+    log = real_bench.open()
+    assert real_bench.report.cut_bytes == BATCH_BYTES - 1
+    assert state_of(log) == expected
+    assert state_of(real_bench.reopen(log)) == expected
+    assert real_bench.report.clean

@@ -1,0 +1,178 @@
+"""A full disk: refused early, survived if it happens anyway, forgotten when space returns."""
+
+from __future__ import annotations
+
+from errno import EIO
+
+import pytest
+
+from penstock.records.record import build_batch
+from penstock.storage.config import LogConfig
+from penstock.storage.errors import DiskFull, LogOffline
+from penstock.storage.log import Log
+from penstock.storage.space import SpaceGuard
+
+from .bench import NOW_MS, LogBench, append, new_bench, offsets_of, record
+
+BATCH_BYTES = len(build_batch([record(0)]))
+RESERVE = 100_000
+
+
+def used(bench: LogBench) -> int:
+    return sum(len(data) for data in bench.sim.files().values())
+
+
+def leave_free(bench: LogBench, size: int) -> None:
+    """Others took or freed the rest; the owner's timer notices."""
+    bench.sim.capacity_bytes = used(bench) + size
+    bench.resources.space.check()
+
+
+def test_appends_are_refused_at_the_low_water_mark() -> None:
+    """Before the disk is full; the error tells how much is free and what to do."""
+    bench = new_bench(reserve_bytes=RESERVE)
+    log = bench.create()
+    append(log, 3)
+    leave_free(bench, RESERVE + 10 * BATCH_BYTES)
+    advice = r"are kept in reserve: free space or lower retention; appends resume by themselves"
+    with pytest.raises(DiskFull, match=advice):
+        append(log, 12)
+    assert log.end_offset >= 10
+    assert bench.sim.free_bytes("/data") >= RESERVE - BATCH_BYTES
+    assert offsets_of(log) == list(range(log.end_offset))
+
+
+def test_reads_and_flushes_go_on() -> None:
+    """Only appends need room; the reserve is for everything else."""
+    bench = new_bench(reserve_bytes=RESERVE)
+    log = bench.create()
+    append(log, 10)
+    leave_free(bench, RESERVE - 1)
+    with pytest.raises(DiskFull):
+        append(log, 100)
+    log.flush(checkpoint=True)
+    end = log.end_offset
+    assert offsets_of(log) == list(range(end))
+    log.delete_before(3)
+    log.truncate_to(end - 1)
+    assert offsets_of(bench.reopen(log)) == list(range(3, end - 1))
+
+
+def test_replica_is_refused_too() -> None:
+    """A follower on a full disk says so instead of tearing a batch."""
+    bench = new_bench(reserve_bytes=RESERVE)
+    log = bench.create()
+    leave_free(bench, RESERVE - 1)
+    with pytest.raises(DiskFull):
+        log.append_replica(bytes(build_batch([record(0)])), NOW_MS)
+    assert log.end_offset == 0
+
+
+def test_appends_resume_when_space_returns() -> None:
+    """By themselves, once a tenth more than the reserve is free: between the two nothing flaps."""
+    bench = new_bench(reserve_bytes=RESERVE)
+    log = bench.create()
+    leave_free(bench, RESERVE - 1)
+    with pytest.raises(DiskFull):
+        append(log)
+    leave_free(bench, RESERVE + RESERVE // 20)
+    with pytest.raises(DiskFull):
+        append(log)
+    leave_free(bench, RESERVE + RESERVE // 10 + BATCH_BYTES)
+    append(log)
+    assert offsets_of(log) == [0]
+
+
+def test_file_system_is_not_asked_for_every_append() -> None:
+    """With room to spare a question lasts for many appends."""
+    bench = new_bench(reserve_bytes=RESERVE)
+    log = bench.create()
+    asked = bench.sim.counters["free_bytes"]
+    append(log, 1000)
+    assert bench.sim.counters["free_bytes"] - asked < 10
+
+
+def test_guard_sees_space_taken_by_others() -> None:
+    """The owner's timer asks anew, whatever was promised before."""
+    bench = new_bench()
+    guard = SpaceGuard(bench.disk, "/data", RESERVE)
+    assert guard.allows(100)
+    leave_free(bench, RESERVE - 1)
+    guard.check()
+    assert not guard.allows(100)
+    assert guard.refusing
+    assert "/data" in guard.explain()
+
+
+@pytest.mark.parametrize("free", [0, 1, 50, BATCH_BYTES - 1])
+def test_disk_that_fills_within_a_batch(free: int) -> None:
+    """The part that was written is cut off, nothing is lost, and the log goes on later."""
+    bench = new_bench()
+    log = bench.create()
+    append(log, 5)
+    size = len(bench.read_file(bench.log_path()))
+    leave_free(bench, free)
+    with pytest.raises(DiskFull, match="free space or lower retention"):
+        append(log)
+    assert len(bench.read_file(bench.log_path())) == size
+    assert (log.end_offset, offsets_of(log), log.failure) == (5, list(range(5)), None)
+    leave_free(bench, 1 << 20)
+    append(log, 2)
+    assert offsets_of(log) == list(range(7))
+    assert offsets_of(bench.kill_and_open()) == list(range(7))
+
+
+def test_disk_that_fills_within_a_replicas_chunk(bench: LogBench) -> None:
+    """Batches before the one that did not fit are kept and counted."""
+    log = bench.create()
+    chunk = bytearray()
+    for offset in range(4):
+        chunk += build_batch([record(offset)._replace(offset=offset)])
+    leave_free(bench, 2 * BATCH_BYTES + 50)
+    with pytest.raises(DiskFull):
+        log.append_replica(bytes(chunk), NOW_MS)
+    assert (log.end_offset, offsets_of(log)) == (2, [0, 1])
+    leave_free(bench, 1 << 20)
+    log.append_replica(bytes(chunk[2 * BATCH_BYTES :]), NOW_MS)
+    assert offsets_of(bench.kill_and_open()) == [0, 1, 2, 3]
+
+
+def grow_until_full(log: Log, size: int) -> None:
+    with pytest.raises(DiskFull):
+        for _ in range(1000):
+            append(log, size=size)
+
+
+@pytest.mark.parametrize("free", range(0, 700, 23))
+def test_disk_that_fills_while_rolling(free: int) -> None:
+    """Whatever file of the new segment there is no room for, what is appended afterwards stays.
+
+    A half-made segment must not stand in the way of records that still fit the old one.
+    """
+    bench = new_bench()
+    log = bench.create(LogConfig(segment_bytes=10 * BATCH_BYTES, index_interval_bytes=BATCH_BYTES))
+    append(log, 9)
+    leave_free(bench, free)
+    grow_until_full(log, 300)
+    leave_free(bench, 1 << 20)
+    end = log.end_offset
+    append(log, 1, size=10)
+    append(log, 25)
+    log.flush()
+    expected = list(range(end + 26))
+    assert offsets_of(log) == expected
+    log = bench.kill_and_open()
+    assert (offsets_of(log), log.damage) == (expected, [])
+    log = bench.reopen(log)
+    assert (offsets_of(log), log.damage) == (expected, [])
+
+
+def test_write_that_cannot_be_undone_takes_the_log_offline(bench: LogBench) -> None:
+    """If the partial batch cannot be cut off, nobody may append behind it."""
+    log = bench.create()
+    append(log)
+    leave_free(bench, 10)
+    bench.sim.fail_next("truncate", EIO)
+    with pytest.raises(LogOffline, match="could not be undone"):
+        append(log)
+    assert log.failure is not None
