@@ -12,17 +12,15 @@ from typing import Any
 from unittest.mock import patch
 
 from penstock.partition.epochs import LeaderEpochs
-from penstock.partition.producers import ProducerStates
 from penstock.records.batch import BatchHeader, validate
 from penstock.sim.disk import SimDisk, SimFile
-from penstock.storage import cleaner, scan
+from penstock.storage import cleaner, recovery, scan
 from penstock.storage.append_log import AppendLog
 from penstock.storage.checkpoints import Checkpoint, encode_checkpoint, read_file, write_atomic
 from penstock.storage.files import LOG_CHECKPOINT
 from penstock.storage.flush import FlushPlan
 from penstock.storage.index import decode_entries
 from penstock.storage.log import Log
-from penstock.storage.producer_state import restore_producers
 from penstock.storage.recovery import _Opening
 from penstock.storage.scan import BadBatch
 from penstock.storage.segment import Segment
@@ -204,12 +202,8 @@ def later_segments_kept_after_a_cut() -> AbstractContextManager[Any]:
 
 @planted
 def snapshot_newer_than_the_log_kept() -> AbstractContextManager[Any]:
-    def producers(self: _Opening, _: int) -> ProducerStates:
-        states = ProducerStates()
-        restore_producers(states, self.disk, self.directory, self.segments)
-        return states
-
-    return patch.object(_Opening, "_producers", producers)
+    """Recovery finds no snapshot to remove; the one of records that are gone is loaded."""
+    return patch.object(recovery, "snapshots", lambda *_: [])
 
 
 @planted

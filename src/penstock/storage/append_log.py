@@ -164,7 +164,6 @@ class AppendLog:
         """The recovery point a restart would start from: at most ours."""
         self.pool = pool
         self.cache = cache
-        self.config = parts.config
         self._disk = pool.disk
         self._space = space
         self._segments = parts.segments
@@ -174,13 +173,7 @@ class AppendLog:
         self._end_offset = parts.end_offset
         self._recovery_point = parts.recovery_point
         self._epoch = parts.epochs.latest
-        self._roll_config = parts.config.roll
-        self._compact = parts.config.compact
-        # The index gets an entry at most every interval: below this neither limit can be reached.
-        entries_max = parts.config.segment_index_bytes // ENTRY_SIZE
-        self._roll_bytes = min(
-            parts.config.segment_bytes, entries_max * (parts.config.index_interval_bytes + 1)
-        )
+        self.reconfigure(parts.config)
         self._dirty: dict[str, None] = dict.fromkeys(parts.dirty)
         self._dirty_active: Segment | None = None
         self._dirty_since_ms = 0
@@ -192,6 +185,19 @@ class AppendLog:
         self._failure: str | None = None
         self.changed = False
         """Whether a clean stop has anything to note."""
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Take up changed limits; segments that are sealed stay as they are."""
+        self.config = config
+        self._roll_config = config.roll
+        self._compact = config.compact
+        # The index gets an entry at most every interval: below this neither limit can be reached.
+        entries_max = config.segment_index_bytes // ENTRY_SIZE
+        self._roll_bytes = min(
+            config.segment_bytes, entries_max * (config.index_interval_bytes + 1)
+        )
+        self._active.index_interval_bytes = config.index_interval_bytes
+        self._roll_at_ms = _ALWAYS
 
     def __repr__(self) -> str:
         return (

@@ -117,6 +117,19 @@ class LogDirectory:
     def create(
         self, topic: str, partition: int, *, topic_id: str, config: LogConfig, now_ms: int
     ) -> Log:
+        return self.adopt(
+            self.build(topic, partition, topic_id=topic_id, config=config, now_ms=now_ms)
+        )
+
+    def adopt(self, log: Log) -> Log:
+        """Count a log that `build` has made among ours."""
+        self._logs[log.topic, log.partition] = log
+        return log
+
+    def build(
+        self, topic: str, partition: int, *, topic_id: str, config: LogConfig, now_ms: int
+    ) -> Log:
+        """The blocking part of `create`, for any thread."""
         if (topic, partition) in self._logs:
             raise StorageError(f"{partition_directory(topic, partition)} exists already")
         path = f"{self.root}/{partition_directory(topic, partition)}"
@@ -125,7 +138,7 @@ class LogDirectory:
                 f"{path} exists and could not be opened: see the start-up log, then mend it or "
                 "move it away"
             )
-        log = create_log(
+        return create_log(
             self._resources,
             self.root,
             topic,
@@ -134,8 +147,6 @@ class LogDirectory:
             config=config,
             now_ms=now_ms,
         )
-        self._logs[topic, partition] = log
-        return log
 
     def delete(self, topic: str, partition: int) -> Callable[[], None]:
         """Take the log out at once; the returned work frees its space, on any thread."""

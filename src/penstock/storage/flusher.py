@@ -11,7 +11,7 @@ the log offline and tells everyone who waits; it is never tried again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from penstock.ports import Executor
@@ -33,8 +33,14 @@ class _Queue:
 
 
 class Flusher:
-    def __init__(self, executor: Executor, concurrency: int = 4) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        concurrency: int = 4,
+        on_flushed: Callable[[AppendLog], None] = lambda _: None,
+    ) -> None:
         self._executor = executor
+        self._on_flushed = on_flushed
         self._slots = asyncio.Semaphore(concurrency)
         self._due: asyncio.Queue[_Queue] = asyncio.Queue()
         self._queues: dict[str, _Queue] = {}
@@ -99,6 +105,7 @@ class Flusher:
         if log.failure is not None:
             trouble = LogOffline(f"{log.directory} is offline: {log.failure}")
         self._settle(queue, trouble)
+        self._on_flushed(log)
         if queue.waiters:
             self.request(log)
 

@@ -110,12 +110,13 @@ class Log(AppendLog):
             for segment in reversed(self._segments):
                 if segment.base_offset < offset:
                     end = segment.end_below(offset)
-                    if end is not None:
-                        return end
+                    return segment.base_offset if end is None else end
         return self._segments[0].base_offset
 
     def _cut_from(self, offset: int) -> None:
-        while len(self._segments) > 1 and self._bases[-1] >= offset:
+        # One that begins at the offset stays, empty: it says where the log ends, whatever
+        # compaction has left of the segment before it.
+        while len(self._segments) > 1 and self._bases[-1] > offset:
             self._unlink(self._segments.pop())
             self._bases.pop()
         active = self._segments[-1]

@@ -236,7 +236,7 @@ class _Opening(Salvage):
         if self.checkpoint is None or self.checkpoint.truncating_to < 0:
             return bases
         target = self.checkpoint.truncating_to
-        kept = [base for base in bases if base < target or base == bases[0]]
+        kept = [base for base in bases if base <= target or base == bases[0]]
         for base in bases[len(kept) :]:
             self._remove_segment(base)
         if kept:
@@ -339,7 +339,7 @@ class _Opening(Salvage):
         before = None
         for base, following in pairwise(bases):
             before = present.get(base, before)
-            promised = base < self.checkpoint.recovery_point
+            promised = following <= self.checkpoint.recovery_point
             cut = 0 <= target <= base
             if base in present or base in known or following <= first or cut or not promised:
                 continue
@@ -366,6 +366,8 @@ class _Opening(Salvage):
         ragged = bool(last.damaged) and last.damaged[-1][1] >= last.size
         if ragged or (self.damage and self.damage[-1].end_offset == end_offset > last.base_offset):
             last.seal()
+            # What the next start finds is not what the last stop left.
+            self.report.clean = False
             self.segments.append(self.segment(end_offset, fresh=True))
             self.scanned.append(self.segments[-1])
         return end_offset

@@ -229,6 +229,7 @@ class Salvage:
                     epoch_min=epoch,
                 ):
                     self._check_epoch(position, header, epochs)
+                    self._check_jump(position, header, expected)
                     segment.note(position, header.size, header.last_offset, header.max_timestamp)
                     last = (position, expected, epoch)
                     expected, epoch = header.next_offset, header.leader_epoch
@@ -262,6 +263,16 @@ class Salvage:
             noted = self.epochs.epoch_at(header.last_offset)
             if noted not in (UNDEFINED_EPOCH, header.leader_epoch):
                 raise BadBatch(position, f"epoch {header.leader_epoch} where epoch {noted} wrote")
+
+    def _check_jump(self, position: int, header: BatchHeader, expected: int) -> None:
+        """The recovery point is where a batch ended: none begins before it and is followed by one
+        beyond it, unless what lay between was compacted."""
+        if self.checkpoint is None or expected < self.checkpoint.sparse_offset:
+            return
+        if expected < self.checkpoint.recovery_point <= header.base_offset:
+            raise BadBatch(
+                position, f"offset {header.base_offset} jumps over {expected}, which was promised"
+            )
 
     def _note_epoch(self, header: BatchHeader, epochs: bool) -> None:
         # Below the recovery point they were noted, and compaction may have taken the batch with
