@@ -1,0 +1,234 @@
+"""Broker configs under Kafka's names, as tools ask for them.
+
+Two parts. The defaults of topic configs are derived from the topic table, under the names Kafka
+has for them on brokers (`log.retention.ms` for `retention.ms`); these can be changed while the
+broker runs. The rest describes the broker; it comes from the config file and is read-only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from penstock.metadata.config_types import (
+    INT_MAX,
+    Check,
+    ConfigType,
+    Definition,
+    Synonym,
+    Value,
+    at_least,
+)
+from penstock.metadata.topic_configs import TOPIC_CONFIGS
+
+_BOOLEAN = ConfigType.BOOLEAN
+_STRING = ConfigType.STRING
+_INT = ConfigType.INT
+_SHORT = ConfigType.SHORT
+_LONG = ConfigType.LONG
+_LIST = ConfigType.LIST
+
+# name, type, default, least value of a number, sentence
+_Row = tuple[str, ConfigType, Value, int | None, str]
+
+_IDENTITY: tuple[_Row, ...] = (
+    ("broker.id", _INT, -1, -1, "The id of this broker, under Kafka's older name."),
+    ("node.id", _INT, -1, -1, "The id of this broker."),
+    ("broker.rack", _STRING, None, None, "Where this broker stands; replicas avoid sharing it."),
+    ("listeners", _LIST, ("PLAINTEXT://:9092",), None, "The addresses this broker listens on."),
+    (
+        "advertised.listeners",
+        _LIST,
+        None,
+        None,
+        "The addresses clients are told; unset, those of listeners.",
+    ),
+    ("log.dir", _STRING, None, None, "The directory of the logs, when there is one."),
+    ("log.dirs", _LIST, None, None, "The directories of the logs."),
+    (
+        "inter.broker.protocol.version",
+        _STRING,
+        "3.9-IV0",
+        None,
+        "The Kafka release brokers keep to; tools read it to learn what they may ask for.",
+    ),
+    ("broker.session.timeout.ms", _INT, 9000, 1, "How long a silent broker counts as alive."),
+    ("broker.heartbeat.interval.ms", _INT, 2000, 1, "How often a broker renews its lease."),
+    ("replica.lag.time.max.ms", _LONG, 30_000, 1, "How long a replica may lag and stay in sync."),
+)
+
+_TOPICS: tuple[_Row, ...] = (
+    ("auto.create.topics.enable", _BOOLEAN, True, None, "Whether asking for a topic creates it."),
+    ("delete.topic.enable", _BOOLEAN, True, None, "Whether topics can be deleted."),
+    ("num.partitions", _INT, 1, 1, "The partitions of a topic that is created without a number."),
+    (
+        "default.replication.factor",
+        _INT,
+        1,
+        1,
+        "The replicas of a topic that is created without a number.",
+    ),
+    (
+        "log.retention.check.interval.ms",
+        _LONG,
+        300_000,
+        1,
+        "How often logs are checked for what retention lets go.",
+    ),
+    ("log.cleaner.enable", _BOOLEAN, True, None, "Whether compaction runs."),
+    ("log.cleaner.backoff.ms", _LONG, 15_000, 0, "How long compaction rests when it is done."),
+    (
+        "log.cleaner.dedupe.buffer.size",
+        _LONG,
+        128 << 20,
+        1,
+        "The memory compaction may use for the keys of one round.",
+    ),
+    (
+        "producer.id.expiration.ms",
+        _INT,
+        86_400_000,
+        1,
+        "How long a partition remembers a producer that writes no more.",
+    ),
+)
+
+_COORDINATORS: tuple[_Row, ...] = (
+    ("offsets.topic.num.partitions", _INT, 50, 1, "The partitions of __consumer_offsets."),
+    (
+        "offsets.topic.replication.factor",
+        _SHORT,
+        3,
+        1,
+        "The replicas of __consumer_offsets, as far as there are brokers when it is created.",
+    ),
+    ("offsets.topic.segment.bytes", _INT, 100 << 20, 1, "segment.bytes of __consumer_offsets."),
+    (
+        "offsets.topic.compression.codec",
+        _INT,
+        0,
+        0,
+        "The compression of records in __consumer_offsets, by number; 0 is none.",
+    ),
+    (
+        "offsets.retention.minutes",
+        _INT,
+        10_080,
+        1,
+        "How long the offsets of a group without members are kept.",
+    ),
+    (
+        "offsets.retention.check.interval.ms",
+        _LONG,
+        600_000,
+        1,
+        "How often expired offsets are looked for.",
+    ),
+    ("offsets.commit.timeout.ms", _INT, 5000, 1, "How long an offset commit may take."),
+    ("offset.metadata.max.bytes", _INT, 4096, 0, "The longest metadata beside an offset."),
+    (
+        "group.initial.rebalance.delay.ms",
+        _INT,
+        3000,
+        0,
+        "How long an empty group waits for more members after the first.",
+    ),
+    ("group.min.session.timeout.ms", _INT, 6000, 1, "The shortest session timeout allowed."),
+    ("group.max.session.timeout.ms", _INT, 1_800_000, 1, "The longest session timeout allowed."),
+    ("group.max.size", _INT, INT_MAX, 1, "The most members a group may have."),
+    (
+        "transaction.max.timeout.ms",
+        _INT,
+        900_000,
+        1,
+        "The longest a transaction may stay open.",
+    ),
+    (
+        "transactional.id.expiration.ms",
+        _INT,
+        604_800_000,
+        1,
+        "How long an unused transactional id is remembered.",
+    ),
+    ("transaction.state.log.num.partitions", _INT, 50, 1, "The partitions of __transaction_state."),
+    (
+        "transaction.state.log.replication.factor",
+        _SHORT,
+        3,
+        1,
+        "The replicas of __transaction_state, as far as there are brokers when it is created.",
+    ),
+    ("transaction.state.log.min.isr", _INT, 2, 1, "min.insync.replicas of __transaction_state."),
+    (
+        "transaction.state.log.segment.bytes",
+        _INT,
+        100 << 20,
+        1,
+        "segment.bytes of __transaction_state.",
+    ),
+)
+
+_CONNECTIONS: tuple[_Row, ...] = (
+    ("max.connections", _INT, INT_MAX, 0, "The most connections at one time."),
+    ("max.connections.per.ip", _INT, INT_MAX, 0, "The most connections from one address."),
+    ("connections.max.idle.ms", _LONG, 600_000, None, "When an idle connection is closed."),
+    ("socket.request.max.bytes", _INT, 100 << 20, 1, "The largest request taken."),
+    ("fetch.max.bytes", _INT, 55 << 20, 1024, "The most one fetch returns."),
+    (
+        "max.incremental.fetch.session.cache.slots",
+        _INT,
+        1000,
+        0,
+        "How many fetch sessions are remembered.",
+    ),
+)
+
+
+def _defined(row: _Row) -> Definition:
+    name, kind, default, least, doc = row
+    check = None if least is None else at_least(least)
+    return Definition(name, kind, default, doc, check, dynamic=False)
+
+
+def _derived() -> Iterator[Definition]:
+    """The broker's name for each topic config's default; of several units the largest has it."""
+    for topic in TOPIC_CONFIGS.values():
+        for synonym in topic.synonyms:
+            has_default = synonym is topic.synonyms[-1]
+            default = topic.default if has_default else None
+            if has_default and synonym.unit != 1:
+                assert isinstance(topic.default, int)
+                default = topic.default // synonym.unit
+            yield Definition(
+                synonym.name,
+                topic.type if synonym.unit == 1 else _INT,
+                default,
+                _derived_doc(topic, synonym),
+                _scaled_check(topic, synonym),
+                dynamic=synonym.unit == 1,
+            )
+
+
+def _scaled_check(topic: Definition, synonym: Synonym) -> Check | None:
+    check = topic.check
+    if check is None or synonym.unit == 1:
+        return check
+    return lambda value: check(synonym.scaled(value))
+
+
+def _derived_doc(topic: Definition, synonym: Synonym) -> str:
+    unit = synonym.name.rpartition(".")[2]
+    scale = "" if synonym.unit == 1 else f", in {unit}"
+    return f"What topics have that do not set {topic.name} themselves{scale}. {topic.doc}"
+
+
+BROKER_CONFIGS: Final[Mapping[str, Definition]] = MappingProxyType(
+    {
+        each.name: each
+        for each in sorted(
+            [*map(_defined, _IDENTITY + _TOPICS + _COORDINATORS + _CONNECTIONS), *_derived()],
+            key=lambda each: each.name,
+        )
+    }
+)

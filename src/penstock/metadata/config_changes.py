@@ -1,0 +1,198 @@
+"""AlterConfigs and IncrementalAlterConfigs.
+
+The first replaces all overrides of a resource, the second edits single ones. Both end in the same
+place: a complete set of overrides that is validated as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Final
+
+from penstock.metadata.config_types import ConfigType, split_list, to_text
+from penstock.metadata.configs import (
+    BROKER_CONFIGS,
+    TOPIC_CONFIGS,
+    BrokerConfigs,
+    Definition,
+    require_dynamic,
+    unknown_name,
+    validate_broker_configs,
+    validate_topic_configs,
+)
+from penstock.metadata.decisions import Change, Decision
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.keys import (
+    BROKER_ID_MAX,
+    broker_config_key,
+    encode_configs,
+    encode_topic,
+    topic_key,
+)
+from penstock.wire.errors import ErrorCode, KafkaError
+
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class ResourceType(IntEnum):
+    TOPIC = 2
+    BROKER = 4
+
+
+class ConfigOperation(IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEdit:
+    """`operation` as it came; APPEND and SUBTRACT are for lists."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+def alter_configs(
+    image: ClusterImage,
+    resource_type: int,
+    resource_name: str,
+    configs: Sequence[tuple[str, str | None]],
+) -> Decision[Mapping[str, str]]:
+    """Let these be all the overrides; the result are they. A broker named "" stands for all."""
+    if _resource(resource_type) is ResourceType.TOPIC:
+        return _write_topic(image, resource_name, configs)
+    return _write_broker(image, resource_name, configs)
+
+
+def incremental_alter_configs(
+    image: ClusterImage,
+    resource_type: int,
+    resource_name: str,
+    edits: Sequence[ConfigEdit],
+    static: Mapping[str, str] = _NONE,
+) -> Decision[Mapping[str, str]]:
+    """Edit overrides; the result are all of them afterwards.
+
+    APPEND and SUBTRACT on a list that has no override begin with what the topic inherits, for
+    which `static` are the broker's own configs.
+    """
+    kind = _resource(resource_type)
+    if kind is ResourceType.TOPIC:
+        overrides = dict(image.require_topic(resource_name).configs)
+        inherited = BrokerConfigs(static, image.default_broker_configs).topic(_NONE)
+        table = TOPIC_CONFIGS
+    else:
+        broker_id = _broker_id(resource_name)
+        overrides = dict(_broker_overrides(image, broker_id))
+        below = image.default_broker_configs if broker_id is not None else _NONE
+        inherited = BrokerConfigs(static, below).broker()
+        table = BROKER_CONFIGS
+    names = [edit.name for edit in edits]
+    if len(set(names)) != len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"The request changes {', '.join(twice)} more than once: name each once.",
+        )
+    for edit in edits:
+        definition = table.get(edit.name)
+        if definition is None:
+            kind_name = kind.name.lower()
+            raise KafkaError(ErrorCode.INVALID_CONFIG, unknown_name(kind_name, edit.name, table))
+        if kind is ResourceType.BROKER:
+            require_dynamic(edit.name)
+        current = overrides.get(edit.name, to_text(inherited[edit.name].value) or "")
+        value = _edited(definition, edit, current)
+        if value is None:
+            overrides.pop(edit.name, None)
+        else:
+            overrides[edit.name] = value
+    return alter_configs(image, resource_type, resource_name, list(overrides.items()))
+
+
+def _edited(definition: Definition, edit: ConfigEdit, current: str) -> str | None:
+    """The override afterwards; None: no override."""
+    try:
+        operation = ConfigOperation(edit.operation)
+    except ValueError:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"{edit.operation} is no operation on {edit.name}: use 0 (set), 1 (delete), "
+            "2 (append) or 3 (subtract).",
+        ) from None
+    if operation is ConfigOperation.DELETE:
+        return None
+    if edit.value is None:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"{edit.name} has no value: give one, or delete the override.",
+        )
+    if operation is ConfigOperation.SET:
+        return edit.value
+    if definition.type is not ConfigType.LIST:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"{edit.name} is not a list, so nothing can be appended or subtracted: set it.",
+        )
+    parts, given = split_list(current), split_list(edit.value)
+    if operation is ConfigOperation.APPEND:
+        return ",".join((*parts, *(part for part in given if part not in parts)))
+    return ",".join(part for part in parts if part not in given)
+
+
+def _write_topic(
+    image: ClusterImage, name: str, configs: Sequence[tuple[str, str | None]]
+) -> Decision[Mapping[str, str]]:
+    topic = image.require_topic(name)
+    overrides = MappingProxyType(validate_topic_configs(configs))
+    if overrides == topic.configs:
+        return Decision((), overrides)
+    key = topic_key(name)
+    value = encode_topic(replace(topic, configs=overrides))
+    return Decision((Change(key, value, image.revision_of(key)),), overrides)
+
+
+def _write_broker(
+    image: ClusterImage, name: str, configs: Sequence[tuple[str, str | None]]
+) -> Decision[Mapping[str, str]]:
+    broker_id = _broker_id(name)
+    overrides = MappingProxyType(validate_broker_configs(configs))
+    if overrides == _broker_overrides(image, broker_id):
+        return Decision((), overrides)
+    key = broker_config_key(broker_id)
+    value = encode_configs(overrides) if overrides else None
+    return Decision((Change(key, value, image.revision_of(key)),), overrides)
+
+
+def _broker_overrides(image: ClusterImage, broker_id: int | None) -> Mapping[str, str]:
+    if broker_id is None:
+        return image.default_broker_configs
+    return image.broker_configs.get(broker_id, _NONE)
+
+
+def _broker_id(name: str) -> int | None:
+    if not name:
+        return None
+    if not (name.isascii() and name.isdigit()) or len(name) > 10 or int(name) > BROKER_ID_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"'{name}' is no broker id: name a broker by its number, or all by an empty name.",
+        )
+    return int(name)
+
+
+def _resource(resource_type: int) -> ResourceType:
+    try:
+        return ResourceType(resource_type)
+    except ValueError:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Configs of resource type {resource_type} cannot be changed here: use 2 for topics "
+            "or 4 for brokers.",
+        ) from None

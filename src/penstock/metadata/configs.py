@@ -1,0 +1,333 @@
+"""Effective configs: what holds for a topic or a broker, and who said so.
+
+A topic config is looked for in layers, strongest first: the topic's own override, the broker's
+dynamic configs, the dynamic defaults of all brokers, the broker's config file, the table's default.
+Below the topic it goes by its broker names (`log.retention.ms`, then `.minutes`, then `.hours`).
+
+`BrokerConfigs` holds one broker's layers and is immutable: make a new one when they change. What
+topics inherit is worked out once, so a topic without overrides costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Final
+
+from penstock.metadata.broker_configs import BROKER_CONFIGS
+from penstock.metadata.config_types import (
+    ConfigSource,
+    ConfigType,
+    Definition,
+    Synonym,
+    Value,
+    to_text,
+)
+from penstock.metadata.topic_configs import TOPIC_CONFIGS
+from penstock.wire.errors import ErrorCode, KafkaError
+
+__all__ = [
+    "BROKER_CONFIGS",
+    "TOPIC_CONFIGS",
+    "BrokerConfigs",
+    "ConfigSource",
+    "ConfigSynonym",
+    "ConfigType",
+    "ConfigValue",
+    "Definition",
+    "TopicSettings",
+    "effective",
+    "validate_broker_configs",
+    "validate_topic_configs",
+]
+
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """One of the places a value could have come from; the first in a row is where it does."""
+
+    name: str
+    text: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigValue:
+    """`text` is what DescribeConfigs shows: None for what is unset or secret."""
+
+    definition: Definition
+    value: Value
+    text: str | None
+    source: ConfigSource
+    synonyms: tuple[ConfigSynonym, ...]
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def config_type(self) -> ConfigType:
+        return self.definition.type
+
+    @property
+    def read_only(self) -> bool:
+        return not self.definition.dynamic
+
+    @property
+    def is_sensitive(self) -> bool:
+        return self.definition.sensitive
+
+    @property
+    def documentation(self) -> str:
+        return self.definition.doc
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """The effective topic configs, typed; each field is a config's name with underscores."""
+
+    cleanup_policy: tuple[str, ...]
+    compression_gzip_level: int
+    compression_lz4_level: int
+    compression_type: str
+    compression_zstd_level: int
+    delete_retention_ms: int
+    durability: str
+    file_delete_delay_ms: int
+    flush_messages: int
+    flush_ms: int
+    follower_replication_throttled_replicas: tuple[str, ...]
+    index_interval_bytes: int
+    leader_replication_throttled_replicas: tuple[str, ...]
+    max_compaction_lag_ms: int
+    max_message_bytes: int
+    message_timestamp_after_max_ms: int
+    message_timestamp_before_max_ms: int
+    message_timestamp_type: str
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    min_insync_replicas: int
+    preallocate: bool
+    remote_storage_enable: bool
+    retention_bytes: int
+    retention_ms: int
+    segment_bytes: int
+    segment_index_bytes: int
+    segment_jitter_ms: int
+    segment_ms: int
+    unclean_leader_election_enable: bool
+
+    @property
+    def compact(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def delete(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+
+_SETTINGS: Final = tuple((each.name, each.name.replace("_", ".")) for each in fields(TopicSettings))
+
+
+class BrokerConfigs:
+    """The layers of one broker. Raises `ValueError` for a name or value that is not valid."""
+
+    def __init__(
+        self,
+        static: Mapping[str, str] = _NONE,
+        dynamic_default: Mapping[str, str] = _NONE,
+        dynamic: Mapping[str, str] = _NONE,
+    ) -> None:
+        layers = (
+            (ConfigSource.DYNAMIC_BROKER_CONFIG, dynamic),
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, dynamic_default),
+            (ConfigSource.STATIC_BROKER_CONFIG, static),
+        )
+        self._layers: list[tuple[ConfigSource, dict[str, tuple[str, Value]]]] = []
+        for source, texts in layers:
+            parsed: dict[str, tuple[str, Value]] = {}
+            for name, text in texts.items():
+                definition = BROKER_CONFIGS.get(name)
+                if definition is None:
+                    raise ValueError(unknown_name("broker", name, BROKER_CONFIGS))
+                parsed[name] = (text, definition.parse(text))
+            self._layers.append((source, parsed))
+
+    def topic(self, overrides: Mapping[str, str]) -> Mapping[str, ConfigValue]:
+        """Every topic config as it holds for a topic with these overrides."""
+        if not overrides:
+            return self._inherited
+        values = dict(self._inherited)
+        for name, text in overrides.items():
+            # A name that a newer version knew is kept in the store and ignored here.
+            if name in TOPIC_CONFIGS:
+                values[name] = self._overridden(TOPIC_CONFIGS[name], text)
+        return MappingProxyType(values)
+
+    def settings(self, overrides: Mapping[str, str]) -> TopicSettings:
+        return _settings(self.topic(overrides)) if overrides else self._inherited_settings
+
+    def broker(self) -> Mapping[str, ConfigValue]:
+        """Every broker config as it holds here."""
+        return self._own
+
+    def value(self, name: str) -> Value:
+        return self._own[name].value
+
+    def int_value(self, name: str) -> int:
+        value = self.value(name)
+        if not isinstance(value, int):
+            raise TypeError(f"{name} is {value!r}, not a whole number")
+        return value
+
+    def bool_value(self, name: str) -> bool:
+        value = self.value(name)
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r}, not true or false")
+        return value
+
+    def text_value(self, name: str) -> str:
+        value = self.value(name)
+        if not isinstance(value, str):
+            raise TypeError(f"{name} is {value!r}, not a text")
+        return value
+
+    @cached_property
+    def _inherited(self) -> Mapping[str, ConfigValue]:
+        return MappingProxyType({name: self._inherit(each) for name, each in TOPIC_CONFIGS.items()})
+
+    @cached_property
+    def _inherited_settings(self) -> TopicSettings:
+        return _settings(self._inherited)
+
+    @cached_property
+    def _own(self) -> Mapping[str, ConfigValue]:
+        return MappingProxyType(
+            {
+                name: _strongest(each, list(self._places(each, (Synonym(name),))))
+                for name, each in BROKER_CONFIGS.items()
+            }
+        )
+
+    def _inherit(self, definition: Definition) -> ConfigValue:
+        return _strongest(definition, list(self._places(definition, definition.synonyms)))
+
+    def _overridden(self, definition: Definition, text: str) -> ConfigValue:
+        value = definition.parse(text)
+        source = ConfigSource.DYNAMIC_TOPIC_CONFIG
+        own = ConfigSynonym(definition.name, _shown(definition, text), source)
+        below = self._inherited[definition.name].synonyms
+        return ConfigValue(definition, value, own.text, source, (own, *below))
+
+    def _places(
+        self, definition: Definition, names: Sequence[Synonym]
+    ) -> Iterator[tuple[ConfigSynonym, Value]]:
+        for source, layer in self._layers:
+            for synonym in names:
+                if synonym.name in layer:
+                    text, value = layer[synonym.name]
+                    place = ConfigSynonym(synonym.name, _shown(definition, text), source)
+                    yield place, synonym.scaled(value)
+        # The last name is the one that has the default: log.retention.hours=168.
+        if names and definition.default is not None:
+            text_or_none = BROKER_CONFIGS[names[-1].name].default_text()
+            place = ConfigSynonym(
+                names[-1].name, _shown(definition, text_or_none), ConfigSource.DEFAULT_CONFIG
+            )
+            yield place, definition.default
+
+
+def effective(overrides: Mapping[str, str], broker: BrokerConfigs) -> Mapping[str, ConfigValue]:
+    """Every topic config as it holds for a topic with these overrides on this broker."""
+    return broker.topic(overrides)
+
+
+def validate_topic_configs(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
+    """Overrides as they may be stored; `KafkaError` when one is not valid, alone or together."""
+    values = _validated("topic", configs, TOPIC_CONFIGS)
+    least, most = (
+        TOPIC_CONFIGS[name].parse(values[name]) if name in values else TOPIC_CONFIGS[name].default
+        for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    )
+    assert isinstance(least, int)
+    assert isinstance(most, int)
+    if least > most:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"min.compaction.lag.ms is {least} and max.compaction.lag.ms is {most}: "
+            "set the first to no more than the second.",
+        )
+    return values
+
+
+def validate_broker_configs(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
+    """Dynamic broker configs as they may be stored; what only the config file sets is refused."""
+    values = _validated("broker", configs, BROKER_CONFIGS)
+    for name in values:
+        require_dynamic(name)
+    return values
+
+
+def require_dynamic(name: str) -> None:
+    if name in BROKER_CONFIGS and not BROKER_CONFIGS[name].dynamic:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"{name} cannot be changed while the broker runs: set it in the broker's config "
+            "file and restart the broker.",
+        )
+
+
+def unknown_name(kind: str, name: str, table: Mapping[str, Definition]) -> str:
+    nearest = get_close_matches(name, table, n=1)
+    hint = f" did you mean {nearest[0]}?" if nearest else ""
+    return f"There is no {kind} config '{name}':{hint} Known are: {', '.join(table)}."
+
+
+def _validated(
+    kind: str, configs: Sequence[tuple[str, str | None]], table: Mapping[str, Definition]
+) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for name, text in configs:
+        definition = table.get(name)
+        if definition is None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, unknown_name(kind, name, table))
+        if name in values:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"The request sets {name} twice: name it once."
+            )
+        if text is None:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                f"{name} has no value: give one, or leave it out to have the default.",
+            )
+        try:
+            definition.parse(text)
+        except ValueError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{error}.") from None
+        values[name] = text.strip()
+    return values
+
+
+def _strongest(definition: Definition, places: list[tuple[ConfigSynonym, Value]]) -> ConfigValue:
+    if not places:
+        default = definition.default
+        text = _shown(definition, to_text(default))
+        return ConfigValue(definition, default, text, ConfigSource.DEFAULT_CONFIG, ())
+    synonyms = tuple(place for place, _ in places)
+    first, value = places[0]
+    text = _shown(definition, to_text(value))
+    return ConfigValue(definition, value, text, first.source, synonyms)
+
+
+def _shown(definition: Definition, text: str | None) -> str | None:
+    return None if definition.sensitive else text
+
+
+def _settings(values: Mapping[str, ConfigValue]) -> TopicSettings:
+    typed: dict[str, Any] = {field: values[name].value for field, name in _SETTINGS}
+    return TopicSettings(**typed)

@@ -1,0 +1,139 @@
+"""Who leads when brokers come and go.
+
+`elected` looks at one partition and says what it must become, given who is alive:
+
+- Who is dead leaves the in-sync set. While fewer than min.insync.replicas remain, nothing can be
+  committed without them, so they hold all that is committed and stay eligible (KIP-966).
+- A leader that lives, in the incarnation that was elected, stays.
+- Else the first in the order of the assignment leads that is in sync; else that is eligible; else,
+  only with unclean.leader.election.enable, that is alive at all. Or nobody.
+- A leader that restarted may have lost what it had not synced. If another in-sync replica lives,
+  that one leads, and the restarted one is out until it has caught up. If it was the only one, it
+  leads again, under a new leader epoch.
+
+Leader epochs rise with each change of leader, to nobody included, and never go back. The partition
+epoch rises with every change. All depends on the present state alone, so a controller that died
+half way through leaves nothing the next one would not find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from types import MappingProxyType
+from typing import Final
+
+from penstock.metadata.configs import BrokerConfigs, TopicSettings
+from penstock.metadata.decisions import Change, Decision
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.keys import encode_topic, topic_key
+from penstock.metadata.model import NO_LEADER, BrokerInfo, Partition, Topic
+
+TOPICS_PER_DECISION: Final = 100
+"""One commit each; etcd takes 128 changes at once."""
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def elect_leaders(
+    image: ClusterImage, *, static: Mapping[str, str] = _NONE
+) -> tuple[Decision[tuple[str, ...]], ...]:
+    """What to change now, in portions that are independent of each other; empty if nothing.
+
+    `static` are the controller's own broker configs, under whatever topics and dynamic defaults
+    say. The result of each decision is the names of its topics.
+    """
+    configs = BrokerConfigs(static, image.default_broker_configs)
+    changes = _changes(image, configs)
+    decisions: list[Decision[tuple[str, ...]]] = []
+    while portion := list(islice(changes, TOPICS_PER_DECISION)):
+        decisions.append(
+            Decision(tuple(change for _, change in portion), tuple(name for name, _ in portion))
+        )
+    return tuple(decisions)
+
+
+def elected(
+    partition: Partition, brokers: Mapping[int, BrokerInfo], settings: TopicSettings
+) -> Partition | None:
+    """What the partition must become; None when it may stay as it is."""
+    restarted = _leader_restarted(partition, brokers)
+    isr = tuple(each for each in partition.isr if each in brokers)
+    if restarted and len(isr) > 1:
+        isr = tuple(each for each in isr if each != partition.leader)
+    eligible = _eligible(partition, isr, settings.min_insync_replicas, restarted)
+    leader = partition.leader
+    if leader not in isr or restarted:
+        unclean = settings.unclean_leader_election_enable
+        leader = _choose(partition.replicas, isr, eligible, brokers, unclean=unclean)
+        if leader != NO_LEADER and leader not in isr:
+            isr = (leader,)
+            # After an unclean election nobody holds what the new leader makes of the partition.
+            keep = leader in eligible and len(isr) < settings.min_insync_replicas
+            eligible = tuple(each for each in eligible if keep and each != leader)
+    if leader == partition.leader and not restarted:
+        changed = replace(partition, isr=isr, eligible_leaders=eligible)
+        if changed == partition:
+            return None
+        return replace(changed, partition_epoch=partition.partition_epoch + 1)
+    return Partition(
+        partition.replicas,
+        isr,
+        eligible,
+        leader,
+        partition.leader_epoch + 1,
+        partition.partition_epoch + 1,
+        brokers[leader].broker_epoch if leader != NO_LEADER else -1,
+    )
+
+
+def _changes(image: ClusterImage, configs: BrokerConfigs) -> Iterator[tuple[str, Change]]:
+    for topic in image.topics.values():
+        after = _topic_after(image, topic, configs)
+        if after is not None:
+            key = topic_key(topic.name)
+            yield topic.name, Change(key, encode_topic(after), image.revision_of(key))
+
+
+def _topic_after(image: ClusterImage, topic: Topic, configs: BrokerConfigs) -> Topic | None:
+    settings = configs.settings(topic.configs)
+    partitions = [elected(each, image.brokers, settings) for each in topic.partitions]
+    if all(each is None for each in partitions):
+        return None
+    return replace(
+        topic,
+        partitions=tuple(
+            after or before for after, before in zip(partitions, topic.partitions, strict=True)
+        ),
+    )
+
+
+def _leader_restarted(partition: Partition, brokers: Mapping[int, BrokerInfo]) -> bool:
+    broker = brokers.get(partition.leader)
+    return broker is not None and broker.broker_epoch != partition.leader_broker_epoch
+
+
+def _eligible(
+    partition: Partition, isr: tuple[int, ...], min_insync: int, restarted: bool
+) -> tuple[int, ...]:
+    if len(isr) >= min_insync:
+        return ()
+    holds_all = {*partition.eligible_leaders, *partition.isr} - {*isr}
+    if restarted:
+        holds_all.discard(partition.leader)
+    return tuple(each for each in partition.replicas if each in holds_all)
+
+
+def _choose(
+    replicas: tuple[int, ...],
+    isr: tuple[int, ...],
+    eligible: tuple[int, ...],
+    brokers: Mapping[int, BrokerInfo],
+    *,
+    unclean: bool,
+) -> int:
+    candidates = [each for each in replicas if each in isr]
+    candidates += [each for each in replicas if each in eligible and each in brokers]
+    if unclean:
+        candidates += [each for each in replicas if each in brokers]
+    return candidates[0] if candidates else NO_LEADER

@@ -1,0 +1,259 @@
+"""The cluster as one broker knows it: a copy of what the metadata store holds.
+
+The image is mutable and has one owner, the task that reads the store's watch: it alone calls
+`load` and `apply`. Everybody else on that event loop reads. An event touches one key and costs the
+same with ten topics as with ten thousand; what lies in the image is frozen, so a reader that keeps
+a `Topic` across an await keeps a consistent one, if perhaps an old one.
+
+`revision` says how far the image has come: everything up to it is in here. Decisions name the
+revision of each key they change, so a decision taken on an old image fails at the store and is
+taken again on a newer one.
+
+`apply` and `load` return what changed, so that the broker can open and delete logs. A deleted and
+recreated topic shows by its id; `load` may pass over the steps in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from penstock.metadata import keys
+from penstock.metadata.model import BrokerInfo, Controller, Partition, Topic
+from penstock.metadata.topic_ids import to_text
+from penstock.wire.errors import ErrorCode, KafkaError
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange:
+    """Created when there is no `before`, deleted when there is no `after`."""
+
+    name: str
+    before: Topic | None
+    after: Topic | None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerChange:
+    """Came when there is no `before`, left when there is no `after`."""
+
+    broker_id: int
+    before: BrokerInfo | None
+    after: BrokerInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What an event, or a reload, changed."""
+
+    topics: tuple[TopicChange, ...] = ()
+    brokers: tuple[BrokerChange, ...] = ()
+    controller: bool = False
+    configs: bool = False
+    cluster: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.topics or self.brokers or self.controller or self.configs or self.cluster)
+
+    @property
+    def topic_names(self) -> tuple[str, ...]:
+        return tuple(change.name for change in self.topics)
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        return tuple(change.broker_id for change in self.brokers)
+
+
+_NOTHING = Changed()
+_CONTROLLER = Changed(controller=True)
+_CONFIGS = Changed(configs=True)
+_CLUSTER = Changed(cluster=True)
+
+
+class ClusterImage:
+    """See the module for who may call what."""
+
+    def __init__(self) -> None:
+        self.cluster_id: str | None = None
+        self.revision = 0
+        self.controller: Controller | None = None
+        self.controller_epoch = 0
+        self.next_producer_id = 0
+        self._brokers: dict[int, BrokerInfo] = {}
+        self._topics: dict[str, Topic] = {}
+        self._topics_by_id: dict[bytes, Topic] = {}
+        self._names_by_metric: dict[str, dict[str, None]] = {}
+        self._broker_configs: dict[int, Mapping[str, str]] = {}
+        self._key_revisions: dict[str, int] = {}
+        self.default_broker_configs: Mapping[str, str] = keys.NO_CONFIGS
+        self.brokers: Mapping[int, BrokerInfo] = MappingProxyType(self._brokers)
+        self.topics: Mapping[str, Topic] = MappingProxyType(self._topics)
+        self.broker_configs: Mapping[int, Mapping[str, str]] = MappingProxyType(
+            self._broker_configs
+        )
+
+    def topic_by_id(self, topic_id: bytes) -> Topic | None:
+        return self._topics_by_id.get(topic_id)
+
+    def require_topic(self, name: str) -> Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"There is no topic '{name}': check the name, or create the topic.",
+            )
+        return topic
+
+    def require_topic_id(self, topic_id: bytes) -> Topic:
+        topic = self._topics_by_id.get(topic_id)
+        if topic is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_ID,
+                f"There is no topic with the id {to_text(topic_id)}: it was deleted, or this "
+                "broker has not heard of it yet. Refresh the metadata.",
+            )
+        return topic
+
+    def partition(self, name: str, index: int) -> Partition | None:
+        topic = self._topics.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        return topic.partitions[index]
+
+    def revision_of(self, key: str) -> int:
+        """The revision that last changed the key; 0 when it does not exist."""
+        return self._key_revisions.get(key, 0)
+
+    def colliding_topic(self, name: str) -> str | None:
+        """Another topic whose name differs from this one only in dots and underscores."""
+        others = self._names_by_metric.get(_metric_name(name), {})
+        return next((other for other in others if other != name), None)
+
+    def apply(self, key: str, value: bytes | None, revision: int) -> Changed:
+        """Take in one event. One that is not newer than what the image has changes nothing."""
+        if revision < self.revision or (
+            value is not None and revision <= self._key_revisions.get(key, 0)
+        ):
+            return _NOTHING
+        # Decoded before anything is touched: a value that cannot be read leaves the image whole.
+        changed = self._set(key, value, revision)
+        self.revision = revision
+        if value is None:
+            self._key_revisions.pop(key, None)
+        else:
+            self._key_revisions[key] = revision
+        return changed
+
+    def load(self, entries: Iterable[tuple[str, bytes, int]], revision: int) -> Changed:
+        """Become what the store held at `revision`: (key, value, modify revision) of every key."""
+        changes: list[Changed] = []
+        seen: set[str] = set()
+        for key, value, key_revision in entries:
+            seen.add(key)
+            if key_revision != self._key_revisions.get(key, 0):
+                changes.append(self._set(key, value, key_revision))
+                self._key_revisions[key] = key_revision
+        for key in [key for key in self._key_revisions if key not in seen]:
+            changes.append(self._set(key, None, revision))
+            del self._key_revisions[key]
+        self.revision = revision
+        return _merged(changes)
+
+    def _set(self, key: str, value: bytes | None, revision: int) -> Changed:
+        # Topics first: they are what there is many of.
+        if key.startswith(keys.TOPICS_PREFIX):
+            return self._set_topic(key, value)
+        if key.startswith(keys.BROKERS_PREFIX):
+            return self._set_broker(key, value, revision)
+        if key.startswith(keys.BROKER_CONFIGS_PREFIX):
+            return self._set_broker_configs(key, value)
+        single = _SINGLE_KEYS.get(key)
+        # An unknown key is a newer version's business: it must not stop an older broker.
+        return _NOTHING if single is None else single(self, value, revision)
+
+    def _set_topic(self, key: str, value: bytes | None) -> Changed:
+        name = key.removeprefix(keys.TOPICS_PREFIX)
+        after = None if value is None else keys.decode_topic(key, value)
+        before = self._topics.get(name)
+        if after is not None:
+            holder = self._topics_by_id.get(after.topic_id)
+            if holder is not None and holder.name != name:
+                raise keys.MetadataInvalid(key, f"topic {holder.name} has the same id")
+        if before is not None:
+            del self._topics_by_id[before.topic_id]
+        if after is not None:
+            self._topics[name] = after
+            self._topics_by_id[after.topic_id] = after
+            self._names_by_metric.setdefault(_metric_name(name), {})[name] = None
+        elif before is not None:
+            del self._topics[name]
+            names = self._names_by_metric[_metric_name(name)]
+            del names[name]
+            if not names:
+                del self._names_by_metric[_metric_name(name)]
+        if before is None and after is None:
+            return _NOTHING
+        return Changed(topics=(TopicChange(name, before, after),))
+
+    def _set_broker(self, key: str, value: bytes | None, revision: int) -> Changed:
+        broker_id = keys.broker_id_of(key, keys.BROKERS_PREFIX)
+        after = None if value is None else keys.decode_broker(key, value, revision)
+        before = self._brokers.pop(broker_id, None)
+        if after is not None:
+            self._brokers[broker_id] = after
+        if before is None and after is None:
+            return _NOTHING
+        return Changed(brokers=(BrokerChange(broker_id, before, after),))
+
+    def _set_broker_configs(self, key: str, value: bytes | None) -> Changed:
+        configs = keys.NO_CONFIGS if value is None else keys.decode_configs(key, value)
+        if key == keys.broker_config_key(None):
+            self.default_broker_configs = configs
+            return _CONFIGS
+        broker_id = keys.broker_id_of(key, keys.BROKER_CONFIGS_PREFIX)
+        if value is None:
+            self._broker_configs.pop(broker_id, None)
+        else:
+            self._broker_configs[broker_id] = configs
+        return _CONFIGS
+
+    def _set_controller(self, value: bytes | None, revision: int) -> Changed:
+        self.controller = None if value is None else keys.decode_controller(value, revision)
+        return _CONTROLLER
+
+    def _set_controller_epoch(self, value: bytes | None, _revision: int) -> Changed:
+        self.controller_epoch = 0 if value is None else keys.decode_controller_epoch(value)
+        return _CONTROLLER
+
+    def _set_cluster(self, value: bytes | None, _revision: int) -> Changed:
+        self.cluster_id = None if value is None else keys.decode_cluster(value)
+        return _CLUSTER
+
+    def _set_producer_ids(self, value: bytes | None, _revision: int) -> Changed:
+        self.next_producer_id = 0 if value is None else keys.decode_producer_ids(value)
+        return _NOTHING
+
+
+_SINGLE_KEYS: Mapping[str, Callable[[ClusterImage, bytes | None, int], Changed]] = {
+    keys.CONTROLLER_KEY: ClusterImage._set_controller,
+    keys.CONTROLLER_EPOCH_KEY: ClusterImage._set_controller_epoch,
+    keys.CLUSTER_KEY: ClusterImage._set_cluster,
+    keys.PRODUCER_IDS_KEY: ClusterImage._set_producer_ids,
+}
+
+
+def _metric_name(name: str) -> str:
+    """Kafka's metric names cannot hold dots, so topics that differ only there share metrics."""
+    return name.replace(".", "_")
+
+
+def _merged(changes: Iterable[Changed]) -> Changed:
+    kept = [change for change in changes if change]
+    return Changed(
+        tuple(topic for change in kept for topic in change.topics),
+        tuple(broker for change in kept for broker in change.brokers),
+        any(change.controller for change in kept),
+        any(change.configs for change in kept),
+        any(change.cluster for change in kept),
+    )

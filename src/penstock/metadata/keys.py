@@ -1,0 +1,279 @@
+"""Where things lie in the metadata store, and how they are written.
+
+    /penstock/cluster            the cluster id, written once
+    /penstock/brokers/ID         a live broker, under its lease
+    /penstock/controller         who is the controller, under its lease
+    /penstock/controller-epoch   the last epoch given out; stays when the lease ends
+    /penstock/topics/NAME        one topic, whole: id, overrides, state of all partitions
+    /penstock/configs/brokers/ID | default    dynamic broker configs
+    /penstock/producer-ids       the first producer id not given out yet
+
+A topic is one key, so that creating or deleting it is one change however many partitions it has
+(etcd takes at most 128 changes at once), and so that no part can outlive the rest.
+
+Values are JSON objects with a version `v`. Reading is strict: a value with fields missing, unknown
+or out of range is refused. To add a field means to raise the version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from penstock.metadata.model import NO_LEADER, BrokerInfo, Controller, Partition, Topic
+from penstock.metadata.topic_ids import RESERVED_IDS, from_text, to_text
+
+PREFIX: Final = "/penstock/"
+CLUSTER_KEY: Final = "/penstock/cluster"
+CONTROLLER_KEY: Final = "/penstock/controller"
+CONTROLLER_EPOCH_KEY: Final = "/penstock/controller-epoch"
+PRODUCER_IDS_KEY: Final = "/penstock/producer-ids"
+TOPICS_PREFIX: Final = "/penstock/topics/"
+BROKERS_PREFIX: Final = "/penstock/brokers/"
+BROKER_CONFIGS_PREFIX: Final = "/penstock/configs/brokers/"
+DEFAULT_BROKER: Final = "default"
+
+VERSION: Final = 1
+BROKER_ID_MAX: Final = 2**31 - 1
+NO_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({})
+_PARTITION_FIELDS: Final = frozenset(
+    {"replicas", "isr", "leader", "leader_epoch", "partition_epoch", "leader_broker_epoch"}
+)
+_ELIGIBLE: Final = "eligible_leaders"
+
+
+class MetadataInvalid(ValueError):
+    """A stored value this version of the software cannot read.
+
+    Going on without it would mean acting on half the truth; the broker must stop.
+    """
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(
+            f"{key} in the metadata store: {problem}. If a newer version wrote it, run that "
+            "version; otherwise restore the store from a backup"
+        )
+        self.key = key
+
+
+def topic_key(name: str) -> str:
+    return TOPICS_PREFIX + name
+
+
+def broker_key(broker_id: int) -> str:
+    return f"{BROKERS_PREFIX}{broker_id}"
+
+
+def broker_config_key(broker_id: int | None) -> str:
+    """None is for the defaults of all brokers."""
+    return BROKER_CONFIGS_PREFIX + (DEFAULT_BROKER if broker_id is None else str(broker_id))
+
+
+def broker_id_of(key: str, prefix: str) -> int:
+    text = key.removeprefix(prefix)
+    # Only the form `broker_key` writes: "07" and "7" must not be two brokers.
+    if not (text.isascii() and text.isdigit()) or str(int(text)) != text:
+        raise MetadataInvalid(key, f"{text!r} is not a broker id")
+    if int(text) > BROKER_ID_MAX:
+        raise MetadataInvalid(key, f"broker ids go up to {BROKER_ID_MAX}")
+    return int(text)
+
+
+def encode_cluster(cluster_id: str) -> bytes:
+    return _encode({"cluster_id": cluster_id})
+
+
+def decode_cluster(value: bytes) -> str:
+    fields = _decode(CLUSTER_KEY, value, frozenset({"cluster_id"}))
+    cluster_id = fields["cluster_id"]
+    if not isinstance(cluster_id, str) or not cluster_id:
+        raise MetadataInvalid(CLUSTER_KEY, f"the cluster id {cluster_id!r} is not a text")
+    return cluster_id
+
+
+def encode_broker(broker: BrokerInfo) -> bytes:
+    return _encode(
+        {
+            "host": broker.host,
+            "port": broker.port,
+            "rack": broker.rack,
+            "incarnation_id": to_text(broker.incarnation_id),
+        }
+    )
+
+
+def decode_broker(key: str, value: bytes, revision: int) -> BrokerInfo:
+    fields = _decode(key, value, frozenset({"host", "port", "rack", "incarnation_id"}))
+    host, rack = fields["host"], fields["rack"]
+    if not isinstance(host, str) or not host:
+        raise MetadataInvalid(key, f"the host {host!r} is not a text")
+    if rack is not None and not isinstance(rack, str):
+        raise MetadataInvalid(key, f"the rack {rack!r} is not a text")
+    port = _count(key, fields, "port")
+    if not 1 <= port <= 65535:
+        raise MetadataInvalid(key, f"the port {port} is not between 1 and 65535")
+    incarnation_id = _id(key, fields, "incarnation_id")
+    broker_id = broker_id_of(key, BROKERS_PREFIX)
+    return BrokerInfo(broker_id, host, port, rack, incarnation_id, revision)
+
+
+def encode_controller(broker_id: int, epoch: int, incarnation_id: bytes) -> bytes:
+    return _encode(
+        {"broker_id": broker_id, "epoch": epoch, "incarnation_id": to_text(incarnation_id)}
+    )
+
+
+def decode_controller(value: bytes, revision: int) -> Controller:
+    key = CONTROLLER_KEY
+    fields = _decode(key, value, frozenset({"broker_id", "epoch", "incarnation_id"}))
+    return Controller(
+        _count(key, fields, "broker_id"),
+        _count(key, fields, "epoch"),
+        _id(key, fields, "incarnation_id"),
+        revision,
+    )
+
+
+def encode_controller_epoch(epoch: int) -> bytes:
+    return _encode({"epoch": epoch})
+
+
+def decode_controller_epoch(value: bytes) -> int:
+    key = CONTROLLER_EPOCH_KEY
+    return _count(key, _decode(key, value, frozenset({"epoch"})), "epoch")
+
+
+def encode_producer_ids(next_producer_id: int) -> bytes:
+    return _encode({"next": next_producer_id})
+
+
+def decode_producer_ids(value: bytes) -> int:
+    return _count(PRODUCER_IDS_KEY, _decode(PRODUCER_IDS_KEY, value, frozenset({"next"})), "next")
+
+
+def encode_configs(configs: Mapping[str, str]) -> bytes:
+    return _encode({"configs": dict(configs)})
+
+
+def decode_configs(key: str, value: bytes) -> Mapping[str, str]:
+    return _configs(key, _decode(key, value, frozenset({"configs"})))
+
+
+def encode_topic(topic: Topic) -> bytes:
+    return _encode(
+        {
+            "id": to_text(topic.topic_id),
+            "configs": dict(topic.configs),
+            "partitions": [_partition_fields(partition) for partition in topic.partitions],
+        }
+    )
+
+
+def decode_topic(key: str, value: bytes) -> Topic:
+    fields = _decode(key, value, frozenset({"id", "configs", "partitions"}))
+    topic_id = _id(key, fields, "id")
+    if topic_id in RESERVED_IDS:
+        raise MetadataInvalid(key, f"the topic id {fields['id']} is reserved")
+    partitions = fields["partitions"]
+    if not isinstance(partitions, list) or not partitions:
+        raise MetadataInvalid(key, "a topic has at least one partition")
+    return Topic(
+        key.removeprefix(TOPICS_PREFIX),
+        topic_id,
+        tuple(_partition(key, index, each) for index, each in enumerate(partitions)),
+        _configs(key, fields),
+    )
+
+
+def _partition_fields(partition: Partition) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "replicas": partition.replicas,
+        "isr": partition.isr,
+        "leader": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "partition_epoch": partition.partition_epoch,
+        "leader_broker_epoch": partition.leader_broker_epoch,
+    }
+    if partition.eligible_leaders:
+        fields[_ELIGIBLE] = partition.eligible_leaders
+    return fields
+
+
+def _partition(key: str, index: int, fields: Any) -> Partition:
+    where = f"partition {index}"
+    if not isinstance(fields, dict) or fields.keys() - {_ELIGIBLE} != _PARTITION_FIELDS:
+        raise MetadataInvalid(key, f"{where} has not the fields {sorted(_PARTITION_FIELDS)}")
+    replicas = _broker_ids(key, where, fields["replicas"])
+    isr = _broker_ids(key, where, fields["isr"])
+    eligible = _broker_ids(key, where, fields.get(_ELIGIBLE, []))
+    leader, leader_broker_epoch = fields["leader"], fields["leader_broker_epoch"]
+    if not replicas or not {*isr, *eligible} <= {*replicas} or {*isr} & {*eligible}:
+        raise MetadataInvalid(
+            key, f"{where} has replicas {replicas}, in sync {isr}, eligible {eligible}"
+        )
+    if leader != NO_LEADER and leader not in isr:
+        raise MetadataInvalid(key, f"{where} has the leader {leader!r}, in sync are {isr}")
+    if type(leader) is not int or type(leader_broker_epoch) is not int:
+        raise MetadataInvalid(key, f"{where} has a leader or leader_broker_epoch that is no number")
+    return Partition(
+        replicas,
+        isr,
+        eligible,
+        leader,
+        _count(key, fields, "leader_epoch"),
+        _count(key, fields, "partition_epoch"),
+        leader_broker_epoch,
+    )
+
+
+def _broker_ids(key: str, where: str, value: Any) -> tuple[int, ...]:
+    if (
+        not isinstance(value, list)
+        or any(type(each) is not int or not 0 <= each <= BROKER_ID_MAX for each in value)
+        or len(set(value)) != len(value)
+    ):
+        raise MetadataInvalid(key, f"{where} has {value!r} where broker ids belong")
+    return tuple(value)
+
+
+def _configs(key: str, fields: Mapping[str, Any]) -> Mapping[str, str]:
+    configs = fields["configs"]
+    if not isinstance(configs, dict) or not all(isinstance(v, str) for v in configs.values()):
+        raise MetadataInvalid(key, f"the configs {configs!r} are not texts by name")
+    return MappingProxyType(configs) if configs else NO_CONFIGS
+
+
+def _count(key: str, fields: Mapping[str, Any], name: str) -> int:
+    value = fields[name]
+    if type(value) is not int or value < 0:
+        raise MetadataInvalid(key, f"{name} is {value!r}, not a whole number from 0 on")
+    return value
+
+
+def _id(key: str, fields: Mapping[str, Any], name: str) -> bytes:
+    value = fields[name]
+    try:
+        return from_text(value if isinstance(value, str) else repr(value))
+    except ValueError as error:
+        raise MetadataInvalid(key, str(error)) from error
+
+
+def _encode(fields: dict[str, Any]) -> bytes:
+    return json.dumps({"v": VERSION, **fields}, separators=(",", ":")).encode()
+
+
+def _decode(key: str, value: bytes, names: frozenset[str]) -> dict[str, Any]:
+    try:
+        fields = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise MetadataInvalid(key, f"not JSON ({error})") from error
+    if not isinstance(fields, dict):
+        raise MetadataInvalid(key, "not a JSON object")
+    version = fields.pop("v", None)
+    if version != VERSION:
+        raise MetadataInvalid(key, f"format version {version!r}, this software reads {VERSION}")
+    if fields.keys() != names:
+        raise MetadataInvalid(key, f"has the fields {sorted(fields)}, not {sorted(names)}")
+    return fields

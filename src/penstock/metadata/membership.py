@@ -1,0 +1,120 @@
+"""Brokers that come and go, and which of them is the controller.
+
+A broker lives as long as its lease; its registration is a key under that lease. The controller is
+the broker whose claim holds the controller key, under its lease too. The epoch of a claim is one
+more than the last one given out, which is kept in a key that outlives all leases. Whatever a
+controller writes is conditional on its claim (`decisions.guarded`): two brokers may both believe
+they are the controller, but only one of them can write.
+"""
+
+from __future__ import annotations
+
+from penstock.metadata.decisions import Change, Decision, Guard
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.keys import (
+    BROKER_ID_MAX,
+    CLUSTER_KEY,
+    CONTROLLER_EPOCH_KEY,
+    CONTROLLER_KEY,
+    broker_key,
+    encode_broker,
+    encode_cluster,
+    encode_controller,
+    encode_controller_epoch,
+)
+from penstock.metadata.model import BrokerInfo, Controller
+from penstock.wire.errors import ErrorCode, KafkaError
+
+
+def create_cluster(image: ClusterImage, cluster_id: str) -> Decision[str]:
+    """Give the cluster this id, unless it has one: the result is the one that holds."""
+    if image.cluster_id is not None:
+        return Decision((), image.cluster_id)
+    if not cluster_id:
+        raise ValueError("a cluster id cannot be empty")
+    return Decision((Change(CLUSTER_KEY, encode_cluster(cluster_id), 0),), cluster_id)
+
+
+def register_broker(
+    image: ClusterImage, broker: BrokerInfo, *, take_over: bool = False
+) -> Decision[BrokerInfo]:
+    """Announce a broker. Its epoch is the revision of the commit.
+
+    With `take_over` the registration of a former incarnation is replaced before its lease ends.
+    That is for a broker that holds the lock of the data directory: there can be no other.
+    """
+    if not 0 <= broker.broker_id <= BROKER_ID_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_REGISTRATION,
+            f"The broker id {broker.broker_id} is not between 0 and {BROKER_ID_MAX}.",
+        )
+    if not broker.host or not 1 <= broker.port <= 65535:
+        raise KafkaError(
+            ErrorCode.INVALID_REGISTRATION,
+            f"Broker {broker.broker_id} cannot be reached at {broker.host!r}:{broker.port}: "
+            "advertise a host and a port between 1 and 65535.",
+        )
+    existing = image.brokers.get(broker.broker_id)
+    is_other = existing is not None and existing.incarnation_id != broker.incarnation_id
+    if existing is not None and is_other and not take_over:
+        raise KafkaError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"Broker {broker.broker_id} is running at {existing.host}:{existing.port}: give this "
+            "one another id, or stop the other and wait until its session has timed out.",
+        )
+    key = broker_key(broker.broker_id)
+    change = Change(key, encode_broker(broker), image.revision_of(key), leased=True)
+    return Decision((change,), broker)
+
+
+def unregister_broker(image: ClusterImage, broker_id: int, incarnation_id: bytes) -> Decision[None]:
+    """Take a broker's registration away; nothing to do when a later incarnation holds it."""
+    existing = image.brokers.get(broker_id)
+    if existing is None or existing.incarnation_id != incarnation_id:
+        return Decision((), None)
+    key = broker_key(broker_id)
+    return Decision((Change(key, None, image.revision_of(key)),), None)
+
+
+def claim_controller(image: ClusterImage, broker_id: int) -> Decision[int] | None:
+    """Become the controller, if nobody is; the result is the epoch of the new term.
+
+    A claim of this broker's own former incarnation is replaced: its registration has been taken
+    over, so it is no more.
+    """
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise KafkaError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED,
+            f"Broker {broker_id} is not registered: register it before it claims to be controller.",
+        )
+    holder = image.controller
+    if holder is not None and (
+        holder.broker_id != broker_id or holder.incarnation_id == broker.incarnation_id
+    ):
+        return None
+    epoch = image.controller_epoch + 1
+    return Decision(
+        (
+            Change(
+                CONTROLLER_KEY,
+                encode_controller(broker_id, epoch, broker.incarnation_id),
+                image.revision_of(CONTROLLER_KEY),
+                leased=True,
+            ),
+            Change(
+                CONTROLLER_EPOCH_KEY,
+                encode_controller_epoch(epoch),
+                image.revision_of(CONTROLLER_EPOCH_KEY),
+            ),
+        ),
+        epoch,
+        (Guard(broker_key(broker_id), broker.broker_epoch),),
+    )
+
+
+def resign_controller(image: ClusterImage, term: Controller) -> Decision[None]:
+    """End a term early, so that the next controller need not wait for the lease."""
+    if image.controller != term:
+        return Decision((), None)
+    return Decision((Change(CONTROLLER_KEY, None, term.revision),), None)

@@ -1,0 +1,77 @@
+"""What the cluster consists of. All frozen: whoever holds one holds a consistent view of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+NO_LEADER: Final = -1
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """A live broker: its registration goes away with its lease.
+
+    The epoch is the store revision at which it registered, known only once that is committed. A
+    restarted broker thus has a higher one, and a request from its former life can be told apart.
+    """
+
+    broker_id: int
+    host: str
+    port: int
+    rack: str | None
+    incarnation_id: bytes
+    broker_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """One term of a controller.
+
+    Whatever it writes is conditional on the controller key being unchanged since `revision`: when
+    the lease has run out, or another has taken over, the write fails.
+    """
+
+    broker_id: int
+    epoch: int
+    incarnation_id: bytes
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Who has a partition and who leads it.
+
+    `isr` holds what is committed; `eligible_leaders` (KIP-966) left it while it was at or below
+    min.insync.replicas and so hold everything committed as well; the two never overlap. The leader
+    is in `isr`, or NO_LEADER. `leader_epoch` rises with each new leader, `partition_epoch` with
+    every change.
+
+    `leader_broker_epoch` names the incarnation that was elected. A broker that restarts does not
+    lead on in the old leader epoch: it may have lost the unsynced end of its log, and would give
+    the same offsets of the same epoch to other records.
+    """
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    eligible_leaders: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    leader_broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """`configs` holds the overrides only."""
+
+    name: str
+    topic_id: bytes
+    partitions: tuple[Partition, ...]
+    configs: Mapping[str, str]
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS

@@ -1,0 +1,300 @@
+"""Every topic config that has a meaning here, with Kafka's names and Kafka's defaults.
+
+One is ours: `durability`. What Kafka has and this table has not (old message formats, tiered
+storage) is refused by name, so that nobody believes it is in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from penstock.metadata.config_types import (
+    LONG_MAX,
+    ConfigType,
+    Definition,
+    Synonym,
+    at_least,
+    between,
+    one_of,
+    only,
+    some_of,
+    throttled_replicas,
+)
+
+_MINUTE_MS: Final = 60_000
+_HOUR_MS: Final = 60 * _MINUTE_MS
+_DAY_MS: Final = 24 * _HOUR_MS
+
+_LIFETIME = (
+    Definition(
+        "cleanup.policy",
+        ConfigType.LIST,
+        ("delete",),
+        "What happens to old records: delete drops whole segments by age and size, compact keeps "
+        "the newest record of each key; both may be named.",
+        some_of("delete", "compact"),
+        (Synonym("log.cleanup.policy"),),
+    ),
+    Definition(
+        "retention.ms",
+        ConfigType.LONG,
+        7 * _DAY_MS,
+        "How long a segment is kept after its newest record, with cleanup.policy=delete; "
+        "-1 keeps it for ever.",
+        at_least(-1),
+        (
+            Synonym("log.retention.ms"),
+            Synonym("log.retention.minutes", _MINUTE_MS),
+            Synonym("log.retention.hours", _HOUR_MS),
+        ),
+    ),
+    Definition(
+        "retention.bytes",
+        ConfigType.LONG,
+        -1,
+        "How large a partition may grow before its oldest segments go, with "
+        "cleanup.policy=delete; -1 sets no limit.",
+        at_least(-1),
+        (Synonym("log.retention.bytes"),),
+    ),
+    Definition(
+        "file.delete.delay.ms",
+        ConfigType.LONG,
+        60_000,
+        "How long a deleted segment's files stay on disk, for readers that still hold them.",
+        at_least(0),
+        (Synonym("log.segment.delete.delay.ms"),),
+    ),
+    Definition(
+        "delete.retention.ms",
+        ConfigType.LONG,
+        _DAY_MS,
+        "How long compaction keeps a tombstone, so that readers learn of the deletion.",
+        at_least(0),
+        (Synonym("log.cleaner.delete.retention.ms"),),
+    ),
+    Definition(
+        "min.compaction.lag.ms",
+        ConfigType.LONG,
+        0,
+        "How long a record is safe from compaction after it was written.",
+        at_least(0),
+        (Synonym("log.cleaner.min.compaction.lag.ms"),),
+    ),
+    Definition(
+        "max.compaction.lag.ms",
+        ConfigType.LONG,
+        LONG_MAX,
+        "How long a record may stay out of compaction's reach, however little there is to clean.",
+        at_least(1),
+        (Synonym("log.cleaner.max.compaction.lag.ms"),),
+    ),
+    Definition(
+        "min.cleanable.dirty.ratio",
+        ConfigType.DOUBLE,
+        0.5,
+        "The share of a compacted partition that must be uncompacted before a round begins.",
+        between(0, 1),
+        (Synonym("log.cleaner.min.cleanable.ratio"),),
+    ),
+)
+
+_SEGMENTS = (
+    Definition(
+        "segment.bytes",
+        ConfigType.INT,
+        1 << 30,
+        "The size at which a segment is closed and the next begun; retention and compaction work "
+        "on closed segments.",
+        # Kafka 3's bound. Kafka 4 asks for a mebibyte, which only hinders tests.
+        at_least(14),
+        (Synonym("log.segment.bytes"),),
+    ),
+    Definition(
+        "segment.ms",
+        ConfigType.LONG,
+        7 * _DAY_MS,
+        "The age at which a segment is closed although it is not full.",
+        at_least(1),
+        (Synonym("log.roll.ms"), Synonym("log.roll.hours", _HOUR_MS)),
+    ),
+    Definition(
+        "segment.jitter.ms",
+        ConfigType.LONG,
+        0,
+        "The most that is taken off segment.ms at random, so that partitions do not roll at once.",
+        at_least(0),
+        (Synonym("log.roll.jitter.ms"), Synonym("log.roll.jitter.hours", _HOUR_MS)),
+    ),
+    Definition(
+        "segment.index.bytes",
+        ConfigType.INT,
+        10 << 20,
+        "The most an index file of a segment may take; a full index closes the segment.",
+        at_least(8),
+        (Synonym("log.index.size.max.bytes"),),
+    ),
+    Definition(
+        "index.interval.bytes",
+        ConfigType.INT,
+        4096,
+        "How many bytes of records lie between two index entries.",
+        at_least(0),
+        (Synonym("log.index.interval.bytes"),),
+    ),
+    Definition(
+        "preallocate",
+        ConfigType.BOOLEAN,
+        False,
+        "Whether a new segment's file is created at its full size.",
+        None,
+        (Synonym("log.preallocate"),),
+    ),
+)
+
+_WRITES = (
+    Definition(
+        "durability",
+        ConfigType.STRING,
+        "fsync",
+        "What acks=all waits for on each in-sync replica: fsync for the disk, replicated for the "
+        "operating system's memory, which is faster and loses records when as many machines as "
+        "min.insync.replicas lose power together.",
+        one_of("fsync", "replicated"),
+        (Synonym("log.durability"),),
+    ),
+    Definition(
+        "min.insync.replicas",
+        ConfigType.INT,
+        1,
+        "How many replicas must be in sync for a write with acks=all to be taken.",
+        at_least(1),
+        (Synonym("min.insync.replicas"),),
+    ),
+    Definition(
+        "max.message.bytes",
+        ConfigType.INT,
+        1024 * 1024 + 12,
+        "The largest batch of records the topic takes, after compression.",
+        at_least(0),
+        (Synonym("message.max.bytes"),),
+    ),
+    Definition(
+        "flush.messages",
+        ConfigType.LONG,
+        LONG_MAX,
+        "After how many records the log is synced to disk, whatever producers ask for.",
+        at_least(1),
+        (Synonym("log.flush.interval.messages"),),
+    ),
+    Definition(
+        "flush.ms",
+        ConfigType.LONG,
+        LONG_MAX,
+        "After how long written records are synced to disk, whatever producers ask for.",
+        at_least(0),
+        (Synonym("log.flush.interval.ms"),),
+    ),
+    Definition(
+        "compression.type",
+        ConfigType.STRING,
+        "producer",
+        "The compression batches are stored with; producer leaves each as it came.",
+        one_of("producer", "none", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        (Synonym("compression.type"),),
+    ),
+    Definition(
+        "compression.gzip.level",
+        ConfigType.INT,
+        -1,
+        "How hard gzip tries, when compression.type is gzip; -1 is its own default.",
+        between(1, 9, besides=-1),
+        (Synonym("compression.gzip.level"),),
+    ),
+    Definition(
+        "compression.lz4.level",
+        ConfigType.INT,
+        9,
+        "How hard lz4 tries, when compression.type is lz4.",
+        between(1, 17),
+        (Synonym("compression.lz4.level"),),
+    ),
+    Definition(
+        "compression.zstd.level",
+        ConfigType.INT,
+        3,
+        "How hard zstd tries, when compression.type is zstd.",
+        between(-131072, 22),
+        (Synonym("compression.zstd.level"),),
+    ),
+    Definition(
+        "message.timestamp.type",
+        ConfigType.STRING,
+        "CreateTime",
+        "Whose time records carry: the producer's (CreateTime) or the broker's (LogAppendTime).",
+        one_of("CreateTime", "LogAppendTime"),
+        (Synonym("log.message.timestamp.type"),),
+    ),
+    Definition(
+        "message.timestamp.before.max.ms",
+        ConfigType.LONG,
+        LONG_MAX,
+        "How far a producer's timestamp may lie before the broker's time.",
+        at_least(0),
+        (Synonym("log.message.timestamp.before.max.ms"),),
+    ),
+    Definition(
+        "message.timestamp.after.max.ms",
+        ConfigType.LONG,
+        _HOUR_MS,
+        "How far a producer's timestamp may lie after the broker's time.",
+        at_least(0),
+        (Synonym("log.message.timestamp.after.max.ms"),),
+    ),
+)
+
+_REPLICATION = (
+    Definition(
+        "unclean.leader.election.enable",
+        ConfigType.BOOLEAN,
+        False,
+        "Whether a replica that lacks committed records may lead when no other is left; they are "
+        "lost then.",
+        None,
+        (Synonym("unclean.leader.election.enable"),),
+    ),
+    Definition(
+        "leader.replication.throttled.replicas",
+        ConfigType.LIST,
+        (),
+        "The replicas whose copying is throttled on the leader's side: PARTITION:BROKER pairs, "
+        "or * for all.",
+        throttled_replicas,
+    ),
+    Definition(
+        "follower.replication.throttled.replicas",
+        ConfigType.LIST,
+        (),
+        "The replicas whose copying is throttled on the follower's side: PARTITION:BROKER pairs, "
+        "or * for all.",
+        throttled_replicas,
+    ),
+    Definition(
+        "remote.storage.enable",
+        ConfigType.BOOLEAN,
+        False,
+        "Whether old segments move to tiered storage; not offered, so always false.",
+        only(False, "there is no tiered storage here; leave it out or set it to false"),
+    ),
+)
+
+TOPIC_CONFIGS: Final[Mapping[str, Definition]] = MappingProxyType(
+    {
+        each.name: each
+        for each in sorted(
+            _LIFETIME + _SEGMENTS + _WRITES + _REPLICATION, key=lambda each: each.name
+        )
+    }
+)

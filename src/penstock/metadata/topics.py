@@ -1,0 +1,278 @@
+"""Creating, growing and deleting topics.
+
+Rules and error codes are Kafka's. A new partition starts with the live brokers of its assignment
+in sync and the first of them as leader, at leader epoch 0; the id is new each time, so an epoch of
+an earlier topic of that name means nothing here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from penstock.metadata.configs import validate_topic_configs
+from penstock.metadata.decisions import Change, Decision
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.keys import NO_CONFIGS, encode_topic, topic_key
+from penstock.metadata.model import Partition, Topic
+from penstock.metadata.placement import place_replicas, ring
+from penstock.metadata.topic_ids import RESERVED_IDS, ZERO_ID, to_text
+from penstock.wire.errors import ErrorCode, KafkaError
+
+NAME_CHARACTERS_MAX: Final = 249
+PARTITIONS_MAX: Final = 10_000
+"""Of one topic, which is one value in the store: about a megabyte, near the most etcd takes."""
+USE_DEFAULT: Final = -1
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """What is asked for; -1 stands for the cluster's default.
+
+    `assignments` are pairs of a partition and its brokers, and replace the two numbers.
+    """
+
+    name: str
+    num_partitions: int = USE_DEFAULT
+    replication_factor: int = USE_DEFAULT
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()
+    configs: Sequence[tuple[str, str | None]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefaults:
+    num_partitions: int = 1
+    replication_factor: int = 1
+
+
+def validate_topic_name(name: str) -> None:
+    problem = None
+    if not name:
+        problem = "A topic name cannot be empty"
+    elif name in (".", ".."):
+        problem = f"A topic cannot be named '{name}'"
+    elif len(name) > NAME_CHARACTERS_MAX:
+        problem = f"The topic name has {len(name)} characters: use at most {NAME_CHARACTERS_MAX}"
+    elif _NAME.fullmatch(name) is None:
+        problem = f"The topic name {name!r} has other characters than a-z, A-Z, 0-9, '.', '_', '-'"
+    if problem is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{problem}.")
+
+
+def create_topic(
+    image: ClusterImage,
+    spec: TopicSpec,
+    *,
+    topic_id: bytes,
+    defaults: TopicDefaults,
+    start_index: int = 0,
+) -> Decision[Topic]:
+    """`start_index` is where in the ring of brokers leaders begin: vary it by topic."""
+    _require_free_name(image, spec.name)
+    if topic_id in RESERVED_IDS or image.topic_by_id(topic_id) is not None:
+        raise ValueError(f"the topic id {to_text(topic_id)} is taken: draw another")
+    if spec.assignments:
+        assignments = _manual_assignments(image, spec)
+    else:
+        assignments = _placed_assignments(image, spec, defaults, start_index)
+    configs = validate_topic_configs(spec.configs)
+    topic = Topic(
+        spec.name,
+        topic_id,
+        tuple(_new_partition(image, replicas) for replicas in assignments),
+        MappingProxyType(configs) if configs else NO_CONFIGS,
+    )
+    return Decision((Change(topic_key(spec.name), encode_topic(topic), 0),), topic)
+
+
+def delete_topic(
+    image: ClusterImage, *, name: str | None = None, topic_id: bytes | None = None
+) -> Decision[Topic]:
+    """By name or by id. The name is free, and the id void, once this is committed."""
+    has_id = topic_id is not None and topic_id != ZERO_ID
+    if (name is not None) == has_id:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "Name the topic to delete either by its name or by its id, and not by both.",
+        )
+    if name is not None:
+        topic = image.require_topic(name)
+    else:
+        assert topic_id is not None
+        topic = image.require_topic_id(topic_id)
+    key = topic_key(topic.name)
+    return Decision((Change(key, None, image.revision_of(key)),), topic)
+
+
+def create_partitions(
+    image: ClusterImage,
+    name: str,
+    count: int,
+    assignments: Sequence[Sequence[int]] | None = None,
+) -> Decision[Topic]:
+    """Let the topic have `count` partitions in all; `assignments` are those of the new ones."""
+    topic = image.require_topic(name)
+    current = len(topic.partitions)
+    if count <= current:
+        problem = (
+            f"Topic '{name}' has {current} partition(s) already, {count} would be no more: "
+            "partitions can only be added."
+        )
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, problem)
+    _require_partition_count(count)
+    # The preferred replicas: a partition may be short of some for the moment.
+    replication_factor = len(topic.partitions[0].replicas)
+    if assignments is None:
+        new = _continued(image, topic, count - current, replication_factor)
+    else:
+        new = _extra_assignments(image, assignments, count - current, replication_factor)
+    grown = replace(
+        topic,
+        partitions=topic.partitions + tuple(_new_partition(image, replicas) for replicas in new),
+    )
+    key = topic_key(name)
+    return Decision((Change(key, encode_topic(grown), image.revision_of(key)),), grown)
+
+
+def _require_free_name(image: ClusterImage, name: str) -> None:
+    validate_topic_name(name)
+    if name in image.topics:
+        raise KafkaError(
+            ErrorCode.TOPIC_ALREADY_EXISTS,
+            f"Topic '{name}' exists: use it, or choose another name.",
+        )
+    other = image.colliding_topic(name)
+    if other is not None:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{name}' collides with the existing topic '{other}': names may not differ in "
+            "'.' and '_' alone, as they share their metrics.",
+        )
+
+
+def _require_partition_count(count: int) -> None:
+    if not 1 <= count <= PARTITIONS_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"A topic cannot have {count} partitions: ask for 1 to {PARTITIONS_MAX}, or for -1 "
+            "to have the default.",
+        )
+
+
+def _require_replication_factor(image: ClusterImage, replication_factor: int) -> None:
+    if replication_factor < 1:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor cannot be {replication_factor}: ask for 1 or more, or for -1 "
+            "to have the default.",
+        )
+    if replication_factor > len(image.brokers):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor {replication_factor} cannot be met, as {len(image.brokers)} "
+            "broker(s) are registered: ask for fewer replicas or start more brokers.",
+        )
+
+
+def _placed_assignments(
+    image: ClusterImage, spec: TopicSpec, defaults: TopicDefaults, start_index: int
+) -> Sequence[tuple[int, ...]]:
+    partitions, replication_factor = spec.num_partitions, spec.replication_factor
+    if partitions == USE_DEFAULT:
+        partitions = defaults.num_partitions
+    if replication_factor == USE_DEFAULT:
+        replication_factor = defaults.replication_factor
+    _require_partition_count(partitions)
+    _require_replication_factor(image, replication_factor)
+    return place_replicas(_racks(image), partitions, replication_factor, start_index)
+
+
+def _manual_assignments(image: ClusterImage, spec: TopicSpec) -> Sequence[tuple[int, ...]]:
+    if spec.num_partitions != USE_DEFAULT or spec.replication_factor != USE_DEFAULT:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "The request assigns the replicas itself: leave the number of partitions and the "
+            "replication factor at -1.",
+        )
+    _require_partition_count(len(spec.assignments))
+    by_partition = dict(spec.assignments)
+    if sorted(by_partition) != list(range(len(spec.assignments))):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"The assignments are for the partitions {sorted(p for p, _ in spec.assignments)}: "
+            "name each from 0 on once, without gaps.",
+        )
+    replication_factor = len(by_partition[0])
+    return [
+        _checked_replicas(image, partition, by_partition[partition], replication_factor)
+        for partition in range(len(by_partition))
+    ]
+
+
+def _extra_assignments(
+    image: ClusterImage,
+    assignments: Sequence[Sequence[int]],
+    count: int,
+    replication_factor: int,
+) -> Sequence[tuple[int, ...]]:
+    if len(assignments) != count:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{count} partition(s) are to be added and {len(assignments)} assigned: assign each "
+            "new one, and only those.",
+        )
+    return [
+        _checked_replicas(image, index, replicas, replication_factor)
+        for index, replicas in enumerate(assignments)
+    ]
+
+
+def _checked_replicas(
+    image: ClusterImage, index: int, replicas: Sequence[int], replication_factor: int
+) -> tuple[int, ...]:
+    problem = None
+    unknown = [each for each in replicas if each not in image.brokers]
+    if not replicas:
+        problem = "has no replicas: name at least one broker"
+    elif len(set(replicas)) != len(replicas):
+        problem = f"names a broker twice in {list(replicas)}"
+    elif unknown:
+        problem = (
+            f"names the broker(s) {unknown}, which are not registered: registered are "
+            f"{sorted(image.brokers)}"
+        )
+    elif len(replicas) != replication_factor:
+        problem = (
+            f"has {len(replicas)} replica(s) and the others have {replication_factor}: "
+            "give all partitions as many"
+        )
+    if problem is not None:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Assignment number {index} {problem}."
+        )
+    return tuple(replicas)
+
+
+def _continued(
+    image: ClusterImage, topic: Topic, count: int, replication_factor: int
+) -> Sequence[tuple[int, ...]]:
+    """Go on round the ring from where partition 0 began, if that broker is still there."""
+    _require_replication_factor(image, replication_factor)
+    racks = _racks(image)
+    brokers = ring(racks)
+    first = topic.partitions[0].replicas[0]
+    start_index = brokers.index(first) if first in brokers else 0
+    return place_replicas(racks, count, replication_factor, start_index, len(topic.partitions))
+
+
+def _racks(image: ClusterImage) -> dict[int, str | None]:
+    return {broker.broker_id: broker.rack for broker in image.brokers.values()}
+
+
+def _new_partition(image: ClusterImage, replicas: tuple[int, ...]) -> Partition:
+    leader = replicas[0]
+    return Partition(replicas, replicas, (), leader, 0, 0, image.brokers[leader].broker_epoch)

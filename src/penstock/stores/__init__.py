@@ -1,0 +1,1 @@
+"""Metadata stores: linearizable key-value engines behind one port."""

@@ -1,0 +1,169 @@
+"""The SQLite file of a metadata store: opening it, its tables, and what its errors mean.
+
+Write-ahead logging lets readers go on while another process writes; `synchronous=FULL` syncs the
+log at each commit, so what was committed survives a power cut. The file, its `-wal` and its `-shm`
+belong together and must lie on a local disk: the processes share the `-shm` as memory.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from penstock.stores.errors import StoreBusy, StoreCorrupt, StoreError, StoreUnavailable
+
+APPLICATION_ID: Final = 0x50454E53
+FORMAT_VERSION: Final = 1
+
+_TABLES: Final = (
+    # One row. `first_kept` is the oldest revision whose changes a watch can still be given.
+    """CREATE TABLE state (
+        revision INTEGER NOT NULL,
+        first_kept INTEGER NOT NULL
+    )""",
+    "INSERT INTO state VALUES (0, 1)",
+    """CREATE TABLE entries (
+        key TEXT PRIMARY KEY,
+        value BLOB NOT NULL,
+        create_revision INTEGER NOT NULL,
+        modify_revision INTEGER NOT NULL,
+        lease INTEGER NOT NULL
+    ) WITHOUT ROWID""",
+    "CREATE INDEX entries_by_lease ON entries (lease) WHERE lease != 0",
+    # AUTOINCREMENT: the id of a lease that is gone must never come back.
+    """CREATE TABLE leases (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        ttl_ms INTEGER NOT NULL,
+        deadline_ms INTEGER NOT NULL
+    )""",
+    """CREATE TABLE changes (
+        revision INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        key TEXT NOT NULL,
+        value BLOB,
+        PRIMARY KEY (revision, position)
+    ) WITHOUT ROWID""",
+)
+
+
+def connect(path: str, busy_timeout_ms: int, *, read_only: bool) -> sqlite3.Connection:
+    """A connection in the state every other function here expects; raises `StoreError`."""
+    with translated(path):
+        connection = sqlite3.connect(
+            path,
+            timeout=busy_timeout_ms / 1000,
+            isolation_level=None,
+            # Used from any thread of an executor, one at a time.
+            check_same_thread=False,
+        )
+        try:
+            if not read_only:
+                _prepare(connection, path)
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA journal_size_limit = 16777216")
+            if read_only:
+                connection.execute("PRAGMA query_only = ON")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, mode: str) -> Iterator[None]:
+    """BEGIN and COMMIT, or ROLLBACK when the body or the commit fails."""
+    connection.execute(f"BEGIN {mode}")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def translated(path: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise translate(path, error) from error
+
+
+def translate(path: str, error: sqlite3.Error) -> StoreError:
+    """What SQLite's error means for whoever runs the broker."""
+    name = getattr(error, "sqlite_errorname", "") or ""
+    said = f"SQLite says {error} ({name or type(error).__name__})"
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return StoreBusy(
+            f"the metadata store {path} stayed locked by another process: try again; if it "
+            f"stays so, look for a stuck process that has the file open. {said}"
+        )
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return StoreCorrupt(
+            f"the metadata store {path} is damaged or not a database: stop all brokers and "
+            f"restore it from a backup, together with its -wal file. {said}"
+        )
+    if name.startswith(("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH")):
+        return StoreUnavailable(
+            f"the metadata store {path} cannot be written: give this user write permission on "
+            f"the file and on its directory. {said}"
+        )
+    if name.startswith("SQLITE_CANTOPEN"):
+        return StoreUnavailable(
+            f"the metadata store {path} cannot be opened: make sure that its directory exists "
+            f"and that this user may write there. {said}"
+        )
+    if name == "SQLITE_FULL":
+        return StoreUnavailable(
+            f"there is no space left for the metadata store {path}: free some on that disk and "
+            f"try again. {said}"
+        )
+    return StoreUnavailable(
+        f"the metadata store {path} failed: check the disk and restart the broker. Whether a "
+        f"commit under way took place is unknown until then. {said}"
+    )
+
+
+def leaves_outcome_unknown(error: sqlite3.Error) -> bool:
+    """After a failed sync or write nobody can say what a crash would leave behind."""
+    return (getattr(error, "sqlite_errorname", "") or "").startswith("SQLITE_IOERR")
+
+
+def _prepare(connection: sqlite3.Connection, path: str) -> None:
+    # The first statement that reads the file: this is where a damaged one shows.
+    application, version = _identity(connection)
+    if application != APPLICATION_ID and (application, version, _tables(connection)) != (0, 0, 0):
+        raise StoreCorrupt(
+            f"{path} is the database of another program: configure another path for the "
+            "metadata store"
+        )
+    if version > FORMAT_VERSION:
+        raise StoreUnavailable(
+            f"the metadata store {path} has format {version}, this version reads up to "
+            f"{FORMAT_VERSION}: run the newer version again"
+        )
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        raise StoreUnavailable(
+            f"the metadata store {path} cannot use a write-ahead log there (journal mode {mode}): "
+            "put it on a local disk, not on a network file system"
+        )
+    with transaction(connection, "IMMEDIATE"):
+        if _identity(connection) == (0, 0):
+            for statement in _TABLES:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+
+
+def _identity(connection: sqlite3.Connection) -> tuple[int, int]:
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    return application, connection.execute("PRAGMA user_version").fetchone()[0]
+
+
+def _tables(connection: sqlite3.Connection) -> int:
+    count: int = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    return count

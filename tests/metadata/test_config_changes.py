@@ -1,0 +1,145 @@
+"""AlterConfigs and IncrementalAlterConfigs."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.metadata.config_changes import (
+    ConfigEdit,
+    ConfigOperation,
+    ResourceType,
+    alter_configs,
+    incremental_alter_configs,
+)
+from penstock.metadata.keys import broker_config_key
+from penstock.wire.errors import ErrorCode, KafkaError
+
+from .cluster import Cluster
+
+TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
+SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
+APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster(brokers=1)
+    cluster.create("t", retention_ms="5", segment_bytes="1000")
+    return cluster
+
+
+def edit(cluster: Cluster, *edits: ConfigEdit, **static: str) -> dict[str, str]:
+    named = {name.replace("_", "."): value for name, value in static.items()}
+    decision = incremental_alter_configs(cluster.image, TOPIC, "t", edits, named)
+    cluster.commit(decision)
+    assert cluster.image.topics["t"].configs == decision.result
+    return dict(decision.result)
+
+
+def test_altering_replaces_all_overrides(cluster: Cluster) -> None:
+    """What is not named goes back to the default; partitions and id stay."""
+    before = cluster.image.topics["t"]
+    cluster.commit(alter_configs(cluster.image, TOPIC, "t", [("retention.bytes", "9")]))
+    after = cluster.image.topics["t"]
+    assert after.configs == {"retention.bytes": "9"}
+    assert (after.partitions, after.topic_id) == (before.partitions, before.topic_id)
+    cluster.commit(alter_configs(cluster.image, TOPIC, "t", []))
+    assert not cluster.image.topics["t"].configs
+
+
+def test_edits_leave_the_rest_alone(cluster: Cluster) -> None:
+    """Set, delete, and delete of what is not set."""
+    after = edit(
+        cluster,
+        ConfigEdit("retention.ms", DELETE, None),
+        ConfigEdit("retention.bytes", DELETE, None),
+        ConfigEdit("flush.ms", SET, "7"),
+    )
+    assert after == {"segment.bytes": "1000", "flush.ms": "7"}
+
+
+def test_lists_are_appended_to_and_subtracted_from(cluster: Cluster) -> None:
+    """Beginning with what the topic inherits; what is there already is not doubled."""
+    policy = "cleanup.policy"
+    assert edit(cluster, ConfigEdit(policy, APPEND, "compact"))[policy] == "delete,compact"
+    assert edit(cluster, ConfigEdit(policy, APPEND, "compact"))[policy] == "delete,compact"
+    assert edit(cluster, ConfigEdit(policy, SUBTRACT, "delete"))[policy] == "compact"
+
+
+def test_lists_begin_with_the_brokers_default(cluster: Cluster) -> None:
+    """Of the config file, too."""
+    append = ConfigEdit("cleanup.policy", APPEND, "delete")
+    after = edit(cluster, append, log_cleanup_policy="compact")
+    assert after["cleanup.policy"] == "compact,delete"
+
+
+@pytest.mark.parametrize(
+    ("edits", "code"),
+    [
+        ([ConfigEdit("retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG),
+        ([ConfigEdit("retention.ms", SUBTRACT, "1")], ErrorCode.INVALID_CONFIG),
+        ([ConfigEdit("cleanup.policy", SUBTRACT, "delete")], ErrorCode.INVALID_CONFIG),
+        ([ConfigEdit("cleanup.policy", APPEND, "shred")], ErrorCode.INVALID_CONFIG),
+        ([ConfigEdit("retention.ms", SET, "x")], ErrorCode.INVALID_CONFIG),
+        ([ConfigEdit("retention.m", SET, "1")], ErrorCode.INVALID_CONFIG),
+        ([ConfigEdit("retention.m", DELETE, None)], ErrorCode.INVALID_CONFIG),
+        ([ConfigEdit("retention.ms", SET, None)], ErrorCode.INVALID_REQUEST),
+        ([ConfigEdit("retention.ms", 4, "1")], ErrorCode.INVALID_REQUEST),
+        (
+            [ConfigEdit("retention.ms", SET, "1"), ConfigEdit("retention.ms", DELETE, None)],
+            ErrorCode.INVALID_REQUEST,
+        ),
+    ],
+)
+def test_edits_that_make_no_sense(
+    cluster: Cluster, edits: list[ConfigEdit], code: ErrorCode
+) -> None:
+    """All or nothing: one bad edit voids the request."""
+    with pytest.raises(KafkaError) as caught:
+        incremental_alter_configs(
+            cluster.image, TOPIC, "t", [ConfigEdit("flush.ms", SET, "1"), *edits]
+        )
+    assert caught.value.code is code
+
+
+def test_what_changes_nothing_commits_nothing(cluster: Cluster) -> None:
+    """The answer is the same, without a revision."""
+    same = ConfigEdit("retention.ms", SET, "5")
+    decision = incremental_alter_configs(cluster.image, TOPIC, "t", [same])
+    assert decision.changes == ()
+    assert decision.result == {"retention.ms": "5", "segment.bytes": "1000"}
+
+
+def test_brokers_have_configs_of_their_own_and_in_common(cluster: Cluster) -> None:
+    """An empty name stands for all brokers; without overrides the key goes."""
+    cluster.commit(alter_configs(cluster.image, BROKER, "", [("log.retention.ms", "5")]))
+    cluster.commit(alter_configs(cluster.image, BROKER, "3", [("log.retention.ms", "6")]))
+    assert cluster.image.default_broker_configs == {"log.retention.ms": "5"}
+    assert cluster.image.broker_configs == {3: {"log.retention.ms": "6"}}
+    append = [ConfigEdit("log.cleanup.policy", APPEND, "compact")]
+    cluster.commit(incremental_alter_configs(cluster.image, BROKER, "3", append))
+    assert cluster.image.broker_configs[3]["log.cleanup.policy"] == "delete,compact"
+    cluster.commit(alter_configs(cluster.image, BROKER, "3", []))
+    assert broker_config_key(3) not in cluster.entries
+    assert alter_configs(cluster.image, BROKER, "3", []).changes == ()
+
+
+def test_what_cannot_be_altered(cluster: Cluster) -> None:
+    """Unknown topics, other resources, brokers that are no number, read-only configs."""
+    read_only = ("num.partitions", "3")
+    for resource_type, name, config, code in (
+        (2, "u", ("retention.ms", "5"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (8, "t", ("retention.ms", "5"), ErrorCode.INVALID_REQUEST),
+        (4, "x", ("log.retention.ms", "5"), ErrorCode.INVALID_REQUEST),
+        (4, "-1", ("log.retention.ms", "5"), ErrorCode.INVALID_REQUEST),
+        (4, "3", read_only, ErrorCode.INVALID_REQUEST),
+        (4, "3", ("retention.ms", "5"), ErrorCode.INVALID_CONFIG),
+    ):
+        with pytest.raises(KafkaError) as caught:
+            alter_configs(cluster.image, resource_type, name, [config])
+        assert caught.value.code is code
+        with pytest.raises(KafkaError) as caught:
+            incremental_alter_configs(
+                cluster.image, resource_type, name, [ConfigEdit(config[0], SET, config[1])]
+            )
+        assert caught.value.code is code

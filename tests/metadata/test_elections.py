@@ -1,0 +1,199 @@
+"""Who leads when brokers come and go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.metadata.elections import TOPICS_PER_DECISION, elect_leaders
+from penstock.metadata.keys import encode_topic, topic_key
+from penstock.metadata.model import NO_LEADER, Partition
+
+from .cluster import Cluster
+
+
+def elect(cluster: Cluster) -> list[str]:
+    names: list[str] = []
+    for decision in elect_leaders(cluster.image):
+        names.extend(cluster.commit(decision))
+    assert elect_leaders(cluster.image) == ()
+    return names
+
+
+def only(cluster: Cluster) -> Partition:
+    return cluster.image.topics["t"].partitions[0]
+
+
+def set_state(cluster: Cluster, **fields: object) -> None:
+    """As if the leader had reported it."""
+    topic = cluster.image.topics["t"]
+    partition = replace(topic.partitions[0], **fields)  # type: ignore[arg-type]
+    value = encode_topic(replace(topic, partitions=(partition,)))
+    cluster.revision += 1
+    cluster.entries[topic_key("t")] = (value, cluster.revision)
+    cluster.image.apply(topic_key("t"), value, cluster.revision)
+
+
+def test_nothing_happens_while_everybody_lives() -> None:
+    """No decision, so no revision and no work."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 6, 3)
+    assert elect_leaders(cluster.image) == ()
+
+
+def test_a_dead_leader_is_followed_by_the_next_in_sync() -> None:
+    """In the order of the assignment, under the next leader epoch."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 3)
+    cluster.kill(0)
+    assert elect(cluster) == ["t"]
+    epoch = cluster.image.brokers[1].broker_epoch
+    assert only(cluster) == Partition((0, 1, 2), (1, 2), (), 1, 1, 1, epoch)
+
+
+def test_a_dead_follower_leaves_the_in_sync_set() -> None:
+    """The leader and its epoch stay; the partition epoch tells of the change."""
+    cluster = Cluster(brokers=3)
+    before = cluster.create("t", 1, 3).partitions[0]
+    cluster.kill(2)
+    elect(cluster)
+    assert only(cluster) == replace(before, isr=(0, 1), partition_epoch=1)
+
+
+def test_those_that_leave_below_the_minimum_stay_eligible() -> None:
+    """Nothing was committed without them, so each of them may lead."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 3, min_insync_replicas="2")
+    cluster.kill(0)
+    elect(cluster)
+    assert (only(cluster).isr, only(cluster).eligible_leaders) == ((1, 2), ())
+    cluster.kill(1)
+    elect(cluster)
+    assert (only(cluster).isr, only(cluster).eligible_leaders) == ((2,), (1,))
+    cluster.kill(2)
+    elect(cluster)
+    assert (only(cluster).isr, only(cluster).eligible_leaders) == ((), (1, 2))
+    assert only(cluster).leader == NO_LEADER
+    cluster.start(0)
+    assert elect(cluster) == []
+    cluster.start(1)
+    elect(cluster)
+    assert only(cluster).leader == 1
+    assert (only(cluster).isr, only(cluster).eligible_leaders) == ((1,), (2,))
+
+
+def test_the_only_replica_leads_again_under_a_new_epoch() -> None:
+    """A kill and a restart, with the lease run out in between."""
+    cluster = Cluster(brokers=1)
+    cluster.create("t")
+    cluster.kill(0)
+    elect(cluster)
+    assert only(cluster) == Partition((0,), (), (0,), NO_LEADER, 1, 1, -1)
+    broker = cluster.start(0)
+    elect(cluster)
+    assert only(cluster) == Partition((0,), (0,), (), 0, 2, 2, broker.broker_epoch)
+
+
+def test_a_quick_restart_gets_a_new_epoch_too() -> None:
+    """Nobody saw the broker dead, but the end of its log may differ from what it was."""
+    cluster = Cluster(brokers=1)
+    cluster.create("t")
+    broker = cluster.start(0)
+    assert elect(cluster) == ["t"]
+    assert only(cluster) == Partition((0,), (0,), (), 0, 1, 1, broker.broker_epoch)
+    assert elect(cluster) == []
+
+
+def test_after_a_quick_restart_another_in_sync_replica_leads() -> None:
+    """The restarted one may lack what it had not synced: it is out until it has caught up."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 3, min_insync_replicas="3")
+    cluster.start(0)
+    elect(cluster)
+    partition = only(cluster)
+    assert (partition.leader, partition.isr, partition.eligible_leaders) == (1, (1, 2), ())
+
+
+def test_nobody_unfit_leads_unless_it_is_allowed() -> None:
+    """A replica that lacks committed records waits for one that has them."""
+    cluster = Cluster(brokers=2)
+    cluster.create("t", 1, 2)
+    set_state(cluster, isr=(0,))
+    cluster.kill(0)
+    elect(cluster)
+    assert (only(cluster).leader, only(cluster).eligible_leaders) == (NO_LEADER, (0,))
+
+
+@pytest.mark.parametrize("where", ["topic", "static"])
+def test_an_unclean_election_where_it_is_allowed(where: str) -> None:
+    """The new leader's log is the truth from now on; nobody else is eligible any more."""
+    cluster = Cluster(brokers=2)
+    name = "unclean.leader.election.enable"
+    overrides = {name.replace(".", "_"): "true"} if where == "topic" else {}
+    cluster.create("t", 1, 2, 0, **overrides)
+    set_state(cluster, isr=(0,))
+    cluster.kill(0)
+    static = {name: "true"} if where == "static" else {}
+    for decision in elect_leaders(cluster.image, static=static):
+        cluster.commit(decision)
+    partition = only(cluster)
+    assert (partition.leader, partition.isr, partition.eligible_leaders) == (1, (1,), ())
+    assert partition.leader_epoch == 1
+
+
+def test_many_topics_are_changed_in_portions() -> None:
+    """Each portion fits one commit, and one that fails does not void the others."""
+    cluster = Cluster(brokers=2)
+    count = TOPICS_PER_DECISION * 2 + 1
+    for number in range(count):
+        cluster.create(f"t{number}", 1, 2)
+    cluster.kill(0)
+    decisions = elect_leaders(cluster.image)
+    assert [len(decision.changes) for decision in decisions] == [100, 100, 1]
+    for decision in reversed(decisions):
+        cluster.commit(decision)
+    assert {topic.partitions[0].leader for topic in cluster.image.topics.values()} == {1}
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["kill", "start"]), st.integers(0, 3)), max_size=20),
+    st.integers(1, 3),
+)
+def test_epochs_never_go_back_and_leaders_are_alive(
+    steps: list[tuple[str, int]], min_insync: int
+) -> None:
+    """Whatever comes and goes: one leader per epoch, in sync and alive, and never lost for good."""
+    cluster = Cluster(brokers=4)
+    cluster.create("t", 1, 3, min_insync_replicas=str(min_insync))
+    leaders: dict[int, tuple[int, int]] = {}
+    before = only(cluster)
+    for step, broker_id in steps:
+        if step == "start":
+            cluster.start(broker_id)
+        elif broker_id in cluster.image.brokers:
+            cluster.kill(broker_id)
+        elect(cluster)
+        after = only(cluster)
+        assert after.leader_epoch >= before.leader_epoch
+        assert (after.partition_epoch > before.partition_epoch) == (after != before)
+        assert not set(after.isr) & set(after.eligible_leaders)
+        if len(after.isr) >= min_insync:
+            assert after.eligible_leaders == ()
+        if after.leader != NO_LEADER:
+            assert after.leader in after.isr
+            assert after.leader in cluster.image.brokers
+            now = (after.leader, after.leader_broker_epoch)
+            assert now[1] == cluster.image.brokers[after.leader].broker_epoch
+            assert leaders.setdefault(after.leader_epoch, now) == now
+        # Somebody always holds what is committed.
+        assert after.isr or after.eligible_leaders
+        before = after
+    for broker_id in range(4):
+        if broker_id not in cluster.image.brokers:
+            cluster.start(broker_id)
+    elect(cluster)
+    assert only(cluster).leader != NO_LEADER

@@ -1,0 +1,183 @@
+"""Values in the store: written and read back, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.metadata import keys
+from penstock.metadata.model import BrokerInfo, Controller, Partition, Topic
+
+IDS = st.binary(min_size=16, max_size=16).filter(lambda each: any(each[:15]))
+EPOCHS = st.integers(0, 2**31 - 1)
+
+
+@st.composite
+def partitions(draw: st.DrawFn) -> Partition:
+    replicas = draw(st.lists(st.integers(0, 9), min_size=1, max_size=5, unique=True))
+    isr = tuple(each for each in replicas if draw(st.booleans()))
+    eligible = tuple(each for each in replicas if each not in isr and draw(st.booleans()))
+    leader = draw(st.sampled_from([-1, *isr]))
+    return Partition(
+        tuple(replicas),
+        isr,
+        eligible,
+        leader,
+        draw(EPOCHS),
+        draw(EPOCHS),
+        draw(st.integers(-1, 2**63)),
+    )
+
+
+TOPICS = st.builds(
+    Topic,
+    st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True),
+    IDS,
+    st.lists(partitions(), min_size=1, max_size=4).map(tuple),
+    st.dictionaries(st.text(), st.text(), max_size=3),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(TOPICS)
+def test_a_topic_is_read_as_it_was_written(topic: Topic) -> None:
+    """Ids, overrides and the state of every partition."""
+    read = keys.decode_topic(keys.topic_key(topic.name), keys.encode_topic(topic))
+    assert (read.name, read.topic_id, read.partitions) == (
+        topic.name,
+        topic.topic_id,
+        topic.partitions,
+    )
+    assert dict(read.configs) == topic.configs
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text(min_size=1), st.integers(1, 65535), st.none() | st.text(), IDS)
+def test_the_rest_is_read_as_it_was_written(
+    text: str, port: int, rack: str | None, incarnation: bytes
+) -> None:
+    """Brokers and claims take their revision from the store."""
+    broker = BrokerInfo(7, text, port, rack, incarnation, 99)
+    assert keys.decode_broker(keys.broker_key(7), keys.encode_broker(broker), 99) == broker
+    claim = keys.encode_controller(7, port, incarnation)
+    assert keys.decode_controller(claim, 99) == Controller(7, port, incarnation, 99)
+    assert keys.decode_controller_epoch(keys.encode_controller_epoch(port)) == port
+    assert keys.decode_cluster(keys.encode_cluster(text)) == text
+    assert keys.decode_producer_ids(keys.encode_producer_ids(port)) == port
+    key = keys.broker_config_key(None)
+    assert dict(keys.decode_configs(key, keys.encode_configs({text: text}))) == {text: text}
+
+
+def topic_fields(**partition: Any) -> dict[str, Any]:
+    fields = {
+        "replicas": [1, 2, 3],
+        "isr": [1, 2],
+        "leader": 1,
+        "leader_epoch": 0,
+        "partition_epoch": 0,
+        "leader_broker_epoch": 5,
+        **partition,
+    }
+    return {"v": 1, "id": "AQEBAQEBAQEBAQEBAQEBAQ", "configs": {}, "partitions": [fields]}
+
+
+def test_the_form_of_a_topic_is_fixed() -> None:
+    """Stores written today are read tomorrow: this text may only change with the version."""
+    topic = Topic("t", b"\x01" * 16, (Partition((1, 2), (1,), (2,), 1, 3, 4, 5),), {"a.b": "c"})
+    assert keys.encode_topic(topic) == (
+        b'{"v":1,"id":"AQEBAQEBAQEBAQEBAQEBAQ","configs":{"a.b":"c"},"partitions":[{"replicas":'
+        b'[1,2],"isr":[1],"leader":1,"leader_epoch":3,"partition_epoch":4,"leader_broker_epoch":5,'
+        b'"eligible_leaders":[2]}]}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("partition", "problem"),
+    [
+        ({"replicas": []}, "replicas"),
+        ({"replicas": [1, 1, 2]}, "broker ids belong"),
+        ({"replicas": [1, -2]}, "broker ids belong"),
+        ({"replicas": [1, True]}, "broker ids belong"),
+        ({"replicas": "123"}, "broker ids belong"),
+        ({"isr": [1, 4]}, "in sync"),
+        ({"eligible_leaders": [2]}, "eligible"),
+        ({"leader": 3}, "leader"),
+        ({"leader": None}, "leader"),
+        ({"leader": 1.0}, "no number"),
+        ({"leader_epoch": -1}, "leader_epoch"),
+        ({"partition_epoch": "0"}, "partition_epoch"),
+        ({"leader_broker_epoch": None}, "no number"),
+        ({"colour": "red"}, "fields"),
+    ],
+)
+def test_a_partition_that_cannot_be_is_refused(partition: dict[str, Any], problem: str) -> None:
+    """With the key, what is wrong, and what to do."""
+    fields = topic_fields(**partition)
+    with pytest.raises(keys.MetadataInvalid, match=problem) as caught:
+        keys.decode_topic("/penstock/topics/t", json.dumps(fields).encode())
+    assert caught.value.key == "/penstock/topics/t"
+    assert "restore" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (b"", "not JSON"),
+        (b"\xff\xfe\x00", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b"{}", "version"),
+        (b'{"v":2,"id":"","configs":{},"partitions":[]}', "version 2"),
+        (b'{"v":1,"id":"x","configs":{}}', "fields"),
+        (b'{"v":1,"id":"x","configs":{},"partitions":[],"more":1}', "fields"),
+        (b'{"v":1,"id":"x","configs":{},"partitions":[]}', "not an id"),
+        (b'{"v":1,"id":7,"configs":{},"partitions":[]}', "not an id"),
+        (b'{"v":1,"id":"AAAAAAAAAAAAAAAAAAAAAA","configs":{},"partitions":[]}', "reserved"),
+        (b'{"v":1,"id":"AQEBAQEBAQEBAQEBAQEBAQ","configs":{},"partitions":[]}', "at least one"),
+        (b'{"v":1,"id":"AQEBAQEBAQEBAQEBAQEBAQ","configs":{},"partitions":[1]}', "fields"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_refused(value: bytes, problem: str) -> None:
+    """Whatever lies there, the only error is `MetadataInvalid`."""
+    with pytest.raises(keys.MetadataInvalid, match=problem):
+        keys.decode_topic("/penstock/topics/t", value)
+
+
+def test_configs_that_are_not_texts_are_refused() -> None:
+    """A number among them was written by somebody else."""
+    with pytest.raises(keys.MetadataInvalid, match="texts"):
+        keys.decode_configs("/penstock/configs/brokers/1", b'{"v":1,"configs":{"a":1}}')
+
+
+@pytest.mark.parametrize("value", ['"host":"","port":1', '"host":"h","port":0', '"host":"h"'])
+def test_a_broker_that_cannot_be_reached_is_refused(value: str) -> None:
+    """An address of nothing helps no client."""
+    text = f'{{"v":1,{value},"rack":null,"incarnation_id":"AQEBAQEBAQEBAQEBAQEBAQ"}}'
+    with pytest.raises(keys.MetadataInvalid):
+        keys.decode_broker("/penstock/brokers/1", text.encode(), 1)
+
+
+@pytest.mark.parametrize("text", ["07", "-1", "x", "", "2147483648", "٣"])
+def test_a_broker_key_has_one_form(text: str) -> None:
+    """Or two keys could stand for one broker."""
+    with pytest.raises(keys.MetadataInvalid):
+        keys.broker_id_of(keys.BROKERS_PREFIX + text, keys.BROKERS_PREFIX)
+
+
+def test_keys_lie_under_one_prefix() -> None:
+    """One watch sees them all."""
+    for key in (
+        keys.topic_key("t"),
+        keys.broker_key(1),
+        keys.broker_config_key(1),
+        keys.broker_config_key(None),
+        keys.CLUSTER_KEY,
+        keys.CONTROLLER_KEY,
+        keys.CONTROLLER_EPOCH_KEY,
+        keys.PRODUCER_IDS_KEY,
+    ):
+        assert key.startswith(keys.PREFIX)

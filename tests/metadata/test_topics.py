@@ -1,0 +1,274 @@
+"""Creating, growing and deleting topics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.metadata.decisions import guarded
+from penstock.metadata.keys import CONTROLLER_KEY, topic_key
+from penstock.metadata.membership import claim_controller
+from penstock.metadata.model import Controller, Partition, Topic
+from penstock.metadata.topic_ids import ZERO_ID
+from penstock.metadata.topics import (
+    TopicDefaults,
+    TopicSpec,
+    create_partitions,
+    create_topic,
+    delete_topic,
+    validate_topic_name,
+)
+from penstock.wire.errors import ErrorCode, KafkaError
+
+from .cluster import Cluster, Conflict
+
+DEFAULTS = TopicDefaults(num_partitions=4, replication_factor=2)
+
+
+def create(cluster: Cluster, spec: TopicSpec, start_index: int = 0) -> Topic:
+    return cluster.commit(
+        create_topic(
+            cluster.image,
+            spec,
+            topic_id=cluster.new_id(),
+            defaults=DEFAULTS,
+            start_index=start_index,
+        )
+    )
+
+
+def refused(cluster: Cluster, spec: TopicSpec) -> KafkaError:
+    before = dict(cluster.entries)
+    with pytest.raises(KafkaError) as caught:
+        create(cluster, spec)
+    assert cluster.entries == before
+    return caught.value
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "...", "x" * 249, "__consumer_offsets"])
+def test_good_names(name: str) -> None:
+    """Letters, digits, dots, underscores and dashes, up to 249."""
+    validate_topic_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a b", "a/b", "ä", "a\n", "a:b", "٣"])
+def test_bad_names(name: str) -> None:
+    """Refused with Kafka's code, and never created."""
+    error = refused(Cluster(brokers=1), TopicSpec(name, 1, 1))
+    assert error.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_a_topic_is_created_as_asked_for() -> None:
+    """All replicas in sync, the first leads under the broker epoch it has, all epochs at 0."""
+    cluster = Cluster(brokers=3)
+    topic = create(cluster, TopicSpec("t", 3, 2, configs=[("retention.ms", " 5 ")]), 1)
+    assert cluster.image.topics["t"] == topic
+    assert [partition.leader for partition in topic.partitions] == [1, 2, 0]
+    for partition in topic.partitions:
+        epoch = cluster.image.brokers[partition.leader].broker_epoch
+        replicas = partition.replicas
+        assert partition == Partition(replicas, replicas, (), replicas[0], 0, 0, epoch)
+    assert topic.configs == {"retention.ms": "5"}
+    assert not topic.is_internal
+
+
+def test_defaults_fill_in_what_is_not_said() -> None:
+    """-1 stands for them, as in CreateTopics from version 4 on."""
+    topic = create(Cluster(brokers=3), TopicSpec("t"))
+    assert len(topic.partitions) == 4
+    assert {len(partition.replicas) for partition in topic.partitions} == {2}
+
+
+@pytest.mark.parametrize(
+    ("spec", "code"),
+    [
+        (TopicSpec("t", 0, 1), ErrorCode.INVALID_PARTITIONS),
+        (TopicSpec("t", -2, 1), ErrorCode.INVALID_PARTITIONS),
+        (TopicSpec("t", 10_001, 1), ErrorCode.INVALID_PARTITIONS),
+        (TopicSpec("t", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (TopicSpec("t", 1, -2), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (TopicSpec("t", 1, 4), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (TopicSpec("t", 1, 1, configs=[("a", "b")]), ErrorCode.INVALID_CONFIG),
+        (TopicSpec("t", 1, 1, configs=[("retention.ms", None)]), ErrorCode.INVALID_CONFIG),
+        (TopicSpec("t", 1, 1, configs=[("retention.ms", "x")]), ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_what_cannot_be_is_refused(spec: TopicSpec, code: ErrorCode) -> None:
+    """With the code Kafka's clients know, and a message that says what to do."""
+    error = refused(Cluster(brokers=3), spec)
+    assert error.code is code
+    assert error.message.endswith(".")
+
+
+def test_a_name_is_taken_once() -> None:
+    """By the topic itself, or by one that shares its metrics."""
+    cluster = Cluster(brokers=1)
+    cluster.create("a.b")
+    assert refused(cluster, TopicSpec("a.b", 1, 1)).code is ErrorCode.TOPIC_ALREADY_EXISTS
+    error = refused(cluster, TopicSpec("a_b", 1, 1))
+    assert error.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert "'a.b'" in error.message
+
+
+def test_two_creations_on_one_image_cannot_both_succeed() -> None:
+    """The second finds the key there and is decided again."""
+    cluster = Cluster(brokers=1)
+    decisions = [
+        create_topic(
+            cluster.image, TopicSpec("t", 1, 1), topic_id=cluster.new_id(), defaults=DEFAULTS
+        )
+        for _ in range(2)
+    ]
+    cluster.commit(decisions[0])
+    with pytest.raises(Conflict):
+        cluster.commit(decisions[1])
+
+
+def test_an_assignment_by_hand_is_kept() -> None:
+    """In the order given: the first replica is the preferred leader."""
+    spec = TopicSpec("t", assignments=[(1, [0, 2]), (0, [2, 1])])
+    topic = create(Cluster(brokers=3), spec)
+    assert [partition.replicas for partition in topic.partitions] == [(2, 1), (0, 2)]
+    assert [partition.leader for partition in topic.partitions] == [2, 0]
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        [(0, [])],
+        [(0, [0, 0])],
+        [(0, [0, 7])],
+        [(0, [0]), (1, [0, 1])],
+        [(1, [0])],
+        [(0, [0]), (0, [1])],
+        [(0, [0]), (2, [1])],
+    ],
+)
+def test_an_assignment_that_cannot_be_is_refused(assignments: Any) -> None:
+    """No replicas, twice the same, unknown brokers, uneven, gaps, doubles."""
+    error = refused(Cluster(brokers=3), TopicSpec("t", assignments=assignments))
+    assert error.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+@pytest.mark.parametrize(("partitions", "replicas"), [(1, -1), (-1, 1)])
+def test_an_assignment_leaves_no_room_for_numbers(partitions: int, replicas: int) -> None:
+    """They could only contradict it."""
+    spec = TopicSpec("t", partitions, replicas, assignments=[(0, [0])])
+    assert refused(Cluster(brokers=1), spec).code is ErrorCode.INVALID_REQUEST
+
+
+def test_a_topic_id_that_is_taken_is_a_mistake_of_the_caller() -> None:
+    """It drew badly: reserved ids and those of other topics are not used."""
+    cluster = Cluster(brokers=1)
+    for topic_id in (ZERO_ID, cluster.create("t").topic_id):
+        with pytest.raises(ValueError, match="draw another"):
+            create_topic(cluster.image, TopicSpec("u", 1, 1), topic_id=topic_id, defaults=DEFAULTS)
+
+
+def test_deleting_by_name_and_by_id() -> None:
+    """The key goes, the name is free again, the next topic has another id."""
+    cluster = Cluster(brokers=1)
+    first = cluster.create("t")
+    assert cluster.commit(delete_topic(cluster.image, name="t")) == first
+    second = cluster.create("t")
+    assert second.topic_id != first.topic_id
+    assert cluster.commit(delete_topic(cluster.image, topic_id=second.topic_id)) == second
+    assert topic_key("t") not in cluster.entries
+
+
+def test_deleting_what_is_not_there() -> None:
+    """The codes differ for names and ids; naming both, or neither, is no request."""
+    cluster = Cluster(brokers=1)
+    topic = cluster.create("t")
+    requests: list[tuple[dict[str, Any], ErrorCode]] = [
+        ({"name": "u"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"topic_id": b"\x09" * 16}, ErrorCode.UNKNOWN_TOPIC_ID),
+        ({}, ErrorCode.INVALID_REQUEST),
+        ({"topic_id": ZERO_ID}, ErrorCode.INVALID_REQUEST),
+        ({"name": "t", "topic_id": topic.topic_id}, ErrorCode.INVALID_REQUEST),
+    ]
+    for arguments, code in requests:
+        with pytest.raises(KafkaError) as caught:
+            delete_topic(cluster.image, **arguments)
+        assert caught.value.code is code
+
+
+def test_partitions_are_added_behind_the_others() -> None:
+    """The old ones stay untouched; leaders go on round the ring."""
+    cluster = Cluster(brokers=3)
+    before = cluster.create("t", 2, 2, start_index=1)
+    after = cluster.commit(create_partitions(cluster.image, "t", 6))
+    assert after.partitions[:2] == before.partitions
+    assert [partition.leader for partition in after.partitions] == [1, 2, 0, 1, 2, 0]
+    assert {len(partition.replicas) for partition in after.partitions} == {2}
+    assert (after.topic_id, after.configs) == (before.topic_id, before.configs)
+    assert cluster.image.topics["t"] == after
+
+
+def test_partitions_are_added_as_assigned() -> None:
+    """The assignments are for the new partitions only."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 2)
+    after = cluster.commit(create_partitions(cluster.image, "t", 3, [[2, 1], [0, 2]]))
+    assert [partition.replicas for partition in after.partitions[1:]] == [(2, 1), (0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("count", "assignments", "code"),
+    [
+        (2, None, ErrorCode.INVALID_PARTITIONS),
+        (1, None, ErrorCode.INVALID_PARTITIONS),
+        (-1, None, ErrorCode.INVALID_PARTITIONS),
+        (10_001, None, ErrorCode.INVALID_PARTITIONS),
+        (3, [], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (3, [[0, 1], [1, 2]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (3, [[0]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (3, [[0, 9]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+    ],
+)
+def test_topics_do_not_shrink_or_grow_crooked(
+    count: int, assignments: Any, code: ErrorCode
+) -> None:
+    """Fewer, as many, too many, or not as many assignments as new partitions."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 2, 2)
+    with pytest.raises(KafkaError) as caught:
+        create_partitions(cluster.image, "t", count, assignments)
+    assert caught.value.code is code
+
+
+def test_partitions_need_a_topic_and_brokers_enough() -> None:
+    """New replicas go to live brokers only."""
+    cluster = Cluster(brokers=2)
+    cluster.create("t", 1, 2)
+    cluster.kill(1)
+    for name, code in (
+        ("u", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("t", ErrorCode.INVALID_REPLICATION_FACTOR),
+    ):
+        with pytest.raises(KafkaError) as caught:
+            create_partitions(cluster.image, name, 5)
+        assert caught.value.code is code
+
+
+def test_a_controller_whose_term_is_over_changes_nothing() -> None:
+    """Its decision rests on its claim, and that is gone."""
+    cluster = Cluster(brokers=2)
+    claim = claim_controller(cluster.image, 0)
+    assert claim is not None
+    cluster.commit(claim)
+    term = cluster.image.controller
+    assert isinstance(term, Controller)
+    decision = create_topic(
+        cluster.image, TopicSpec("t", 1, 1), topic_id=cluster.new_id(), defaults=DEFAULTS
+    )
+    del cluster.entries[CONTROLLER_KEY]
+    with pytest.raises(Conflict):
+        cluster.commit(guarded(decision, term))
+    assert topic_key("t") not in cluster.entries
+
+
+def test_internal_topics_are_known_by_name() -> None:
+    """Tools and Spark leave them out of listings."""
+    assert Cluster(brokers=1).create("__consumer_offsets", 50).is_internal

@@ -1,0 +1,492 @@
+"""What every metadata store must do, whatever it is made of.
+
+A store's tests derive from `StoreContract` and supply a `bench`: one shared store, as many handles
+on it as asked for, and control of the time that leases go by. Two handles stand for two processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.ports import Compare, Delete, KeyValue, MetadataStore, Put, WatchEvent
+from penstock.stores.errors import LeaseNotFound, RevisionNotKept, StoreClosed
+
+from .handles import StoreBench, keys_of, put, take
+
+
+class Entries:
+    """Keys, values and revisions."""
+
+    def test_a_key_that_was_never_put_is_absent(self, bench: StoreBench) -> None:
+        """Reading it gives None and an empty range, not an error."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            assert await one.get("/a") is None
+            assert await two.range("/") == ([], 0)
+
+        bench.run(scenario)
+
+    def test_a_value_is_seen_by_every_handle_once_committed(self, bench: StoreBench) -> None:
+        """A read that begins after the commit returned sees it, wherever it is made."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            for number in range(20):
+                revision = await put(one, "/a", b"%d" % number)
+                entry = await two.get("/a")
+                assert entry == KeyValue("/a", b"%d" % number, 1, revision)
+
+        bench.run(scenario)
+
+    def test_creation_and_change_have_their_own_revisions(self, bench: StoreBench) -> None:
+        """A later put keeps the create revision; after a delete the key is created anew."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            await put(one, "/a", b"1")
+            await put(one, "/a", b"2")
+            assert await one.get("/a") == KeyValue("/a", b"2", 1, 2)
+            await one.commit((), [Delete("/a")])
+            assert await two.get("/a") is None
+            await put(two, "/a", b"")
+            assert await one.get("/a") == KeyValue("/a", b"", 4, 4)
+
+        bench.run(scenario)
+
+    def test_a_range_has_the_keys_under_its_prefix_in_order(self, bench: StoreBench) -> None:
+        """Neighbours of the prefix stay out; texts beyond ASCII sort by code point."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            keys = ["/a", "/a/", "/a/b", "/a/ü", "/a/\ud7ff", "/a/\U0001f600", "/a0", "/b", "/"]
+            for key in reversed(keys):
+                await put(one, key, key.encode())
+            entries, revision = await two.range("/a/")
+            assert [entry.key for entry in entries] == [
+                "/a/",
+                "/a/b",
+                "/a/ü",
+                "/a/\ud7ff",
+                "/a/\U0001f600",
+            ]
+            assert [entry.value for entry in entries] == [e.key.encode() for e in entries]
+            assert revision == len(keys)
+            assert await keys_of(two, "/a/\ud7ff") == ["/a/\ud7ff"]
+            assert await keys_of(two) == sorted(keys)
+
+        bench.run(scenario)
+
+    def test_a_prefix_of_the_last_characters_still_ends(self, bench: StoreBench) -> None:
+        """The highest code point has no successor, and needs none."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            for key in ("a", "a\U0010ffff", "a\U0010ffffz", "b", "\U0010ffff"):
+                await put(one, key, b"")
+            assert await keys_of(two, "a\U0010ffff") == ["a\U0010ffff", "a\U0010ffffz"]
+            assert await keys_of(two, "\U0010ffff") == ["\U0010ffff"]
+
+        bench.run(scenario)
+
+
+class Commits:
+    """All or nothing, on conditions."""
+
+    def test_all_changes_of_a_commit_share_one_revision(self, bench: StoreBench) -> None:
+        """However many keys it changes, it is one step of the store."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            committed = await one.commit((), [Put("/a", b"1"), Put("/b", b"2")])
+            assert (committed.succeeded, committed.revision) == (True, 1)
+            entries, revision = await two.range("/")
+            assert [entry.modify_revision for entry in entries] == [1, 1]
+            assert revision == 1
+
+        bench.run(scenario)
+
+    def test_a_failed_compare_changes_nothing(self, bench: StoreBench) -> None:
+        """One wrong revision among right ones voids the whole commit."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            revision = await put(one, "/a", b"1")
+            wrong = [Compare("/a", revision), Compare("/b", revision)]
+            committed = await two.commit(wrong, [Put("/a", b"2"), Put("/b", b"")])
+            assert (committed.succeeded, committed.revision) == (False, revision)
+            assert await one.get("/a") == KeyValue("/a", b"1", 1, 1)
+            assert await one.get("/b") is None
+
+        bench.run(scenario)
+
+    def test_revision_zero_means_the_key_must_not_exist(self, bench: StoreBench) -> None:
+        """Of two that create the same key so, one succeeds."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            absent = [Compare("/a", 0)]
+            outcomes = await asyncio.gather(
+                one.commit(absent, [Put("/a", b"1")]), two.commit(absent, [Put("/a", b"2")])
+            )
+            assert sorted(outcome.succeeded for outcome in outcomes) == [False, True]
+            winner = b"1" if outcomes[0].succeeded else b"2"
+            entry = await two.get("/a")
+            assert entry is not None
+            assert entry.value == winner
+
+        bench.run(scenario)
+
+    def test_compares_may_concern_keys_that_do_not_change(self, bench: StoreBench) -> None:
+        """This is how a write rests on the controller's claim."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            claim = await put(one, "/controller", b"1")
+            guard = [Compare("/controller", claim)]
+            assert (await one.commit(guard, [Put("/topic", b"")])).succeeded
+            await put(two, "/controller", b"2")
+            assert not (await one.commit(guard, [Delete("/topic")])).succeeded
+            assert await one.get("/topic") is not None
+
+        bench.run(scenario)
+
+    def test_a_commit_that_changes_nothing_takes_no_revision(self, bench: StoreBench) -> None:
+        """Deleting what is not there, or only comparing, leaves the revision alone."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            await put(one, "/a", b"")
+            for changes in ([], [Delete("/b")]):
+                committed = await one.commit([Compare("/a", 1)], changes)
+                assert (committed.succeeded, committed.revision) == (True, 1)
+            assert (await two.range("/"))[1] == 1
+
+        bench.run(scenario)
+
+    def test_a_commit_names_each_key_once(self, bench: StoreBench) -> None:
+        """Two changes of one key in one step would have no order; it is refused unread."""
+
+        async def scenario(one: MetadataStore, _two: MetadataStore) -> None:
+            with pytest.raises(ValueError, match="/a"):
+                await one.commit((), [Put("/a", b""), Delete("/a")])
+            assert (await one.range(""))[1] == 0
+
+        bench.run(scenario)
+
+    def test_increments_from_two_handles_are_all_counted(self, bench: StoreBench) -> None:
+        """Read, add one, compare and set: no addition is lost, however they interleave."""
+
+        async def increment(store: MetadataStore, times: int) -> None:
+            while times:
+                entry = await store.get("/n")
+                count, seen = (int(entry.value), entry.modify_revision) if entry else (0, 0)
+                change = Put("/n", b"%d" % (count + 1))
+                if (await store.commit([Compare("/n", seen)], [change])).succeeded:
+                    times -= 1
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            await asyncio.gather(*(increment(store, 10) for store in (one, two, one, two)))
+            entry = await one.get("/n")
+            assert entry is not None
+            assert (entry.value, entry.modify_revision) == (b"40", 40)
+
+        bench.run(scenario)
+
+
+class Leases:
+    """Keys that go when their owner does."""
+
+    def test_keys_go_when_their_lease_expires(self, bench: StoreBench) -> None:
+        """Another handle's watch is told, all keys in one step; other keys stay."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            lease = await one.grant_lease(2.0)
+            await put(one, "/b", b"", lease)
+            await put(one, "/a", b"", lease)
+            revision = await put(one, "/c", b"")
+            watching = asyncio.create_task(take(two, "/", revision + 1, 2))
+            await bench.advance(2.5)
+            assert await watching == [
+                WatchEvent("/a", None, revision + 1),
+                WatchEvent("/b", None, revision + 1),
+            ]
+            assert await keys_of(two) == ["/c"]
+            assert not await one.keep_alive(lease)
+
+        bench.run(scenario)
+
+    def test_keep_alive_prolongs_a_lease(self, bench: StoreBench) -> None:
+        """Renewed in time, it outlives its time to live many times over."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            lease = await one.grant_lease(2.0)
+            await put(one, "/a", b"", lease)
+            for _ in range(5):
+                await bench.advance(1.2)
+                assert await one.keep_alive(lease)
+            entry = await two.get("/a")
+            assert entry is not None
+            assert entry.lease == lease
+
+        bench.run(scenario)
+
+    def test_any_handle_may_renew_a_lease(self, bench: StoreBench) -> None:
+        """A lease belongs to the store, not to the handle that granted it."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            lease = await one.grant_lease(2.0)
+            await bench.advance(1.2)
+            assert await two.keep_alive(lease)
+            await bench.advance(1.2)
+            assert await one.keep_alive(lease)
+
+        bench.run(scenario)
+
+    def test_a_write_does_not_see_keys_of_an_expired_lease(self, bench: StoreBench) -> None:
+        """What rests on a lapsed claim fails, and the claim is free, though nobody watched."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            claim = await put(one, "/controller", b"1", await one.grant_lease(1.0))
+            await bench.advance(1.5)
+            late = await one.commit([Compare("/controller", claim)], [Put("/topic", b"")])
+            assert not late.succeeded
+            assert await two.commit([Compare("/controller", 0)], [Put("/controller", b"2")])
+            assert await keys_of(one) == ["/controller"]
+
+        bench.run(scenario)
+
+    def test_revoking_a_lease_deletes_its_keys_at_once(self, bench: StoreBench) -> None:
+        """As a clean shutdown does; doing it twice is no error."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            lease = await one.grant_lease(60.0)
+            await put(one, "/a", b"", lease)
+            await put(one, "/b", b"")
+            await one.revoke_lease(lease)
+            await two.revoke_lease(lease)
+            assert await keys_of(two) == ["/b"]
+            assert not await one.keep_alive(lease)
+
+        bench.run(scenario)
+
+    def test_a_key_goes_with_its_present_lease_only(self, bench: StoreBench) -> None:
+        """Put again under another lease, or under none, it outlives the first."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            first, second = await one.grant_lease(60.0), await two.grant_lease(60.0)
+            for key in ("/a", "/b"):
+                await put(one, key, b"", first)
+            await put(two, "/a", b"", second)
+            await put(two, "/b", b"")
+            await one.revoke_lease(first)
+            assert await keys_of(one) == ["/a", "/b"]
+            await two.revoke_lease(second)
+            assert await keys_of(one) == ["/b"]
+
+        bench.run(scenario)
+
+    def test_nothing_can_be_put_under_a_lease_that_is_gone(self, bench: StoreBench) -> None:
+        """The commit is refused as a whole."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            lease = await one.grant_lease(1.0)
+            await bench.advance(1.5)
+            with pytest.raises(LeaseNotFound):
+                await two.commit((), [Put("/a", b""), Put("/b", b"", lease)])
+            assert await keys_of(one) == []
+
+        bench.run(scenario)
+
+    def test_leases_have_different_ids(self, bench: StoreBench) -> None:
+        """Also from the ids of leases that are long gone."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            leases = []
+            for store in (one, two, one):
+                leases.append(await store.grant_lease(60.0))
+                await store.revoke_lease(leases[-1])
+            assert len(set(leases)) == 3
+            assert 0 not in leases
+
+        bench.run(scenario)
+
+
+class Watches:
+    """Every change, in order, without gaps."""
+
+    def test_a_watch_begins_with_what_has_happened(self, bench: StoreBench) -> None:
+        """From the revision after a range on, nothing between the two is lost."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            await put(one, "/a", b"1")
+            _, revision = await two.range("/")
+            await put(one, "/b", b"2")
+            await one.commit((), [Delete("/a")])
+            assert await take(two, "/", revision + 1, 2) == [
+                WatchEvent("/b", b"2", 2),
+                WatchEvent("/a", None, 3),
+            ]
+
+        bench.run(scenario)
+
+    def test_a_watch_is_told_of_later_changes(self, bench: StoreBench) -> None:
+        """Of those of its own handle and of those of another."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            watches = [asyncio.create_task(take(store, "/", 1, 2)) for store in (one, two)]
+            await asyncio.sleep(0)
+            await put(one, "/a", b"1")
+            await put(two, "/b", b"2")
+            expected = [WatchEvent("/a", b"1", 1), WatchEvent("/b", b"2", 2)]
+            assert await asyncio.gather(*watches) == [expected, expected]
+
+        bench.run(scenario)
+
+    def test_a_watch_sees_its_prefix_only(self, bench: StoreBench) -> None:
+        """And goes on past revisions that are none of its business."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            await one.commit((), [Put("/b/1", b""), Put("/a/1", b""), Put("/a", b"")])
+            await put(one, "/b/2", b"")
+            await put(one, "/a/2", b"")
+            events = await take(two, "/a/", 1, 2)
+            assert [(event.key, event.revision) for event in events] == [("/a/1", 1), ("/a/2", 3)]
+
+        bench.run(scenario)
+
+    def test_a_commit_arrives_in_one_piece(self, bench: StoreBench) -> None:
+        """No batch ends in the middle of a revision."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            for number in range(30):
+                await one.commit((), [Put(f"/{key}", b"%d" % number) for key in "abc"])
+            seen = 0
+            async for batch in two.watch("/", 1):
+                revisions = [event.revision for event in batch]
+                assert revisions == sorted(revisions)
+                assert all(revisions.count(revision) == 3 for revision in revisions)
+                seen += len(batch)
+                if seen == 90:
+                    break
+
+        bench.run(scenario)
+
+    def test_a_watch_may_begin_in_the_future(self, bench: StoreBench) -> None:
+        """It stays silent until that revision comes."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            watching = asyncio.create_task(take(two, "/", 3, 1))
+            for number in range(3):
+                await put(one, "/a", b"%d" % number)
+            assert await watching == [WatchEvent("/a", b"2", 3)]
+
+        bench.run(scenario)
+
+    def test_a_watch_of_forgotten_changes_is_refused(self, bench: StoreBench) -> None:
+        """It must not begin with a gap. The present revision can always be watched on from."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            await put(one, "/a", b"")
+            await bench.forget_history(one)
+            with pytest.raises(RevisionNotKept):
+                await take(two, "/", 1, 1)
+            _, revision = await two.range("/")
+            later = await put(one, "/b", b"")
+            assert await take(two, "/b", revision + 1, 1) == [WatchEvent("/b", b"", later)]
+
+        bench.run(scenario)
+
+
+class Closing:
+    def test_a_closed_handle_says_so(self, bench: StoreBench) -> None:
+        """Calls and watches raise, closing again does not, other handles go on."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            watching = asyncio.create_task(take(one, "/", 1, 1))
+            await one.range("/")
+            await one.close()
+            await one.close()
+            with pytest.raises(StoreClosed):
+                await watching
+            with pytest.raises(StoreClosed):
+                await one.get("/a")
+            with pytest.raises(StoreClosed):
+                await put(one, "/a", b"")
+            assert await put(two, "/a", b"") == 1
+
+        bench.run(scenario)
+
+
+_KEYS = st.sampled_from(["/a", "/a/1", "/a/2", "/b"])
+_CHANGES = st.one_of(st.builds(Put, _KEYS, st.binary(max_size=3)), st.builds(Delete, _KEYS))
+_STEPS = st.lists(
+    st.tuples(
+        st.booleans(),
+        st.lists(st.tuples(_KEYS, st.sampled_from(["right", "zero", "old"])), max_size=2),
+        st.lists(_CHANGES, max_size=3, unique_by=lambda change: change.key),
+    ),
+    max_size=12,
+)
+
+
+class Model:
+    @settings(
+        max_examples=25,
+        deadline=None,
+        suppress_health_check=[
+            HealthCheck.function_scoped_fixture,
+            HealthCheck.differing_executors,
+        ],
+    )
+    @given(steps=_STEPS)
+    def test_the_store_behaves_as_a_dictionary_with_revisions(
+        self, bench: StoreBench, steps: list[Any]
+    ) -> None:
+        """Any commits through two handles have the model's outcomes, and a watch from the start
+        replays into the same state."""
+        model: dict[str, KeyValue] = {}
+
+        def apply(compares: list[Compare], changes: list[Put | Delete], revision: int) -> bool:
+            for compare in compares:
+                entry = model.get(compare.key)
+                if (entry.modify_revision if entry else 0) != compare.modify_revision:
+                    return False
+            for change in changes:
+                before = model.pop(change.key, None)
+                if isinstance(change, Put):
+                    created = before.create_revision if before else revision + 1
+                    entry = KeyValue(change.key, change.value, created, revision + 1)
+                    model[change.key] = entry
+            return True
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            revision = changed = 0
+            for use_first, conditions, changes in steps:
+                compares = []
+                for key, kind in conditions:
+                    entry = model.get(key)
+                    right = entry.modify_revision if entry else 0
+                    compares.append(Compare(key, {"right": right, "zero": 0, "old": 1}[kind]))
+                touched = sum(isinstance(c, Put) or c.key in model for c in changes)
+                succeeded = apply(compares, changes, revision)
+                if succeeded and touched:
+                    revision += 1
+                    changed += touched
+                committed = await (one if use_first else two).commit(compares, changes)
+                assert (committed.succeeded, committed.revision) == (succeeded, revision)
+            for store in (one, two):
+                entries, at = await store.range("/a/")
+                assert at == revision
+                assert entries == [model[key] for key in sorted(model) if key.startswith("/a/")]
+            replayed: dict[str, bytes] = {}
+            for event in await take(two, "/", 1, changed) if changed else []:
+                replayed.pop(event.key, None)
+                if event.value is not None:
+                    replayed[event.key] = event.value
+            assert replayed == {key: entry.value for key, entry in model.items()}
+
+        fresh = bench.fresh()
+        try:
+            fresh.run(scenario)
+        finally:
+            fresh.close()
+
+
+class StoreContract(Entries, Commits, Leases, Watches, Closing, Model):
+    """Derive from this, name the class Test..., and supply the fixture `bench`."""

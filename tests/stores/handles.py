@@ -1,0 +1,68 @@
+"""What the store tests stand on: one shared store, several handles, short ways to use them."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+
+from penstock.ports import MetadataStore, Put, WatchEvent
+
+Scenario = Callable[[MetadataStore, MetadataStore], Awaitable[None]]
+TIMEOUT_S = 20.0
+
+
+class StoreBench(ABC):
+    @abstractmethod
+    async def open(self) -> MetadataStore:
+        """Another handle on the same store."""
+
+    @abstractmethod
+    async def advance(self, seconds: float) -> None:
+        """Let this much time pass for leases."""
+
+    @abstractmethod
+    async def forget_history(self, store: MetadataStore) -> None:
+        """Make the store drop the changes before its present revision."""
+
+    @abstractmethod
+    def fresh(self) -> StoreBench:
+        """A bench like this one with an empty store."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what the bench itself holds."""
+
+    def run(self, scenario: Scenario) -> None:
+        async def main() -> None:
+            one, two = await self.open(), await self.open()
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    await scenario(one, two)
+            finally:
+                await one.close()
+                await two.close()
+
+        asyncio.run(main())
+
+
+async def put(store: MetadataStore, key: str, value: bytes, lease: int = 0) -> int:
+    committed = await store.commit((), [Put(key, value, lease)])
+    assert committed.succeeded
+    return committed.revision
+
+
+async def take(
+    store: MetadataStore, prefix: str, from_revision: int, count: int
+) -> list[WatchEvent]:
+    """The first events of a watch, in one row."""
+    events: list[WatchEvent] = []
+    async for batch in store.watch(prefix, from_revision):
+        events.extend(batch)
+        if len(events) >= count:
+            break
+    return events
+
+
+async def keys_of(store: MetadataStore, prefix: str = "") -> list[str]:
+    return [entry.key for entry in (await store.range(prefix))[0]]

@@ -1,0 +1,46 @@
+"""The other process of `test_sqlite_processes`: python -m tests.stores.process PATH ROLE."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from penstock.ports import Compare, Put
+from penstock.runtime import SystemClock, Threads
+from penstock.stores.sqlite import SqliteStore
+
+INCREMENTS = 60
+LEASE_TTL_S = 0.6
+
+
+async def increment(store: SqliteStore) -> None:
+    """Count up a shared number by compare and set."""
+    done = 0
+    while done < INCREMENTS:
+        entry = await store.get("/n")
+        count, seen = (int(entry.value), entry.modify_revision) if entry else (0, 0)
+        change = Put("/n", b"%d" % (count + 1))
+        done += (await store.commit([Compare("/n", seen)], [change])).succeeded
+
+
+async def hold(store: SqliteStore) -> None:
+    """Keep a key alive, with a line for each renewal, until killed."""
+    lease = await store.grant_lease(LEASE_TTL_S)
+    await store.commit((), [Put("/held", b"", lease)])
+    while await store.keep_alive(lease):
+        print("renewed", flush=True)
+        await asyncio.sleep(LEASE_TTL_S / 4)
+
+
+async def main(path: str, role: str) -> None:
+    threads = Threads(2)
+    store = await SqliteStore.open(path, threads, SystemClock())
+    try:
+        await {"increment": increment, "hold": hold}[role](store)
+    finally:
+        await store.close()
+        threads.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2]))

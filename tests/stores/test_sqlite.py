@@ -1,0 +1,385 @@
+"""What is particular to the SQLite store: its file, its threads, its clock, its errors."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from penstock.ports import Compare, MetadataStore, Put
+from penstock.stores import sqlite_file
+from penstock.stores.errors import (
+    StoreBusy,
+    StoreCorrupt,
+    StoreUnavailable,
+)
+from penstock.stores.sqlite import SqliteConfig, SqliteStore
+
+from .bench import SqliteBench
+from .handles import keys_of, put, take
+
+
+@contextmanager
+def write_lock(path: str) -> Iterator[None]:
+    """As a process has it that is in the middle of a long transaction."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
+    finally:
+        connection.close()
+
+
+def raw(store: SqliteStore) -> sqlite3.Connection:
+    connection = store._writer._raw
+    assert connection is not None
+    return connection
+
+
+def test_everything_is_there_after_a_restart(bench: SqliteBench) -> None:
+    """Keys, the revision, leases and the change log outlive all handles."""
+
+    async def main() -> None:
+        store = await bench.open()
+        lease = await store.grant_lease(10.0)
+        await put(store, "/a", b"1", lease)
+        await put(store, "/b", b"2")
+        await store.close()
+        store = await bench.open()
+        assert (await store.range("/"))[1] == 2
+        assert [event.key for event in await take(store, "", 1, 2)] == ["/a", "/b"]
+        assert await store.keep_alive(lease)
+        await bench.advance(11.0)
+        assert await store.grant_lease(10.0) > lease
+        assert await keys_of(store) == ["/b"]
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_the_event_loop_goes_on_while_another_process_holds_the_lock(bench: SqliteBench) -> None:
+    """A write waits on its thread; reads and everything else do not wait with it."""
+
+    async def scenario(one: MetadataStore, _two: MetadataStore) -> None:
+        await put(one, "/a", b"1")
+        with write_lock(bench.path):
+            writing = asyncio.create_task(put(one, "/a", b"2"))
+            for _ in range(3):
+                entry = await one.get("/a")
+                assert entry is not None
+                assert entry.value == b"1"
+            assert not writing.done()
+        assert await writing == 2
+
+    bench.run(scenario)
+
+
+def test_a_lock_that_stays_ends_in_an_error_and_no_change(bench: SqliteBench) -> None:
+    """The error is retriable and says where to look; a retry after the lock is gone works."""
+    bench.config = SqliteConfig(busy_timeout_ms=20)
+
+    async def scenario(one: MetadataStore, _two: MetadataStore) -> None:
+        with write_lock(bench.path), pytest.raises(StoreBusy, match="locked by another") as caught:
+            await put(one, "/a", b"")
+        assert caught.value.retriable
+        assert await one.get("/a") is None
+        assert await put(one, "/a", b"") == 1
+
+    bench.run(scenario)
+
+
+def test_a_lock_that_stays_does_not_end_a_watch(bench: SqliteBench) -> None:
+    """Sweeping a lease has to wait; the watch goes on and tells of it later."""
+    bench.config = SqliteConfig(poll_ms=5, busy_timeout_ms=20)
+
+    async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+        revision = await put(one, "/a", b"", await one.grant_lease(1.0))
+        with write_lock(bench.path):
+            await bench.advance(1.5)
+            watching = asyncio.create_task(take(two, "/", revision + 1, 1))
+            with pytest.raises(StoreBusy):
+                await two.grant_lease(1.0)
+            assert not watching.done()
+        assert [event.value for event in await watching] == [None]
+
+    bench.run(scenario)
+
+
+def test_writes_that_wait_are_committed_together(bench: SqliteBench) -> None:
+    """A burst costs few syncs, and yet each commit has its own revision and its own outcome."""
+
+    async def main() -> None:
+        store = await bench.open()
+        commits: list[str] = []
+        raw(store).set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
+        absent = [Compare("/0", 0)]
+        outcomes = await asyncio.gather(
+            *(store.commit(absent if n in (0, 7) else (), [Put(f"/{n}", b"")]) for n in range(50))
+        )
+        assert sorted(each.revision for each in outcomes if each.succeeded) == list(range(1, 50))
+        assert [n for n, each in enumerate(outcomes) if not each.succeeded] == [7]
+        assert len(commits) < 10
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_write_that_is_cancelled_before_its_turn_is_not_made(bench: SqliteBench) -> None:
+    """It must not surface later, when nobody expects it any more."""
+
+    async def scenario(one: MetadataStore, _two: MetadataStore) -> None:
+        with write_lock(bench.path):
+            first = asyncio.create_task(put(one, "/first", b""))
+            # Its thread is in the transaction by the time the reader has answered.
+            await one.get("/first")
+            second = asyncio.create_task(put(one, "/second", b""))
+            await asyncio.sleep(0)
+            second.cancel()
+            with suppress(asyncio.CancelledError):
+                await second
+        await first
+        await put(one, "/third", b"")
+        assert await keys_of(one) == ["/first", "/third"]
+
+    bench.run(scenario)
+
+
+def test_a_clock_set_forward_ends_no_lease_of_the_living(bench: SqliteBench) -> None:
+    """Nor does a machine that slept; a dead holder goes one time to live later."""
+
+    async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+        alive, dead = await one.grant_lease(2.0), await one.grant_lease(2.0)
+        await put(one, "/alive", b"", alive)
+        await put(one, "/dead", b"", dead)
+        bench.clock.wall_offset_ms += 3_600_000
+        await put(two, "/x", b"")
+        assert await one.keep_alive(alive)
+        assert await keys_of(two) == ["/alive", "/dead", "/x"]
+        await bench.advance(1.5)
+        assert await one.keep_alive(alive)
+        await bench.advance(1.5)
+        assert await one.keep_alive(alive)
+        await put(two, "/x", b"")
+        assert await keys_of(two) == ["/alive", "/x"]
+
+    bench.run(scenario)
+
+
+def test_a_clock_set_back_prolongs_no_lease_for_long(bench: SqliteBench) -> None:
+    """A deadline that now lies far ahead is pulled in to one time to live."""
+
+    async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+        await put(one, "/dead", b"", await one.grant_lease(2.0))
+        bench.clock.wall_offset_ms -= 3_600_000
+        await put(two, "/x", b"")
+        await bench.advance(1.5)
+        await put(two, "/x", b"")
+        assert await keys_of(two) == ["/dead", "/x"]
+        await bench.advance(1.0)
+        await put(two, "/x", b"")
+        assert await keys_of(two) == ["/x"]
+
+    bench.run(scenario)
+
+
+def test_the_change_log_stays_small(bench: SqliteBench) -> None:
+    """Old changes are pruned, so that the file does not grow for ever."""
+    bench.config = SqliteConfig(revisions_kept=100)
+
+    async def main() -> None:
+        store = await bench.open()
+        for _ in range(1000):
+            await put(store, "/a", b"")
+        rows = raw(store).execute("SELECT count(*), max(revision) FROM changes").fetchone()
+        assert 100 <= rows[0] < 100 + 256
+        assert rows[1] == 1000
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_closing_leaves_no_thread_and_no_file_open(bench: SqliteBench) -> None:
+    """And folds the write-ahead log into the one file."""
+
+    async def scenario() -> None:
+        store = await bench.open()
+        await put(store, "/a", b"")
+        await store.close()
+
+    asyncio.run(scenario())
+    descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for _ in range(5):
+        asyncio.run(scenario())
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert threading.active_count() <= max(threads, 5)
+    assert [path.name for path in bench.directory.iterdir()] == ["metadata.db"]
+
+
+@pytest.mark.parametrize("make", ["missing directory", "directory in its place"])
+def test_a_path_that_cannot_be_opened_says_so(bench: SqliteBench, make: str) -> None:
+    """With the path and what to look at."""
+    if make == "missing directory":
+        bench.path = str(bench.directory / "no" / "metadata.db")
+    else:
+        os.mkdir(bench.path)
+    with pytest.raises(StoreUnavailable, match=r"metadata\.db cannot be opened: make sure"):
+        asyncio.run(bench.open())
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_directory_says_so(bench: SqliteBench) -> None:
+    """The broker's user needs to write there, and is told."""
+    bench.directory.chmod(0o500)
+    try:
+        with pytest.raises(StoreUnavailable, match="may write"):
+            asyncio.run(bench.open())
+    finally:
+        bench.directory.chmod(0o700)
+
+
+def test_a_file_that_is_no_database_says_so(bench: SqliteBench) -> None:
+    """It is left as it was found."""
+    Path(bench.path).write_bytes(b"not a database, " * 100)
+    with pytest.raises(StoreCorrupt, match="restore it from a backup"):
+        asyncio.run(bench.open())
+    assert Path(bench.path).read_bytes() == b"not a database, " * 100
+
+
+def test_damage_found_later_says_so(bench: SqliteBench) -> None:
+    """Pages overwritten under a closed store are noticed when they are read."""
+
+    async def fill() -> None:
+        store = await bench.open()
+        await store.commit((), [Put(f"/{number}", bytes(1000)) for number in range(100)])
+        await store.close()
+
+    async def read() -> None:
+        store = await bench.open()
+        try:
+            await store.range("/")
+        finally:
+            await store.close()
+
+    asyncio.run(fill())
+    with Path(bench.path).open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * 4096 * 20)
+    with pytest.raises(StoreCorrupt, match="damaged"):
+        asyncio.run(read())
+
+
+def test_another_programs_database_is_left_alone(bench: SqliteBench) -> None:
+    """A wrong path in a config must not add tables to somebody's data."""
+    connection = sqlite3.connect(bench.path)
+    connection.execute("CREATE TABLE mine (x)")
+    connection.commit()
+    connection.close()
+    with pytest.raises(StoreCorrupt, match="another program"):
+        asyncio.run(bench.open())
+
+
+def test_a_newer_format_is_refused(bench: SqliteBench) -> None:
+    """An older version cannot know what it would break."""
+
+    async def create() -> None:
+        await (await bench.open()).close()
+
+    asyncio.run(create())
+    connection = sqlite3.connect(bench.path)
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with pytest.raises(StoreUnavailable, match="run the newer version"):
+        asyncio.run(bench.open())
+
+
+def test_a_full_disk_fails_the_commit_whole_and_passes(bench: SqliteBench) -> None:
+    """Nothing of it is kept; once there is space the store goes on."""
+
+    async def main() -> None:
+        store = await bench.open()
+        pages = raw(store).execute("PRAGMA page_count").fetchone()[0]
+        raw(store).execute(f"PRAGMA max_page_count = {pages + 2}")
+        with pytest.raises(StoreUnavailable, match="no space left"):
+            await store.commit((), [Put("/a", b""), Put("/b", bytes(100_000))])
+        assert await keys_of(store) == []
+        raw(store).execute("PRAGMA max_page_count = 100000")
+        assert await put(store, "/b", bytes(100_000)) == 1
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_after_a_failed_sync_nothing_more_is_written(
+    bench: SqliteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What reached the disk is unknown until the file is opened again; the error says so."""
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
+
+    @contextmanager
+    def failing(_connection: sqlite3.Connection, mode: str) -> Iterator[None]:
+        yield
+        if mode == "IMMEDIATE":
+            raise error
+
+    async def main() -> None:
+        store = await bench.open()
+        with monkeypatch.context() as patch:
+            patch.setattr(sqlite_file, "transaction", failing)
+            with pytest.raises(StoreUnavailable, match="unknown"):
+                await store.grant_lease(1.0)
+        with pytest.raises(StoreUnavailable, match="restart the broker"):
+            await put(store, "/a", b"")
+        await store.close()
+        store = await bench.open()
+        assert await put(store, "/a", b"") == 1
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "advice"),
+    [
+        ("SQLITE_BUSY_SNAPSHOT", StoreBusy, "try again"),
+        ("SQLITE_READONLY_DIRECTORY", StoreUnavailable, "write permission"),
+        ("SQLITE_CANTOPEN_ISDIR", StoreUnavailable, "directory exists"),
+        ("SQLITE_CORRUPT_INDEX", StoreCorrupt, "backup"),
+        ("SQLITE_FULL", StoreUnavailable, "free some"),
+        ("SQLITE_IOERR_WRITE", StoreUnavailable, "check the disk"),
+        ("", StoreUnavailable, "check the disk"),
+    ],
+)
+def test_every_error_says_what_to_do(name: str, kind: type[Exception], advice: str) -> None:
+    """And quotes what SQLite said, for those who look it up."""
+    error = sqlite3.OperationalError("the words of SQLite")
+    if name:
+        error.sqlite_errorname = name
+    translation = sqlite_file.translate("/data/metadata.db", error)
+    assert type(translation) is kind
+    for part in (advice, "/data/metadata.db", "the words of SQLite", name):
+        assert part in str(translation)
+
+
+@pytest.mark.parametrize("field", ["poll_ms", "revisions_kept"])
+def test_a_config_that_makes_no_sense_is_refused(field: str) -> None:
+    """When it is made, not when it first matters."""
+    with pytest.raises(ValueError, match=field):
+        SqliteConfig(**{field: 0})
+
+
+def test_a_lease_needs_time_to_live(bench: SqliteBench) -> None:
+    """One of no duration would be gone before its id arrives."""
+
+    async def scenario(one: MetadataStore, _two: MetadataStore) -> None:
+        with pytest.raises(ValueError, match="millisecond"):
+            await one.grant_lease(0.0)
+
+    bench.run(scenario)
