@@ -1,0 +1,121 @@
+"""DescribeGroups 0-6, ListGroups 0-5, DeleteGroups 0-2: groups as their operators see them.
+
+A group that does not exist was described as "Dead" until version 5; from 6 that is an error. What
+members subscribed to and got is shown only while the group is Stable: in between it means nothing.
+A group can be deleted while it has no members; its offsets go with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.groups.core import Core
+from penstock.groups.effects import Now, Token
+from penstock.groups.group import Group, Member, State
+from penstock.groups.offsets import Buried, all_offsets, bury, tombstones
+from penstock.groups.refusals import offsets_append_error
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsResponse,
+    ListGroupsResponse,
+)
+
+GROUP_TYPE = "classic"
+_GROUP_NOT_FOUND_SINCE = 6
+
+
+def describe_group(core: Core, group_id: str, version: int) -> DescribeGroupsResponse.Group:
+    group = core.groups.get(group_id)
+    if group is None or group.state is State.DEAD:
+        described = DescribeGroupsResponse.Group(group_id=group_id, group_state=State.DEAD.value)
+        if version >= _GROUP_NOT_FOUND_SINCE:
+            described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+            described.error_message = f"there is no group {group_id} on this coordinator"
+        return described
+    is_stable = group.state is State.STABLE
+    return DescribeGroupsResponse.Group(
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol_name or "") if is_stable else "",
+        members=[_describe_member(group, member) for member in group.members.values()],
+    )
+
+
+def _describe_member(group: Group, member: Member) -> DescribeGroupsResponse.Member:
+    described = DescribeGroupsResponse.Member(
+        member.member_id, member.instance_id, member.client_id, member.client_host
+    )
+    if group.state is State.STABLE:
+        described.member_metadata = member.protocols.get(group.protocol_name or "", b"")
+        described.member_assignment = member.assignment
+    return described
+
+
+def list_groups(
+    core: Core, states_filter: Iterable[str], types_filter: Iterable[str]
+) -> list[ListGroupsResponse.Group]:
+    """All groups, or those in one of the states and of one of the types, whatever their case."""
+    states = {state.lower() for state in states_filter}
+    types = {kind.lower() for kind in types_filter}
+    if types and GROUP_TYPE not in types:
+        return []
+    return [
+        ListGroupsResponse.Group(
+            group.group_id, group.protocol_type or "", group.state.value, GROUP_TYPE
+        )
+        for group in core.groups.values()
+        if not states or group.state.value.lower() in states
+    ]
+
+
+def delete_groups(core: Core, request: DeleteGroupsRequest, token: Token, now: Now) -> None:
+    codes: dict[str, ErrorCode] = {}
+    doomed: list[Group] = []
+    for group_id in dict.fromkeys(request.groups_names):
+        group = core.groups.get(group_id)
+        if group is None or group.state is State.DEAD:
+            codes[group_id] = ErrorCode.GROUP_ID_NOT_FOUND
+        elif group.state is not State.EMPTY:
+            codes[group_id] = ErrorCode.NON_EMPTY_GROUP
+        else:
+            codes[group_id] = ErrorCode.NONE
+            doomed.append(group)
+    outcome = GroupsDeleted(Buried(tuple(group.group_id for group in doomed)), codes, token)
+    if not doomed:
+        core.reply(token, outcome.response(ErrorCode.NONE))
+        return
+    records = []
+    for group in doomed:
+        records += tombstones(group, all_offsets(core, group))
+    bury(core, doomed, records, outcome, now)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsDeleted:
+    buried: Buried
+    codes: dict[str, ErrorCode]
+    token: Token
+
+    def committed(self, core: Core, now: Now) -> None:
+        self.buried.committed(core, now)
+        core.reply(self.token, self.response(ErrorCode.NONE))
+
+    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
+        self.buried.failed(core, error, now)
+        core.reply(self.token, self.response(offsets_append_error(error)))
+
+    def abandoned(self, core: Core, code: ErrorCode) -> None:
+        core.reply(self.token, self.response(code))
+
+    def response(self, code: ErrorCode) -> DeleteGroupsResponse:
+        """`code` is how the deletion went, for the groups that could be deleted at all."""
+        return DeleteGroupsResponse(
+            results=[
+                DeleteGroupsResponse.Group(group_id, code if own is ErrorCode.NONE else own)
+                for group_id, own in self.codes.items()
+            ]
+        )

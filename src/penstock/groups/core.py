@@ -1,0 +1,140 @@
+"""What the parts of a shard share: its state, the effects of the call at hand, appends in flight.
+
+An append is in flight from its effect to the report of its fate. What happens then is an object
+with two outcomes, made by whoever asked for the append. Records reach the image only here, once
+they are committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from penstock.groups.config import GroupConfig
+from penstock.groups.effects import (
+    Append,
+    CancelTimer,
+    Effect,
+    LogRecord,
+    Now,
+    Reply,
+    SetTimer,
+    TimerKey,
+    TimerKind,
+    Token,
+)
+from penstock.groups.group import Group, InvariantViolated, Member
+from penstock.groups.image import ShardImage
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.base import Response
+
+
+class Outcome(Protocol):
+    """What an append decides."""
+
+    def committed(self, core: Core, now: Now) -> None: ...
+
+    def failed(self, core: Core, error: ErrorCode, now: Now) -> None: ...
+
+    def abandoned(self, core: Core, code: ErrorCode) -> None:
+        """The shard goes away before the fate is known: answer whoever waits."""
+
+
+class InFlight(NamedTuple):
+    records: tuple[LogRecord, ...]
+    outcome: Outcome
+
+
+class Core:
+    def __init__(self, config: GroupConfig, new_member_id: Callable[[str], str]) -> None:
+        self.config: Final = config
+        self.new_member_id: Final = new_member_id
+        self.image = ShardImage()
+        self.groups: dict[str, Group] = {}
+        self.in_flight: dict[int, InFlight] = {}
+        self._next_append_id = 0
+        self._effects: list[Effect] = []
+
+    def take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    def reply(self, token: Token, response: Response) -> None:
+        self._effects.append(Reply(token, response))
+
+    # Appends
+
+    def append(self, records: Sequence[LogRecord], outcome: Outcome, now: Now) -> None:
+        append_id = self._next_append_id
+        self._next_append_id += 1
+        self.in_flight[append_id] = InFlight(tuple(records), outcome)
+        self._effects.append(Append(append_id, tuple(records), now.wall_ms))
+
+    def on_committed(self, append_id: int, now: Now) -> None:
+        in_flight = self._finish(append_id)
+        for record in in_flight.records:
+            self.image.replay(record.key, record.value)
+        in_flight.outcome.committed(self, now)
+
+    def on_append_failed(self, append_id: int, error: ErrorCode, now: Now) -> None:
+        self._finish(append_id).outcome.failed(self, error, now)
+
+    def _finish(self, append_id: int) -> InFlight:
+        oldest = next(iter(self.in_flight), None)
+        if append_id != oldest:
+            raise InvariantViolated(
+                f"append {append_id} is reported before {oldest}; report them in their order"
+            )
+        return self.in_flight.pop(append_id)
+
+    # Timers
+
+    def set_timer(self, key: TimerKey, at_ms: int) -> None:
+        self._effects.append(SetTimer(key, at_ms))
+
+    def cancel_timer(self, key: TimerKey) -> None:
+        self._effects.append(CancelTimer(key))
+
+    def set_join_timer(self, group: Group, at_ms: int) -> None:
+        group.join_timer_at_ms = at_ms
+        self.set_timer(TimerKey(TimerKind.JOIN, group.group_id), at_ms)
+
+    def cancel_join_timer(self, group: Group) -> None:
+        if group.join_timer_at_ms is not None:
+            group.join_timer_at_ms = None
+            self.cancel_timer(TimerKey(TimerKind.JOIN, group.group_id))
+
+    def set_sync_timer(self, group: Group, at_ms: int) -> None:
+        group.sync_timer_at_ms = at_ms
+        self.set_timer(TimerKey(TimerKind.SYNC, group.group_id), at_ms)
+
+    def cancel_sync_timer(self, group: Group) -> None:
+        if group.sync_timer_at_ms is not None:
+            group.sync_timer_at_ms = None
+            self.cancel_timer(TimerKey(TimerKind.SYNC, group.group_id))
+
+    def extend_session(
+        self, group: Group, member: Member, now: Now, timeout_ms: int | None = None
+    ) -> None:
+        """The member was heard of.
+
+        A timer that is set for earlier stays: when it fires it is set for what is left. So a
+        heartbeat, of which there are many, costs no timer.
+        """
+        if timeout_ms is None:
+            timeout_ms = member.session_timeout_ms
+        member.session_ends_ms = now.ticks_ms + timeout_ms
+        timer_at_ms = member.session_timer_at_ms
+        if timer_at_ms is None or timer_at_ms > member.session_ends_ms:
+            self.set_session_timer(group, member)
+
+    def set_session_timer(self, group: Group, member: Member) -> None:
+        member.session_timer_at_ms = member.session_ends_ms
+        self.set_timer(
+            TimerKey(TimerKind.SESSION, group.group_id, member.member_id), member.session_ends_ms
+        )
+
+    def cancel_session_timer(self, group: Group, member: Member) -> None:
+        if member.session_timer_at_ms is not None:
+            member.session_timer_at_ms = None
+            self.cancel_timer(TimerKey(TimerKind.SESSION, group.group_id, member.member_id))

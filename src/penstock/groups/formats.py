@@ -1,0 +1,250 @@
+"""The records of `__consumer_offsets`, byte for byte as Kafka writes them.
+
+Keys and values each begin with a 16-bit version. The version of a key says what the record is
+about: 0 and 1 an offset, 2 a group; higher ones belong to kinds of groups we do not have, and are
+passed over. Values have versions of their own. We write what Kafka writes, so that its tools and
+its brokers can read our log, and read everything it ever wrote:
+
+    offset   version 3, or 1 when the client asked for a retention of its own: only 1 can hold it
+    group    version 3; 4 is the first with tagged fields, which a reader skips
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+from typing import Final, NamedTuple, TypeVar
+
+from penstock.groups.effects import LogRecord
+from penstock.wire.compile_decode import Decoder, compile_decoder
+from penstock.wire.compile_encode import Encoder, compile_encoder
+from penstock.wire.errors import ProtocolError
+from penstock.wire.messages.base import EMPTY, Message, Struct
+from penstock.wire.schema.notation import MessageSchema, parse_message, split_table
+
+_TABLE: Final = """
+OffsetKey  versions 0-1  flexible never
+  Group      string  0+
+  Topic      string  0+
+  Partition  int32   0+
+
+GroupKey  versions 2-2  flexible never
+  Group  string  2+
+
+OffsetValue  versions 0-4  flexible 4+
+  Offset           int64   0+
+  LeaderEpoch      int32   3+  = -1  ignorable
+  Metadata         string  0+
+  CommitTimestamp  int64   0+
+  ExpireTimestamp  int64   1   = -1  ignorable
+
+GroupValue  versions 0-4  flexible 4+
+  ProtocolType           string    0+
+  Generation             int32     0+
+  Protocol               string?   0+
+  Leader                 string?   0+
+  CurrentStateTimestamp  int64     2+  = -1  ignorable
+  Members                [Member]  0+
+    MemberId             string    0+
+    GroupInstanceId      string?   3+  = null  ignorable
+    ClientId             string    0+
+    ClientHost           string    0+
+    RebalanceTimeout     int32     1+  = -1  ignorable
+    SessionTimeout       int32     0+
+    Subscription         bytes     0+
+    Assignment           bytes     0+
+"""
+
+NO_TIMESTAMP: Final = -1
+_VERSION: Final = struct.Struct(">h")
+_OFFSET_KEY_VERSION: Final = 1
+_GROUP_KEY_VERSION: Final = 2
+_OFFSET_VALUE_VERSION: Final = 3
+_OFFSET_VALUE_VERSION_WITH_EXPIRY: Final = 1
+_GROUP_VALUE_VERSION: Final = 3
+_ELEMENTS_MAX: Final = 4_000_000
+_decoders: Final[dict[tuple[str, int], Decoder]] = {}
+M = TypeVar("M", bound=Message)
+
+
+class OffsetKey(Message):
+    __slots__ = ("group", "partition", "topic")
+
+    def __init__(self, group: str, topic: str, partition: int) -> None:
+        self.group = group
+        self.topic = topic
+        self.partition = partition
+
+
+class GroupKey(Message):
+    __slots__ = ("group",)
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+
+
+class OffsetValue(Message):
+    """A committed offset; `expire_timestamp` is -1 where the broker's retention applies."""
+
+    __slots__ = ("commit_timestamp", "expire_timestamp", "leader_epoch", "metadata", "offset")
+
+    def __init__(
+        self,
+        offset: int,
+        leader_epoch: int = -1,
+        metadata: str = "",
+        commit_timestamp: int = NO_TIMESTAMP,
+        expire_timestamp: int = NO_TIMESTAMP,
+    ) -> None:
+        self.offset = offset
+        self.leader_epoch = leader_epoch
+        self.metadata = metadata
+        self.commit_timestamp = commit_timestamp
+        self.expire_timestamp = expire_timestamp
+
+
+class GroupValue(Message):
+    """A generation of a group: who was in it and who got what."""
+
+    __slots__ = (
+        "current_state_timestamp",
+        "generation",
+        "leader",
+        "members",
+        "protocol",
+        "protocol_type",
+    )
+
+    class Member(Struct):
+        __slots__ = (
+            "assignment",
+            "client_host",
+            "client_id",
+            "group_instance_id",
+            "member_id",
+            "rebalance_timeout",
+            "session_timeout",
+            "subscription",
+        )
+
+        def __init__(
+            self,
+            *,
+            member_id: str,
+            group_instance_id: str | None,
+            client_id: str,
+            client_host: str,
+            rebalance_timeout: int,
+            session_timeout: int,
+            subscription: bytes,
+            assignment: bytes,
+        ) -> None:
+            self.member_id = member_id
+            self.group_instance_id = group_instance_id
+            self.client_id = client_id
+            self.client_host = client_host
+            self.rebalance_timeout = rebalance_timeout
+            self.session_timeout = session_timeout
+            self.subscription = subscription
+            self.assignment = assignment
+
+    def __init__(
+        self,
+        protocol_type: str,
+        generation: int,
+        *,
+        protocol: str | None = None,
+        leader: str | None = None,
+        current_state_timestamp: int = NO_TIMESTAMP,
+        members: list[GroupValue.Member] = EMPTY,
+    ) -> None:
+        self.protocol_type = protocol_type
+        self.generation = generation
+        self.protocol = protocol
+        self.leader = leader
+        self.current_state_timestamp = current_state_timestamp
+        self.members = [] if members is EMPTY else members
+
+
+class OffsetEntry(NamedTuple):
+    key: OffsetKey
+    value: OffsetValue | None
+
+
+class GroupEntry(NamedTuple):
+    key: GroupKey
+    value: GroupValue | None
+
+
+def offset_record(group: str, topic: str, partition: int, value: OffsetValue | None) -> LogRecord:
+    """The record that sets a committed offset, or with no value the tombstone that removes it."""
+    key = _encode(OffsetKey(group, topic, partition), _OFFSET_KEY_VERSION)
+    if value is None:
+        return LogRecord(key, None)
+    if value.expire_timestamp == NO_TIMESTAMP:
+        return LogRecord(key, _encode(value, _OFFSET_VALUE_VERSION))
+    return LogRecord(key, _encode(value, _OFFSET_VALUE_VERSION_WITH_EXPIRY))
+
+
+def group_record(group: str, value: GroupValue | None) -> LogRecord:
+    """The record that sets a group's generation, or with no value its tombstone."""
+    key = _encode(GroupKey(group), _GROUP_KEY_VERSION)
+    return LogRecord(key, None if value is None else _encode(value, _GROUP_VALUE_VERSION))
+
+
+def read_record(key: bytes | None, value: bytes | None) -> OffsetEntry | GroupEntry | None:
+    """What a record says; None for a kind that is not ours. ProtocolError: it is damaged."""
+    if key is None:
+        return None
+    version = _read_version("a key", key)
+    if version in (0, _OFFSET_KEY_VERSION):
+        about = _decode(OffsetKey, key)
+        return OffsetEntry(about, None if value is None else _decode(OffsetValue, value))
+    if version == _GROUP_KEY_VERSION:
+        group = _decode(GroupKey, key)
+        return GroupEntry(group, None if value is None else _decode(GroupValue, value))
+    return None
+
+
+@cache
+def _schemas() -> dict[str, MessageSchema]:
+    return {name: parse_message(text) for name, text in split_table(_TABLE).items()}
+
+
+@cache
+def _encoder(name: str, version: int) -> Encoder:
+    return compile_encoder(_schemas()[name], version)
+
+
+def _decoder(message_class: type[Message], version: int) -> Decoder:
+    name = message_class.__name__
+    if (name, version) not in _decoders:
+        _decoders[name, version] = compile_decoder(_schemas()[name], message_class, version)
+    return _decoders[name, version]
+
+
+def _encode(message: Message, version: int) -> bytes:
+    encode = _encoder(type(message).__name__, version)
+    return b"".join(encode(message, bytearray(_VERSION.pack(version))))
+
+
+def _decode(message_class: type[M], data: bytes) -> M:
+    name = message_class.__name__
+    version = _read_version(name, data)
+    if not _schemas()[name].versions.cover(version):
+        raise ProtocolError(
+            f"{name} version {version} is newer than this broker; start one that knows it"
+        )
+    data = bytes(data)
+    try:
+        message: M = _decoder(message_class, version)(data, 2, len(data), _ELEMENTS_MAX)[0]
+    except (IndexError, UnicodeDecodeError, struct.error) as error:
+        raise ProtocolError(f"{name} version {version} is damaged: {error}") from error
+    return message
+
+
+def _read_version(name: str, data: bytes) -> int:
+    if len(data) < 2:
+        raise ProtocolError(f"{name} of {len(data)} bytes in __consumer_offsets has no version")
+    version: int = _VERSION.unpack_from(data)[0]
+    return version

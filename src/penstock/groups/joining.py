@@ -1,0 +1,291 @@
+"""JoinGroup: how one becomes a member, and asks for a new generation.
+
+Versions 0 to 9. Version 4 brought the round trip for the member id: a first join is only told its
+id, and counts when it comes back with it; a client whose connection broke can then try again as
+the same member instead of leaving a ghost behind. Version 5 brought static members, known by their
+instance id: a restarted one takes its old place, under a new member id, without a rebalance, and
+whoever still uses the old member id is fenced. With version 9 such a member that leads is told so,
+and to skip the assignment; before, it was kept from thinking that it leads by the old leader's id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.groups.core import Core
+from penstock.groups.effects import Now, RequestInfo, TimerKey, TimerKind, Token
+from penstock.groups.formats import group_record
+from penstock.groups.group import UNKNOWN_MEMBER, Group, Member, Parked, State
+from penstock.groups.rebalance import (
+    complete_if_all_joined,
+    evict_parked,
+    forget_pending,
+    join_response,
+    rebalance_or_complete,
+)
+from penstock.groups.refusals import group_append_error, join_error
+from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.messages import JoinGroupRequest
+
+_MEMBER_ID_ROUND_TRIP_SINCE = 4
+_SKIP_ASSIGNMENT_SINCE = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Joiner:
+    """A JoinGroup request, put in order."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    protocol_type: str
+    protocols: dict[str, bytes]
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    client_id: str
+    client_host: str
+    parked: Parked
+
+    @classmethod
+    def of(cls, request: JoinGroupRequest, info: RequestInfo, token: Token) -> Joiner:
+        protocols: dict[str, bytes] = {}
+        for protocol in request.protocols:
+            protocols.setdefault(protocol.name, protocol.metadata)
+        return cls(
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.protocol_type,
+            protocols,
+            # Version 0 has no rebalance timeout.
+            request.rebalance_timeout_ms if info.version else request.session_timeout_ms,
+            request.session_timeout_ms,
+            info.client_id,
+            info.client_host,
+            Parked(token, info.version),
+        )
+
+
+def join_group(
+    core: Core, request: JoinGroupRequest, info: RequestInfo, token: Token, now: Now
+) -> None:
+    joiner = Joiner.of(request, info, token)
+    try:
+        _join(core, joiner, now)
+    except KafkaError as error:
+        known_id = joiner.member_id
+        if error.code is ErrorCode.GROUP_MAX_SIZE_REACHED:
+            known_id = UNKNOWN_MEMBER
+        core.reply(token, join_error(error.code, known_id, info.version))
+
+
+def _join(core: Core, joiner: Joiner, now: Now) -> None:
+    config = core.config
+    if not joiner.group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    if not (
+        config.session_timeout_min_ms <= joiner.session_timeout_ms <= config.session_timeout_max_ms
+    ):
+        raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
+    group = core.groups.get(joiner.group_id)
+    if group is None:
+        if joiner.member_id != UNKNOWN_MEMBER:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        group = Group(joiner.group_id, now.wall_ms)
+    known_id = joiner.member_id or group.static_members.get(joiner.instance_id or "", "")
+    if not _has_room(group, known_id, config.group_size_max):
+        _turn_away(core, group, joiner.member_id, now)
+        raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+    if group.state is State.DEAD:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if not group.supports(joiner.protocol_type, joiner.protocols):
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    core.groups[group.group_id] = group
+    if joiner.member_id == UNKNOWN_MEMBER:
+        _join_as_stranger(core, group, joiner, now)
+    elif joiner.member_id in group.pending_members and joiner.instance_id is None:
+        forget_pending(core, group, joiner.member_id)
+        _add_member(core, group, joiner, joiner.member_id, now)
+    else:
+        _join_again(core, group, joiner, now)
+
+
+def _has_room(group: Group, member_id: str, size_max: int) -> bool:
+    """While preparing only those who have joined count: so a limit that was lowered takes effect,
+    and hits those who come last."""
+    match group.state:
+        case State.PREPARING:
+            return member_id in group.joining or len(group.joining) < size_max
+        case State.COMPLETING | State.STABLE:
+            return member_id in group.members or len(group.members) < size_max
+        case _:
+            return True
+
+
+def _turn_away(core: Core, group: Group, member_id: str, now: Now) -> None:
+    """The group is full: a member that finds it so is no longer one."""
+    forget_pending(core, group, member_id)
+    if member := group.members.get(member_id):
+        core.cancel_session_timer(group, member)
+        group.remove(member_id)
+    if group.state is State.PREPARING:
+        complete_if_all_joined(core, group, now)
+
+
+def _join_as_stranger(core: Core, group: Group, joiner: Joiner, now: Now) -> None:
+    if joiner.instance_id is not None:
+        member_id = core.new_member_id(joiner.instance_id)
+        if joiner.instance_id not in group.static_members:
+            _add_member(core, group, joiner, member_id, now)
+        else:
+            _replace_static(core, group, joiner, member_id, now)
+        return
+    member_id = core.new_member_id(joiner.client_id)
+    token, version = joiner.parked
+    if version < _MEMBER_ID_ROUND_TRIP_SINCE:
+        _add_member(core, group, joiner, member_id, now)
+        return
+    lapses_ms = now.ticks_ms + joiner.session_timeout_ms
+    group.pending_members[member_id] = lapses_ms
+    core.set_timer(TimerKey(TimerKind.PENDING, group.group_id, member_id), lapses_ms)
+    core.reply(token, join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id, version))
+
+
+def _add_member(core: Core, group: Group, joiner: Joiner, member_id: str, now: Now) -> None:
+    member = Member(
+        member_id,
+        joiner.instance_id,
+        joiner.client_id,
+        joiner.client_host,
+        joiner.rebalance_timeout_ms,
+        joiner.session_timeout_ms,
+        joiner.protocols,
+        is_new=True,
+    )
+    if not group.members:
+        group.protocol_type = joiner.protocol_type
+    if group.state is State.PREPARING and group.initial_delay_left_ms is not None:
+        group.new_member_added = True
+    group.add(member)
+    core.extend_session(group, member, now, core.config.new_member_join_timeout_ms)
+    _rejoin(core, group, member, joiner, now)
+
+
+def _rejoin(core: Core, group: Group, member: Member, joiner: Joiner, now: Now) -> None:
+    """Park the join; its answer is the next generation.
+
+    A join or sync the member has parked before is sent away: its connection is most likely gone.
+    """
+    evict_parked(core, group, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
+    group.joining[member.member_id] = joiner.parked
+    rebalance_or_complete(core, group, now)
+
+
+def _join_again(core: Core, group: Group, joiner: Joiner, now: Now) -> None:
+    member = group.require_member(joiner.member_id, joiner.instance_id)
+    unchanged = list(member.protocols.items()) == list(joiner.protocols.items())
+    if group.state is State.COMPLETING and unchanged:
+        # Most likely it missed the answer to its last join.
+        core.reply(joiner.parked.token, join_response(group, member.member_id))
+    elif group.state is State.STABLE and unchanged and group.leader_id != member.member_id:
+        # Nothing new; it may ask for its assignment. When the leader joins, though, it has seen
+        # something members cannot know of, such as a topic with more partitions.
+        core.reply(joiner.parked.token, join_response(group, member.member_id))
+    else:
+        _update(member, joiner)
+        _rejoin(core, group, member, joiner, now)
+
+
+def _update(member: Member, joiner: Joiner) -> None:
+    member.protocols = joiner.protocols
+    member.rebalance_timeout_ms = joiner.rebalance_timeout_ms
+    member.session_timeout_ms = joiner.session_timeout_ms
+    member.client_id = joiner.client_id
+    member.client_host = joiner.client_host
+
+
+def _replace_static(core: Core, group: Group, joiner: Joiner, member_id: str, now: Now) -> None:
+    """A static member is back under a new id; the one who used the old id is fenced."""
+    old_id, old_leader_id = group.static_members[joiner.instance_id or ""], group.leader_id
+    member = group.members[old_id]
+    before = _Before.of(member)
+    evict_parked(core, group, old_id, ErrorCode.FENCED_INSTANCE_ID)
+    core.cancel_session_timer(group, member)
+    group.rename(member, member_id)
+    _update(member, joiner)
+    member.is_new = False
+    core.extend_session(group, member, now)
+    if group.state is not State.STABLE or group.select_protocol() != group.protocol_name:
+        _rejoin(core, group, member, joiner, now)
+        return
+    assignments = {other.member_id: other.assignment for other in group.members.values()}
+    core.append(
+        [group_record(group.group_id, group.to_value(assignments))],
+        ReplacementStored(
+            group.group_id, group.generation, old_id, old_leader_id, member_id, before, joiner
+        ),
+        now,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    protocols: dict[str, bytes]
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+
+    @classmethod
+    def of(cls, member: Member) -> _Before:
+        return cls(member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacementStored:
+    """The log knows the new member id of a static member, in a generation that goes on."""
+
+    group_id: str
+    generation: int
+    old_id: str
+    old_leader_id: str | None
+    member_id: str
+    before: _Before
+    joiner: Joiner
+
+    def committed(self, core: Core, now: Now) -> None:
+        token, version = self.joiner.parked
+        group = core.groups[self.group_id]
+        if self.member_id not in group.members:
+            self._answer_gone(core, group)
+        elif version >= _SKIP_ASSIGNMENT_SINCE:
+            leads = group.leader_id == self.member_id
+            core.reply(token, join_response(group, self.member_id, skip_assignment=leads))
+        else:
+            leader_id = self.old_leader_id
+            core.reply(token, join_response(group, self.member_id, leader_id=leader_id))
+
+    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
+        token, version = self.joiner.parked
+        group = core.groups[self.group_id]
+        member = group.members.get(self.member_id)
+        if member is None:
+            self._answer_gone(core, group)
+            return
+        if group.generation == self.generation and self.member_id not in group.joining:
+            core.cancel_session_timer(group, member)
+            group.rename(member, self.old_id)
+            member.protocols = self.before.protocols
+            member.rebalance_timeout_ms = self.before.rebalance_timeout_ms
+            member.session_timeout_ms = self.before.session_timeout_ms
+            core.extend_session(group, member, now)
+        core.reply(token, join_error(group_append_error(error), UNKNOWN_MEMBER, version))
+
+    def abandoned(self, core: Core, code: ErrorCode) -> None:
+        token, version = self.joiner.parked
+        core.reply(token, join_error(code, UNKNOWN_MEMBER, version))
+
+    def _answer_gone(self, core: Core, group: Group) -> None:
+        """The member was removed, or replaced once more, while its record was on its way."""
+        token, version = self.joiner.parked
+        replaced = self.joiner.instance_id in group.static_members
+        code = ErrorCode.FENCED_INSTANCE_ID if replaced else ErrorCode.UNKNOWN_MEMBER_ID
+        core.reply(token, join_error(code, UNKNOWN_MEMBER, version))

@@ -1,0 +1,227 @@
+"""SyncGroup, Heartbeat, LeaveGroup: what members do between joins.
+
+SyncGroup 0-5: everybody asks for its assignment, the leader brings all of them. They are answered
+once the assignment is in the log: whoever coordinates next must know the same. Version 5 names the
+protocol, and a member that thinks of another one is told.
+Heartbeat 0-4: "I am here"; the answer is how a member learns of a rebalance.
+LeaveGroup 0-5: one member, from version 3 any number; a static one may be named by its instance id
+alone, which is how an operator removes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.groups.core import Core
+from penstock.groups.effects import Now, RequestInfo, Token
+from penstock.groups.formats import group_record
+from penstock.groups.group import UNKNOWN_MEMBER, Group, Parked, State
+from penstock.groups.rebalance import (
+    begin,
+    drop_assignments,
+    evict_parked,
+    forget_pending,
+    rebalance_or_complete,
+    remove_member,
+)
+from penstock.groups.refusals import group_append_error, leave_error, sync_error
+from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+_PROTOCOL_NAMED_SINCE = 5
+_BATCHED_LEAVE_SINCE = 3
+
+
+def _require_group(core: Core, group_id: str) -> Group:
+    if not group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    group = core.groups.get(group_id)
+    if group is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+    if group.state is State.DEAD:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return group
+
+
+# SyncGroup
+
+
+def sync_group(
+    core: Core, request: SyncGroupRequest, info: RequestInfo, token: Token, now: Now
+) -> None:
+    try:
+        _sync(core, request, Parked(token, info.version), now)
+    except KafkaError as error:
+        core.reply(token, sync_error(error.code))
+
+
+def _sync(core: Core, request: SyncGroupRequest, parked: Parked, now: Now) -> None:
+    if parked.version >= _PROTOCOL_NAMED_SINCE and None in (
+        request.protocol_type,
+        request.protocol_name,
+    ):
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    group = _require_group(core, request.group_id)
+    member = group.require_member(request.member_id, request.group_instance_id)
+    if request.generation_id != group.generation:
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+    if request.protocol_type not in (None, group.protocol_type):
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if group.protocol_name is not None and request.protocol_name not in (None, group.protocol_name):
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if group.state is State.PREPARING:
+        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+    group.pending_syncs.pop(member.member_id, None)
+    if not group.pending_syncs:
+        core.cancel_sync_timer(group)
+    if group.state is State.STABLE:
+        core.extend_session(group, member, now)
+        core.reply(parked.token, _sync_response(group, member.assignment))
+        return
+    evict_parked(core, group, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
+    group.syncing[member.member_id] = parked
+    # A leader that asks again gets what it said first: that is what the log will say.
+    if group.leader_id == member.member_id and not group.assignment_in_flight:
+        _store_assignment(core, group, request, now)
+
+
+def _store_assignment(core: Core, group: Group, request: SyncGroupRequest, now: Now) -> None:
+    given = {entry.member_id: entry.assignment for entry in request.assignments}
+    assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
+    group.assignment_in_flight = True
+    core.append(
+        [group_record(group.group_id, group.to_value(assignments))],
+        AssignmentStored(group.group_id, group.generation, assignments),
+        now,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentStored:
+    """The log knows who got what; unless the group has moved on, so may the members."""
+
+    group_id: str
+    generation: int
+    assignments: Mapping[str, bytes]
+
+    def committed(self, core: Core, now: Now) -> None:
+        group = self._waiting_group(core)
+        if group is None:
+            return
+        group.transition(State.STABLE, now.wall_ms)
+        group.assignment_in_flight = False
+        for member in group.members.values():
+            member.assignment = self.assignments.get(member.member_id, b"")
+        parked_syncs, group.syncing = group.syncing, {}
+        for member_id, parked in parked_syncs.items():
+            member = group.members[member_id]
+            core.reply(parked.token, _sync_response(group, member.assignment))
+            core.extend_session(group, member, now)
+
+    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
+        group = self._waiting_group(core)
+        if group is None:
+            return
+        group.assignment_in_flight = False
+        drop_assignments(core, group, group_append_error(error), now)
+        begin(core, group, now)
+
+    def abandoned(self, core: Core, code: ErrorCode) -> None:
+        """Those who wait are parked with their group."""
+
+    def _waiting_group(self, core: Core) -> Group | None:
+        group = core.groups.get(self.group_id)
+        if group is None or group.generation != self.generation:
+            return None
+        return group if group.state is State.COMPLETING else None
+
+
+def _sync_response(group: Group, assignment: bytes) -> SyncGroupResponse:
+    return SyncGroupResponse(
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        assignment=assignment,
+    )
+
+
+# Heartbeat
+
+
+def heartbeat(
+    core: Core, request: HeartbeatRequest, info: RequestInfo, token: Token, now: Now
+) -> None:
+    try:
+        code = _heartbeat(core, request, now)
+    except KafkaError as error:
+        code = error.code
+    core.reply(token, HeartbeatResponse(error_code=code))
+
+
+def _heartbeat(core: Core, request: HeartbeatRequest, now: Now) -> ErrorCode:
+    group = _require_group(core, request.group_id)
+    member = group.require_member(request.member_id, request.group_instance_id)
+    if request.generation_id != group.generation:
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+    core.extend_session(group, member, now)
+    if group.state is State.PREPARING:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+# LeaveGroup
+
+
+def leave_group(
+    core: Core, request: LeaveGroupRequest, info: RequestInfo, token: Token, now: Now
+) -> None:
+    is_batched = info.version >= _BATCHED_LEAVE_SINCE
+    leaving = request.members if is_batched else [LeaveGroupRequest.Member(request.member_id)]
+    try:
+        group = _require_group(core, request.group_id)
+    except KafkaError as error:
+        if error.code is not ErrorCode.UNKNOWN_MEMBER_ID:
+            core.reply(token, leave_error(error.code))
+            return
+        results = [_left(one, ErrorCode.UNKNOWN_MEMBER_ID) for one in leaving]
+        core.reply(token, _leave_response(results, is_batched))
+        return
+    members_before = len(group.members)
+    results = [_left(one, _leave(core, group, one)) for one in leaving]
+    core.reply(token, _leave_response(results, is_batched))
+    if len(group.members) < members_before or group.state is State.PREPARING:
+        rebalance_or_complete(core, group, now)
+
+
+def _leave(core: Core, group: Group, leaving: LeaveGroupRequest.Member) -> ErrorCode:
+    member_id = leaving.member_id
+    if member_id == UNKNOWN_MEMBER:
+        member_id = group.static_members.get(leaving.group_instance_id or "", UNKNOWN_MEMBER)
+    elif member_id in group.pending_members:
+        forget_pending(core, group, member_id)
+        return ErrorCode.NONE
+    try:
+        member = group.require_member(member_id, leaving.group_instance_id)
+    except KafkaError as error:
+        return error.code
+    remove_member(core, group, member)
+    return ErrorCode.NONE
+
+
+def _left(leaving: LeaveGroupRequest.Member, code: ErrorCode) -> LeaveGroupResponse.Member:
+    return LeaveGroupResponse.Member(leaving.member_id, leaving.group_instance_id, code)
+
+
+def _leave_response(
+    results: list[LeaveGroupResponse.Member], is_batched: bool
+) -> LeaveGroupResponse:
+    if is_batched:
+        return LeaveGroupResponse(members=results)
+    return LeaveGroupResponse(error_code=results[0].error_code)

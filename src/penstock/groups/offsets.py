@@ -1,0 +1,310 @@
+"""Committed offsets: OffsetCommit 2-9, OffsetDelete 0, and when offsets are forgotten.
+
+A member commits under its generation, and a stale one is refused: its partitions may be another's
+by now. Who is no member may commit only while the group has none: that is how consumers that
+assign partitions to themselves, and tools that reset offsets, use a group as a bookmark.
+
+Offsets lapse a retention time after the group became Empty, or after their commit if that came
+later, as when an operator sets them; for bookmarks, after the commit; and in a running consumer
+group, after the commit if nobody is subscribed to the topic any more. A group without members and
+offsets goes altogether. Offsets on their way into the log are spared.
+
+Everything here turns into records, and takes effect when they are committed. Offsets committed in
+a transaction will be kept beside these, by producer, until the transaction ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.groups.core import Core, Outcome
+from penstock.groups.effects import LogRecord, Now, RequestInfo, TimerKey, TimerKind, Token
+from penstock.groups.formats import NO_TIMESTAMP, OffsetValue, group_record, offset_record
+from penstock.groups.group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER, Group, State
+from penstock.groups.hashing import utf16_units
+from penstock.groups.image import TopicPartition
+from penstock.groups.refusals import commit_response, offsets_append_error
+from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+)
+
+_GROUP_NOT_FOUND_SINCE = 9
+EXPIRY_TIMER = TimerKey(TimerKind.EXPIRY)
+
+_TIMESTAMP_MAX: Final = 2**63 - 1
+
+
+# OffsetCommit
+
+
+def offset_commit(
+    core: Core, request: OffsetCommitRequest, info: RequestInfo, token: Token, now: Now
+) -> None:
+    try:
+        group = _committing_group(core, request, info, now)
+    except KafkaError as error:
+        code = error.code
+        core.reply(token, commit_response(request, lambda topic, partition: code))
+        return
+    metadata_max = core.config.offset_metadata_max
+    records: list[LogRecord] = []
+    stored: list[TopicPartition] = []
+    for topic in request.topics:
+        for partition in topic.partitions:
+            if _fits(partition, metadata_max):
+                about = topic.name, partition.partition_index
+                value = _offset_value(request, partition, now)
+                records.append(offset_record(group.group_id, *about, value))
+                stored.append(about)
+    if not records:
+        core.reply(token, _commit_outcome(request, metadata_max, ErrorCode.NONE))
+        return
+    group.commits_in_flight.update(stored)
+    core.groups[group.group_id] = group
+    core.append(
+        records, CommitStored(group.group_id, tuple(stored), request, metadata_max, token), now
+    )
+
+
+def _committing_group(
+    core: Core, request: OffsetCommitRequest, info: RequestInfo, now: Now
+) -> Group:
+    """The group, if the request may commit to it."""
+    generation, member_id = request.generation_id_or_member_epoch, request.member_id
+    group = core.groups.get(request.group_id)
+    if group is None:
+        if generation < 0:
+            return Group(request.group_id, now.wall_ms)
+        if info.version >= _GROUP_NOT_FOUND_SINCE:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+    if group.state is State.DEAD:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if generation < 0 and group.state is State.EMPTY:
+        return group
+    if generation < 0 and member_id == UNKNOWN_MEMBER and request.group_instance_id is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+    member = group.require_member(member_id, request.group_instance_id)
+    if generation != group.generation:
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+    if group.state is State.COMPLETING:
+        # It has joined but not been told what it got, so whose offsets would these be?
+        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+    core.extend_session(group, member, now)
+    return group
+
+
+def _fits(partition: OffsetCommitRequest.Partition, metadata_max: int) -> bool:
+    return len(utf16_units(partition.committed_metadata or "")) <= metadata_max
+
+
+def _offset_value(
+    request: OffsetCommitRequest, partition: OffsetCommitRequest.Partition, now: Now
+) -> OffsetValue:
+    return OffsetValue(
+        partition.committed_offset,
+        partition.committed_leader_epoch,
+        partition.committed_metadata or "",
+        now.wall_ms,
+        # Up to version 4 a client may ask for a retention of its own.
+        NO_TIMESTAMP
+        if request.retention_time_ms < 0
+        else min(now.wall_ms + request.retention_time_ms, _TIMESTAMP_MAX),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CommitStored:
+    group_id: str
+    stored: tuple[TopicPartition, ...]
+    request: OffsetCommitRequest
+    metadata_max: int
+    token: Token
+
+    def committed(self, core: Core, now: Now) -> None:
+        self._finish(core, ErrorCode.NONE)
+
+    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
+        self._finish(core, offsets_append_error(error))
+
+    def abandoned(self, core: Core, code: ErrorCode) -> None:
+        core.reply(self.token, _commit_outcome(self.request, self.metadata_max, code))
+
+    def _finish(self, core: Core, code: ErrorCode) -> None:
+        in_flight = core.groups[self.group_id].commits_in_flight
+        in_flight.subtract(self.stored)
+        for about in self.stored:
+            if not in_flight[about]:
+                del in_flight[about]
+        core.reply(self.token, _commit_outcome(self.request, self.metadata_max, code))
+
+
+def _commit_outcome(
+    request: OffsetCommitRequest, metadata_max: int, code: ErrorCode
+) -> OffsetCommitResponse:
+    return commit_response(
+        request,
+        lambda topic, partition: (
+            code if _fits(partition, metadata_max) else ErrorCode.OFFSET_METADATA_TOO_LARGE
+        ),
+    )
+
+
+# OffsetDelete
+
+
+def offset_delete(
+    core: Core, request: OffsetDeleteRequest, info: RequestInfo, token: Token, now: Now
+) -> None:
+    group = core.groups.get(request.group_id)
+    code = _why_not_delete_offsets(group)
+    if group is None or code is not ErrorCode.NONE:
+        core.reply(token, OffsetDeleteResponse(error_code=code))
+        return
+    topics = []
+    records: list[LogRecord] = []
+    for topic in request.topics:
+        subscribed = group.is_subscribed_to(topic.name)
+        code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
+        indexes = [partition.partition_index for partition in topic.partitions]
+        topics.append(
+            OffsetDeleteResponse.Topic(
+                topic.name, [OffsetDeleteResponse.Partition(index, code) for index in indexes]
+            )
+        )
+        if not subscribed:
+            abouts = [(topic.name, index) for index in indexes]
+            records += tombstones(group, [about for about in abouts if _holds(core, group, about)])
+    response = OffsetDeleteResponse(topics=topics)
+    if records:
+        core.append(records, OffsetsDeleted(token, response), now)
+    else:
+        core.reply(token, response)
+
+
+def _why_not_delete_offsets(group: Group | None) -> ErrorCode:
+    if group is None or group.state is State.DEAD:
+        return ErrorCode.GROUP_ID_NOT_FOUND
+    if group.state is not State.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return ErrorCode.NON_EMPTY_GROUP  # What its members read is not ours to know.
+    return ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsDeleted:
+    token: Token
+    response: OffsetDeleteResponse
+
+    def committed(self, core: Core, now: Now) -> None:
+        core.reply(self.token, self.response)
+
+    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
+        self.abandoned(core, offsets_append_error(error))
+
+    def abandoned(self, core: Core, code: ErrorCode) -> None:
+        core.reply(self.token, OffsetDeleteResponse(error_code=code))
+
+
+# Forgetting
+
+
+def tombstones(group: Group, abouts: Iterable[TopicPartition]) -> list[LogRecord]:
+    return [offset_record(group.group_id, *about, None) for about in abouts]
+
+
+def all_offsets(core: Core, group: Group) -> list[TopicPartition]:
+    """Those in the log and those on their way there."""
+    return list(core.image.offsets_of(group.group_id) | dict.fromkeys(group.commits_in_flight))
+
+
+def _holds(core: Core, group: Group, about: TopicPartition) -> bool:
+    return about in core.image.offsets_of(group.group_id) or about in group.commits_in_flight
+
+
+def forget_topics(core: Core, names: Collection[str], now: Now) -> None:
+    """The topics are deleted: a new one of the same name must not inherit their offsets."""
+    for group in core.groups.values():
+        if group.state is not State.DEAD:
+            gone = [about for about in all_offsets(core, group) if about[0] in names]
+            if gone:
+                core.append(tombstones(group, gone), Forgotten(), now)
+
+
+def expire(core: Core, now: Now) -> None:
+    """Append tombstones for all that has outlived its retention, and come back later."""
+    for group in list(core.groups.values()):
+        if group.state is State.DEAD:
+            continue
+        expired = _expired_offsets(core, group, now)
+        leftover = len(all_offsets(core, group)) - len(expired)
+        if group.state is State.EMPTY and not leftover and not group.pending_members:
+            bury(core, [group], tombstones(group, expired), Buried((group.group_id,)), now)
+        elif expired:
+            core.append(tombstones(group, expired), Forgotten(), now)
+    core.set_timer(EXPIRY_TIMER, now.ticks_ms + core.config.offsets_retention_check_interval_ms)
+
+
+def _expired_offsets(core: Core, group: Group, now: Now) -> list[TopicPartition]:
+    lapses_with_group = group.protocol_type is not None and group.state is State.EMPTY
+    runs = group.protocol_type is not None and not lapses_with_group
+    if runs and (group.state is not State.STABLE or group.subscribed_topics is None):
+        return []
+    expired = []
+    for about, value in core.image.offsets_of(group.group_id).items():
+        since_ms = value.commit_timestamp
+        if lapses_with_group:
+            since_ms = max(since_ms, group.state_since_ms)
+        ends_ms = value.expire_timestamp
+        if ends_ms == NO_TIMESTAMP:
+            ends_ms = since_ms + core.config.offsets_retention_ms
+        spared = about in group.commits_in_flight or (runs and group.is_subscribed_to(about[0]))
+        if now.wall_ms >= ends_ms and not spared:
+            expired.append(about)
+    return expired
+
+
+def bury(
+    core: Core, groups: Sequence[Group], records: list[LogRecord], outcome: Outcome, now: Now
+) -> None:
+    """Let groups die: with the last of `records`, their own tombstones, they are gone."""
+    for group in groups:
+        if group.generation or group.group_id in core.image.groups:
+            records.append(group_record(group.group_id, None))
+        group.transition(State.DEAD, group.state_since_ms)
+    if records:
+        core.append(records, outcome, now)
+    else:
+        outcome.committed(core, now)
+
+
+@dataclass(frozen=True, slots=True)
+class Buried:
+    group_ids: tuple[str, ...]
+
+    def committed(self, core: Core, now: Now) -> None:
+        for group_id in self.group_ids:
+            del core.groups[group_id]
+
+    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
+        for group_id in self.group_ids:
+            group = core.groups[group_id]
+            group.transition(State.EMPTY, group.state_since_ms)
+
+    def abandoned(self, core: Core, code: ErrorCode) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Nobody waits for it; what failed is found again by the next look."""
+
+    def committed(self, core: Core, now: Now) -> None: ...
+
+    def failed(self, core: Core, error: ErrorCode, now: Now) -> None: ...
+
+    def abandoned(self, core: Core, code: ErrorCode) -> None: ...

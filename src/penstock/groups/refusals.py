@@ -1,0 +1,173 @@
+"""Answers that say no, for every request about groups, in the shape each version gives them.
+
+Also the codes a client is told when the log would not take a record: the trouble is the
+coordinator's, so it reads as the coordinator's, and the client looks for the coordinator again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from penstock.wire.messages.base import Request, Response
+
+_NO_GENERATION: Final = -1
+_NO_OFFSET: Final = -1
+_MOVED: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+_TOO_LARGE: Final = (
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.RECORD_LIST_TOO_LARGE,
+    ErrorCode.INVALID_FETCH_SIZE,
+)
+
+
+def group_append_error(error: ErrorCode) -> ErrorCode:
+    """What a member is told when the group's record could not be appended."""
+    if error in _TOO_LARGE:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    if error is ErrorCode.REQUEST_TIMED_OUT:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return _MOVED.get(error, error)
+
+
+def offsets_append_error(error: ErrorCode) -> ErrorCode:
+    """What a client is told when its offsets could not be appended."""
+    if error in _TOO_LARGE:
+        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    if error is ErrorCode.REQUEST_TIMED_OUT:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return _MOVED.get(error, error)
+
+
+def join_error(code: ErrorCode, member_id: str, version: int) -> JoinGroupResponse:
+    return JoinGroupResponse(
+        error_code=code,
+        generation_id=_NO_GENERATION,
+        # Null came with version 7; before, "no protocol" was the empty one.
+        protocol_name=None if version >= 7 else "",
+        member_id=member_id,
+    )
+
+
+def sync_error(code: ErrorCode) -> SyncGroupResponse:
+    return SyncGroupResponse(error_code=code)
+
+
+def leave_error(code: ErrorCode) -> LeaveGroupResponse:
+    return LeaveGroupResponse(error_code=code)
+
+
+def commit_response(
+    request: OffsetCommitRequest,
+    code_of: Callable[[str, OffsetCommitRequest.Partition], ErrorCode],
+) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponse.Topic(
+                topic.name,
+                topic.topic_id,
+                [
+                    OffsetCommitResponse.Partition(
+                        partition.partition_index, code_of(topic.name, partition)
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def refuse(request: Request, version: int, code: ErrorCode) -> Response:
+    """The answer to a request of this package's APIs that is refused as a whole."""
+    return _REFUSALS[type(request)](request, version, code)
+
+
+def _refuse_offset_fetch(
+    request: OffsetFetchRequest, version: int, code: ErrorCode
+) -> OffsetFetchResponse:
+    if version >= 8:
+        return OffsetFetchResponse(
+            groups=[
+                OffsetFetchResponse.Group(group_id=group.group_id, error_code=code)
+                for group in request.groups
+            ]
+        )
+    if version >= 2:
+        return OffsetFetchResponse(error_code=code)
+    return OffsetFetchResponse(
+        topics=[
+            OffsetFetchResponse.Topic(
+                topic.name,
+                [
+                    OffsetFetchResponse.Partition(index, _NO_OFFSET, -1, "", code)
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics or []
+        ]
+    )
+
+
+def _refuse_describe(
+    request: DescribeGroupsRequest, version: int, code: ErrorCode
+) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(
+        groups=[
+            DescribeGroupsResponse.Group(error_code=code, group_id=group_id)
+            for group_id in request.groups
+        ]
+    )
+
+
+def _refuse_delete(
+    request: DeleteGroupsRequest, version: int, code: ErrorCode
+) -> DeleteGroupsResponse:
+    return DeleteGroupsResponse(
+        results=[DeleteGroupsResponse.Group(group_id, code) for group_id in request.groups_names]
+    )
+
+
+_REFUSALS: Final[Mapping[type[Request], Callable[[Any, int, ErrorCode], Response]]] = {
+    JoinGroupRequest: lambda request, version, code: join_error(code, request.member_id, version),
+    SyncGroupRequest: lambda request, version, code: sync_error(code),
+    HeartbeatRequest: lambda request, version, code: HeartbeatResponse(error_code=code),
+    LeaveGroupRequest: lambda request, version, code: leave_error(code),
+    OffsetCommitRequest: lambda request, version, code: commit_response(
+        request, lambda topic, partition: code
+    ),
+    OffsetFetchRequest: _refuse_offset_fetch,
+    OffsetDeleteRequest: lambda request, version, code: OffsetDeleteResponse(error_code=code),
+    DescribeGroupsRequest: _refuse_describe,
+    ListGroupsRequest: lambda request, version, code: ListGroupsResponse(error_code=code),
+    DeleteGroupsRequest: _refuse_delete,
+}

@@ -1,0 +1,178 @@
+"""The groups of one partition of `__consumer_offsets`: the door to this package.
+
+Every call is plain and returns at once with effects, to be carried out in order. The rules for
+whoever runs a shard:
+
+- each `Append` is reported once, by `on_committed` or `on_append_failed`, in the order they came;
+  while its fate is unknown it is neither. Its records are replayed here, by `on_committed`;
+- each token is answered by exactly one `Reply`, sooner or later; `unload` answers what is left;
+- timers may fire late, or for nothing: they are checked;
+- `replay` every record of the partition, then `on_loaded`, then ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from penstock.groups import admin, joining, membership, offset_fetch, offsets, rebalance
+from penstock.groups.config import GroupConfig
+from penstock.groups.core import Core
+from penstock.groups.effects import Effect, Now, RequestInfo, TimerKey, TimerKind, Token
+from penstock.groups.formats import NO_TIMESTAMP
+from penstock.groups.group import Group
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    DeleteGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+)
+
+
+class GroupShard:
+    def __init__(self, config: GroupConfig, new_member_id: Callable[[str], str]) -> None:
+        """`new_member_id` makes an id nobody else has of a prefix: `{prefix}-{uuid}`."""
+        self.core = Core(config, new_member_id)
+
+    # Requests
+
+    def join_group(
+        self, request: JoinGroupRequest, info: RequestInfo, token: Token, now: Now
+    ) -> list[Effect]:
+        joining.join_group(self.core, request, info, token, now)
+        return self.core.take_effects()
+
+    def sync_group(
+        self, request: SyncGroupRequest, info: RequestInfo, token: Token, now: Now
+    ) -> list[Effect]:
+        membership.sync_group(self.core, request, info, token, now)
+        return self.core.take_effects()
+
+    def heartbeat(
+        self, request: HeartbeatRequest, info: RequestInfo, token: Token, now: Now
+    ) -> list[Effect]:
+        membership.heartbeat(self.core, request, info, token, now)
+        return self.core.take_effects()
+
+    def leave_group(
+        self, request: LeaveGroupRequest, info: RequestInfo, token: Token, now: Now
+    ) -> list[Effect]:
+        membership.leave_group(self.core, request, info, token, now)
+        return self.core.take_effects()
+
+    def offset_commit(
+        self, request: OffsetCommitRequest, info: RequestInfo, token: Token, now: Now
+    ) -> list[Effect]:
+        offsets.offset_commit(self.core, request, info, token, now)
+        return self.core.take_effects()
+
+    def offset_delete(
+        self, request: OffsetDeleteRequest, info: RequestInfo, token: Token, now: Now
+    ) -> list[Effect]:
+        offsets.offset_delete(self.core, request, info, token, now)
+        return self.core.take_effects()
+
+    def delete_groups(
+        self, request: DeleteGroupsRequest, info: RequestInfo, token: Token, now: Now
+    ) -> list[Effect]:
+        admin.delete_groups(self.core, request, token, now)
+        return self.core.take_effects()
+
+    # Questions
+
+    def describe_groups(
+        self, group_ids: Iterable[str], version: int
+    ) -> list[DescribeGroupsResponse.Group]:
+        return [admin.describe_group(self.core, group_id, version) for group_id in group_ids]
+
+    def list_groups(
+        self, states_filter: Iterable[str] = (), types_filter: Iterable[str] = ()
+    ) -> list[ListGroupsResponse.Group]:
+        return admin.list_groups(self.core, states_filter, types_filter)
+
+    def fetch_offsets(
+        self, group: OffsetFetchRequest.Group, *, require_stable: bool
+    ) -> OffsetFetchResponse.Group:
+        """Every offset is stable as long as none is committed in a transaction."""
+        return offset_fetch.fetch_offsets(self.core, group)
+
+    # Events
+
+    def on_timer(self, key: TimerKey, now: Now) -> list[Effect]:
+        if key.kind is TimerKind.EXPIRY:
+            offsets.expire(self.core, now)
+        elif group := self.core.groups.get(key.group_id):
+            match key.kind:
+                case TimerKind.JOIN:
+                    rebalance.on_join_timer(self.core, group, now)
+                case TimerKind.SYNC:
+                    rebalance.on_sync_timer(self.core, group, now)
+                case TimerKind.SESSION:
+                    rebalance.on_session_timer(self.core, group, key.member_id, now)
+                case TimerKind.PENDING:
+                    rebalance.on_pending_timer(self.core, group, key.member_id, now)
+        return self.core.take_effects()
+
+    def on_committed(self, append_id: int, now: Now) -> list[Effect]:
+        self.core.on_committed(append_id, now)
+        return self.core.take_effects()
+
+    def on_append_failed(self, append_id: int, error: ErrorCode, now: Now) -> list[Effect]:
+        self.core.on_append_failed(append_id, error, now)
+        return self.core.take_effects()
+
+    def forget_topics(self, names: Collection[str], now: Now) -> list[Effect]:
+        offsets.forget_topics(self.core, names, now)
+        return self.core.take_effects()
+
+    # Life
+
+    def replay(self, key: bytes | None, value: bytes | None) -> None:
+        self.core.image.replay(key, value)
+
+    def on_loaded(self, now: Now) -> list[Effect]:
+        """Go on from the log. A rebalance that was under way is not in it: members that took part
+        learn from their next heartbeat that they must join again."""
+        core = self.core
+        for group_id, value in core.image.groups.items():
+            group = core.groups[group_id] = Group.from_value(group_id, value)
+            for member in group.members.values():
+                core.extend_session(group, member, now)
+            if len(group.members) > core.config.group_size_max:
+                rebalance.begin(core, group, now)
+        for group_id in core.image.offsets:
+            core.groups.setdefault(group_id, Group(group_id, NO_TIMESTAMP))
+        core.set_timer(
+            offsets.EXPIRY_TIMER, now.ticks_ms + core.config.offsets_retention_check_interval_ms
+        )
+        return core.take_effects()
+
+    def unload(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
+        """This broker coordinates these groups no longer: send everybody away."""
+        core = self.core
+        for in_flight in core.in_flight.values():
+            in_flight.outcome.abandoned(core, code)
+        for group in core.groups.values():
+            for member_id, member in group.members.items():
+                rebalance.evict_parked(core, group, member_id, code)
+                core.cancel_session_timer(group, member)
+            for member_id in list(group.pending_members):
+                rebalance.forget_pending(core, group, member_id)
+            core.cancel_join_timer(group)
+            core.cancel_sync_timer(group)
+        core.cancel_timer(offsets.EXPIRY_TIMER)
+        core.groups.clear()
+        core.in_flight.clear()
+        return core.take_effects()
+
+    def verify(self) -> None:
+        """The invariants of every group; for tests and simulations."""
+        for group in self.core.groups.values():
+            group.verify()

@@ -1,0 +1,41 @@
+"""The partition of a group is where Kafka, too, would look for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.groups.hashing import java_hash, partition_for_group
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("hello", 99162322),
+        ("polygenelubricants", -(1 << 31)),
+        ("polygenelubricantt", -(1 << 31) + 1),
+        ("hello world", 1794106052),
+        ("test-group", 627841412),
+        ("consumer-7", -166239200),
+        ("gr\u00fcppe", -1233264812),
+        ("\N{GRINNING FACE}-group", -1198440043),
+        ("\N{GRINNING FACE}", 0xD83D * 31 + 0xDE00),
+    ],
+)
+def test_java_hash(text: str, expected: int) -> None:
+    """Java's String.hashCode, over UTF-16 units, in signed 32 bits."""
+    assert java_hash(text) == expected
+
+
+def test_partition_is_the_absolute_hash() -> None:
+    """Kafka takes the absolute value, not the lower 31 bits: they differ for negative hashes."""
+    assert partition_for_group("hello", 50) == 99162322 % 50
+    assert partition_for_group("polygenelubricantt", 50) == ((1 << 31) - 1) % 50
+    assert partition_for_group("polygenelubricantt", 50) != ((-(1 << 31) + 1) & 0x7FFFFFFF) % 50
+
+
+def test_the_smallest_hash_goes_to_partition_zero() -> None:
+    """The one number whose absolute value does not fit counts as zero."""
+    assert partition_for_group("polygenelubricants", 50) == 0
+    assert partition_for_group("polygenelubricants", 7) == 0

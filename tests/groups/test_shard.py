@@ -1,0 +1,645 @@
+"""What the transcripts do not show: bounds, races with the log, and the shapes of old versions."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.groups.config import GroupConfig
+from penstock.groups.effects import Now, Reply, RequestInfo, SetTimer, TimerKind
+from penstock.groups.formats import OffsetValue, group_record, offset_record
+from penstock.groups.group import Group, InvariantViolated, State
+from penstock.wire.codec import encode_embedded
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    ConsumerProtocolSubscription,
+    DeleteGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from penstock.wire.messages.base import Response
+
+from .world import World
+
+FAST = GroupConfig(initial_rebalance_delay_ms=0)
+SUBSCRIPTION = encode_embedded(ConsumerProtocolSubscription(["orders"]), 1)
+DAY_MS = 86_400_000
+
+
+class Bench(World):
+    """A world with short words for the requests."""
+
+    def __init__(self, config: GroupConfig = FAST) -> None:
+        super().__init__(config)
+        self._tokens = 0
+
+    def token(self) -> int:
+        self._tokens += 1
+        return self._tokens
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        version: int = 3,
+        group: str = "g",
+        instance: str | None = None,
+        kind: str = "consumer",
+        metadata: bytes = SUBSCRIPTION,
+        protocols: tuple[str, ...] = ("range",),
+        rebalance_ms: int = 60_000,
+        client: str = "c",
+    ) -> int:
+        token = self.token()
+        request = JoinGroupRequest(
+            group,
+            10_000,
+            rebalance_ms,
+            member_id,
+            instance,
+            kind,
+            [JoinGroupRequest.Protocol(name, metadata) for name in protocols],
+        )
+        info = RequestInfo(client, "/127.0.0.1", version)
+        self.carry_out(self.shard.join_group(request, info, token, self.now))
+        return token
+
+    def joined(self, token: int) -> JoinGroupResponse:
+        response = self.replies[token]
+        assert isinstance(response, JoinGroupResponse)
+        return response
+
+    def sync(self, request: SyncGroupRequest, version: int = 3) -> int:
+        token = self.token()
+        info = RequestInfo("c", "/127.0.0.1", version)
+        self.carry_out(self.shard.sync_group(request, info, token, self.now))
+        return token
+
+    def synced(self, token: int) -> SyncGroupResponse:
+        response = self.replies[token]
+        assert isinstance(response, SyncGroupResponse)
+        return response
+
+    def run_group(self, count: int = 1, **options: str) -> list[str]:
+        """A stable group of as many members; their ids."""
+        tokens = [self.join(**options) for _ in range(count)]  # type: ignore[arg-type]
+        self.advance(1)
+        ids = [self.joined(token).member_id for token in tokens]
+        shares = [SyncGroupRequest.Assignment(name, name.encode()) for name in ids]
+        group = options.get("group", "g")
+        leader = self.joined(tokens[0]).leader
+        for name in sorted(ids, key=lambda name: name != leader):
+            self.sync(SyncGroupRequest(group, 1, name, assignments=shares))
+        return ids
+
+    def commit(
+        self,
+        partitions: dict[int, int],
+        *,
+        member_id: str = "",
+        generation: int = -1,
+        version: int = 8,
+        note: str | None = None,
+        retention_ms: int = -1,
+        topic: str = "orders",
+    ) -> int:
+        token = self.token()
+        request = OffsetCommitRequest(
+            "g",
+            generation,
+            member_id,
+            retention_time_ms=retention_ms,
+            topics=[
+                OffsetCommitRequest.Topic(
+                    topic,
+                    partitions=[
+                        OffsetCommitRequest.Partition(index, offset, committed_metadata=note)
+                        for index, offset in partitions.items()
+                    ],
+                )
+            ],
+        )
+        info = RequestInfo("c", "/127.0.0.1", version)
+        self.carry_out(self.shard.offset_commit(request, info, token, self.now))
+        return token
+
+    def committed(self, token: int) -> list[int]:
+        response = self.replies[token]
+        assert isinstance(response, OffsetCommitResponse)
+        return [one.error_code for topic in response.topics for one in topic.partitions]
+
+    def leave(self, request: LeaveGroupRequest, version: int) -> LeaveGroupResponse:
+        token = self.token()
+        info = RequestInfo("c", "/127.0.0.1", version)
+        self.carry_out(self.shard.leave_group(request, info, token, self.now))
+        response = self.replies[token]
+        assert isinstance(response, LeaveGroupResponse)
+        return response
+
+    def delete_offset(self, topic: str, group: str = "g") -> OffsetDeleteResponse:
+        token = self.token()
+        request = OffsetDeleteRequest(
+            group, [OffsetDeleteRequest.Topic(topic, [OffsetDeleteRequest.Partition(0)])]
+        )
+        info = RequestInfo("c", "/127.0.0.1", 0)
+        self.carry_out(self.shard.offset_delete(request, info, token, self.now))
+        response = self.replies[token]
+        assert isinstance(response, OffsetDeleteResponse)
+        return response
+
+    def offsets(self) -> dict[tuple[str, int], int]:
+        asked = OffsetFetchRequest.Group("g", topics=None)
+        answer = self.shard.fetch_offsets(asked, require_stable=True)
+        return {
+            (topic.name, one.partition_index): one.committed_offset
+            for topic in answer.topics
+            for one in topic.partitions
+        }
+
+    def state(self, group: str = "g") -> str:
+        return self.shard.describe_groups([group], 5)[0].group_state
+
+
+# Joining
+
+
+def test_groups_need_a_name() -> None:
+    """The empty group id is refused by all that has to do with membership."""
+    bench = Bench()
+    assert bench.joined(bench.join(group="")).error_code == ErrorCode.INVALID_GROUP_ID
+    assert bench.synced(bench.sync(SyncGroupRequest())).error_code == ErrorCode.INVALID_GROUP_ID
+    assert bench.leave(LeaveGroupRequest(), 4).error_code == ErrorCode.INVALID_GROUP_ID
+
+
+def test_nameless_protocols_found_no_group() -> None:
+    """A first member must say what it is and what it can do; a refused one leaves no trace."""
+    bench = Bench()
+    for token in (bench.join(kind=""), bench.join(protocols=())):
+        assert bench.joined(token).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert bench.shard.list_groups() == []
+
+
+def test_unknown_members_cannot_found_a_group() -> None:
+    """A member id nobody gave out is unknown, in a group and without one."""
+    bench = Bench()
+    assert bench.joined(bench.join("ghost")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    bench.run_group()
+    assert bench.joined(bench.join("ghost")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_version_0_rebalances_within_the_session_timeout() -> None:
+    """JoinGroup v0 has no rebalance timeout of its own."""
+    bench = Bench()
+    bench.join(version=0, rebalance_ms=-1)
+    assert bench.shard.core.groups["g"].rebalance_timeout_ms == 10_000
+
+
+def test_protocol_named_twice_counts_once() -> None:
+    """The first one stands."""
+    bench = Bench()
+    token = bench.join(protocols=("range", "range", "sticky"))
+    bench.advance(1)
+    assert bench.joined(token).protocol_name == "range"
+    assert bench.joined(token).members[0].metadata == SUBSCRIPTION
+
+
+def test_a_tie_of_votes_goes_to_the_eldest() -> None:
+    """One vote each: the member that has been there longest has its way."""
+    bench = Bench()
+    first = bench.join(protocols=("sticky", "range"))
+    bench.join(protocols=("range", "sticky"))
+    bench.advance(1)
+    assert bench.joined(first).protocol_name == "sticky"
+
+
+def test_a_first_join_waits_five_minutes_at_most() -> None:
+    """Somebody who cannot heartbeat yet is not kept for ever, but longer than a session."""
+    bench = Bench()
+    (old,) = bench.run_group()
+    token = bench.join(rebalance_ms=900_000)
+    for _ in range(299):
+        bench.advance(1_000)
+        request = HeartbeatRequest("g", 1, old)
+        info = RequestInfo("c", "/127.0.0.1", 3)
+        bench.carry_out(bench.shard.heartbeat(request, info, bench.token(), bench.now))
+    assert token not in bench.replies
+    bench.advance(1_000)
+    assert bench.joined(token).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_join_sent_again_replaces_the_first() -> None:
+    """Both are answered: the first at once, so that no connection waits for ever."""
+    bench = Bench()
+    (leader, _) = bench.run_group(2)
+    first = bench.join(leader)
+    second = bench.join(leader)
+    assert bench.joined(first).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert second not in bench.replies
+
+
+def test_static_member_returns_to_a_full_group() -> None:
+    """Its place is its own, so it needs no room."""
+    bench = Bench(GroupConfig(initial_rebalance_delay_ms=0, group_size_max=1))
+    first = bench.join(version=5, instance="one")
+    bench.advance(1)
+    name = bench.joined(first).member_id
+    bench.sync(SyncGroupRequest("g", 1, name, "one"))
+    again = bench.join(version=5, instance="one")
+    assert bench.joined(again).error_code == ErrorCode.NONE
+    stranger = bench.join(version=5, instance="two")
+    assert bench.joined(stranger).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert bench.joined(stranger).member_id == ""
+
+
+def test_a_static_member_replaced_while_it_joins_may_wait() -> None:
+    """Its place is not new, and whoever waits for us cannot heartbeat: no session ends there."""
+    bench = Bench(GroupConfig(initial_rebalance_delay_ms=30_000))
+    first = bench.join(version=5, instance="one")
+    second = bench.join(version=5, instance="one")
+    assert bench.joined(first).error_code == ErrorCode.FENCED_INSTANCE_ID
+    bench.advance(30_000)
+    assert bench.joined(second).error_code == ErrorCode.NONE
+
+
+def test_replacement_that_is_replaced_before_it_is_stored() -> None:
+    """Two processes with one instance id race through the log: the later one wins."""
+    bench = Bench()
+    bench.run_group(instance="one", version=5)  # type: ignore[arg-type]
+    bench.holds_log = True
+    second = bench.join(version=5, instance="one")
+    third = bench.join(version=5, instance="one")
+    bench.holds_log = False
+    bench.settle()
+    assert bench.joined(second).error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert bench.joined(third).error_code == ErrorCode.NONE
+    assert bench.shard.core.image.groups["g"].members[0].member_id == bench.joined(third).member_id
+
+
+def test_replacement_that_leaves_before_it_is_stored() -> None:
+    """Then there is nothing to come back to."""
+    bench = Bench()
+    bench.run_group(instance="one", version=5)  # type: ignore[arg-type]
+    bench.holds_log = True
+    token = bench.join(version=5, instance="one")
+    bench.leave(LeaveGroupRequest("g", members=[LeaveGroupRequest.Member("", "one")]), 3)
+    bench.holds_log = False
+    bench.settle()
+    assert bench.joined(token).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert bench.state() == "Empty"
+
+
+# Sync, heartbeat, leave
+
+
+def test_sync_names_the_protocol_from_version_5() -> None:
+    """Without it, or with another one, the member does not know what it joined."""
+    bench = Bench()
+    (name,) = bench.run_group()
+    refused = [
+        SyncGroupRequest("g", 1, name),
+        SyncGroupRequest("g", 1, name, protocol_type="consumer"),
+        SyncGroupRequest("g", 1, name, protocol_type="connect", protocol_name="range"),
+        SyncGroupRequest("g", 1, name, protocol_type="consumer", protocol_name="sticky"),
+    ]
+    for request in refused:
+        response = bench.synced(bench.sync(request, 5))
+        assert response.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    good = SyncGroupRequest("g", 1, name, protocol_type="consumer", protocol_name="range")
+    response = bench.synced(bench.sync(good, 5))
+    assert (response.error_code, response.assignment) == (0, name.encode())
+    assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
+
+
+def test_leader_assigns_only_to_members() -> None:
+    """What it gives to strangers reaches neither them nor the log."""
+    bench = Bench()
+    token = bench.join()
+    bench.advance(1)
+    name = bench.joined(token).member_id
+    shares = [
+        SyncGroupRequest.Assignment("stranger", b"x"),
+        SyncGroupRequest.Assignment(name, b"y"),
+    ]
+    bench.sync(SyncGroupRequest("g", 1, name, assignments=shares))
+    members = bench.shard.core.image.groups["g"].members
+    assert [(member.member_id, member.assignment) for member in members] == [(name, b"y")]
+
+
+def test_heartbeats_set_no_timers() -> None:
+    """There are far too many of them; the timer finds out by itself how much is left."""
+    bench = Bench()
+    (name,) = bench.run_group()
+    bench.advance(5_000)
+    request = HeartbeatRequest("g", 1, name)
+    info = RequestInfo("c", "/127.0.0.1", 3)
+    effects = bench.shard.heartbeat(request, info, bench.token(), bench.now)
+    assert [type(effect) for effect in effects] == [Reply]
+    bench.advance(5_001)
+    assert bench.state() == "Stable"
+    bench.advance(5_000)
+    assert bench.state() == "Empty"
+
+
+def test_a_wall_clock_that_jumps_ends_no_session() -> None:
+    """Sessions run on ticks; somebody who sets the clock must not throw everybody out."""
+    bench = Bench()
+    bench.run_group()
+    due = next(key for key in bench.timers if key.kind is TimerKind.SESSION)
+    bench.shard.on_timer(due, Now(bench.ticks_ms, bench.now.wall_ms + DAY_MS))
+    assert bench.state() == "Stable"
+
+
+def test_leave_before_version_3() -> None:
+    """One member, and its error is the answer's."""
+    bench = Bench()
+    (name,) = bench.run_group()
+    unknown = bench.leave(LeaveGroupRequest("g", "ghost"), 2)
+    assert unknown.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert bench.leave(LeaveGroupRequest("nowhere", name), 2).error_code == unknown.error_code
+    assert bench.leave(LeaveGroupRequest("g", name), 2).error_code == ErrorCode.NONE
+    assert bench.state() == "Empty"
+
+
+def test_leave_in_a_batch() -> None:
+    """Each member has its own error, and all who leave cause one rebalance."""
+    bench = Bench()
+    first, second, third = bench.run_group(3)
+    leaving = [LeaveGroupRequest.Member(name) for name in (first, "ghost", second)]
+    leaving.append(LeaveGroupRequest.Member(third, "no-instance"))
+    response = bench.leave(LeaveGroupRequest("g", members=leaving), 3)
+    assert response.error_code == ErrorCode.NONE
+    assert [member.error_code for member in response.members] == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+    ]
+    assert list(bench.shard.core.groups["g"].members) == [third]
+
+
+def test_a_pending_member_may_leave() -> None:
+    """It disturbs nobody; and a rebalance need not wait for it any longer."""
+    bench = Bench()
+    (leader,) = bench.run_group()
+    pending = bench.joined(bench.join(version=5)).member_id
+    waiting = bench.join(leader)
+    assert waiting not in bench.replies
+    response = bench.leave(LeaveGroupRequest("g", members=[LeaveGroupRequest.Member(pending)]), 3)
+    assert response.members[0].error_code == ErrorCode.NONE
+    assert bench.joined(waiting).generation_id == 2
+
+
+# Offsets
+
+
+def test_offset_metadata_is_bounded() -> None:
+    """Each offset for itself; the length is counted in UTF-16 units, as in Kafka."""
+    bench = Bench(GroupConfig(offset_metadata_max=4))
+    assert bench.committed(bench.commit({0: 1}, note="four")) == [ErrorCode.NONE]
+    too_long = ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert bench.committed(bench.commit({0: 2}, note="fives")) == [too_long]
+    assert bench.committed(bench.commit({0: 3}, note="\N{GRINNING FACE}" * 3)) == [too_long]
+    assert bench.committed(bench.commit({0: 4}, note="\N{GRINNING FACE}" * 2)) == [ErrorCode.NONE]
+    assert bench.offsets() == {("orders", 0): 4}
+
+
+def test_commit_of_a_member_to_no_group() -> None:
+    """Up to version 8 the generation is wrong, from 9 the group is missing."""
+    bench = Bench()
+    old = bench.commit({0: 1}, member_id="m", generation=3, version=8)
+    new = bench.commit({0: 1}, member_id="m", generation=3, version=9)
+    assert bench.committed(old) == [ErrorCode.ILLEGAL_GENERATION]
+    assert bench.committed(new) == [ErrorCode.GROUP_ID_NOT_FOUND]
+    assert bench.shard.list_groups() == []
+
+
+def test_a_client_may_ask_for_its_own_retention() -> None:
+    """Up to version 4; it outlives a restart and beats the broker's, both ways."""
+    bench = Bench()
+    bench.commit({0: 1}, version=4, retention_ms=3_600_000)
+    bench.commit({1: 1}, version=4, retention_ms=30 * DAY_MS)
+    bench.restart()
+    bench.advance(2 * 3_600_000)
+    assert bench.offsets() == {("orders", 1): 1}
+    bench.advance(20 * DAY_MS)
+    assert bench.offsets() == {("orders", 1): 1}
+
+
+def test_offsets_on_their_way_do_not_expire() -> None:
+    """A commit that the log has not confirmed yet keeps the old offset from its tombstone, which
+    would otherwise come after it in the log."""
+    bench = Bench()
+    bench.commit({0: 1})
+    bench.advance(7 * DAY_MS - 1_000)
+    bench.holds_log = True
+    late = bench.commit({0: 2})
+    bench.advance(DAY_MS)
+    bench.holds_log = False
+    bench.settle()
+    assert bench.committed(late) == [ErrorCode.NONE]
+    assert bench.offsets() == {("orders", 0): 2}
+
+
+def test_offsets_set_in_an_empty_group_live_a_whole_retention() -> None:
+    """An operator resets the offsets of a group that has been Empty for long."""
+    bench = Bench()
+    (name,) = bench.run_group()
+    bench.commit({0: 1}, member_id=name, generation=1)
+    bench.leave(LeaveGroupRequest("g", name), 2)
+    bench.advance(6 * DAY_MS)
+    bench.commit({0: 9})
+    bench.advance(6 * DAY_MS)
+    assert bench.offsets() == {("orders", 0): 9}
+    bench.advance(2 * DAY_MS)
+    assert bench.state() == "Dead"
+
+
+def test_offsets_outlive_their_group_by_the_retention() -> None:
+    """However long ago they were committed: what counts is when the last member went."""
+    bench = Bench(
+        GroupConfig(
+            initial_rebalance_delay_ms=0,
+            offsets_retention_ms=60_000,
+            offsets_retention_check_interval_ms=1_000,
+        )
+    )
+    (name,) = bench.run_group()
+    bench.commit({0: 1}, member_id=name, generation=1)
+    for _ in range(10):
+        bench.advance(9_000)
+        request = HeartbeatRequest("g", 1, name)
+        info = RequestInfo("c", "/127.0.0.1", 3)
+        bench.carry_out(bench.shard.heartbeat(request, info, bench.token(), bench.now))
+    bench.leave(LeaveGroupRequest("g", name), 2)
+    bench.advance(59_000)
+    assert bench.offsets() == {("orders", 0): 1}
+    bench.advance(2_000)
+    assert bench.offsets() == {}
+
+
+def test_a_failed_expiry_is_tried_again() -> None:
+    """The group is alive until its tombstones are in the log."""
+    bench = Bench()
+    bench.commit({0: 1})
+    bench.fails_log = ErrorCode.NOT_ENOUGH_REPLICAS
+    bench.advance(8 * DAY_MS)
+    assert bench.state() == "Empty"
+    assert bench.offsets() == {("orders", 0): 1}
+    bench.fails_log = None
+    bench.advance(600_000)
+    assert bench.state() == "Dead"
+    assert bench.offsets() == {}
+
+
+def test_deleting_a_group_takes_offsets_on_their_way_along() -> None:
+    """Or an offset would survive its group and be the next one's surprise."""
+    bench = Bench()
+    bench.commit({0: 1})
+    bench.holds_log = True
+    bench.commit({1: 2})
+    token = bench.token()
+    info = RequestInfo("admin", "/127.0.0.1", 2)
+    request = DeleteGroupsRequest(["g"])
+    bench.carry_out(bench.shard.delete_groups(request, info, token, bench.now))
+    bench.holds_log = False
+    bench.settle()
+    assert token in bench.replies
+    assert bench.offsets() == {}
+    bench.restart()
+    assert bench.shard.list_groups() == []
+
+
+def test_offsets_of_deleted_topics_are_forgotten() -> None:
+    """A topic of the same name starts from nothing."""
+    bench = Bench()
+    bench.commit({0: 1}, topic="orders")
+    bench.commit({0: 2}, topic="payments")
+    bench.carry_out(bench.shard.forget_topics({"orders"}, bench.now))
+    assert bench.offsets() == {("payments", 0): 2}
+
+
+def test_offset_delete_knows_what_it_cannot_know() -> None:
+    """Groups of other kinds keep all their offsets while they have members; a consumer group whose
+    subscription cannot be read may be subscribed to anything."""
+    bench = Bench()
+    bench.run_group(group="workers", kind="connect")
+    assert bench.delete_offset("orders", "workers").error_code == ErrorCode.NON_EMPTY_GROUP
+    assert bench.delete_offset("orders", "nowhere").error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    bench.run_group(group="odd", metadata=b"\x00")  # type: ignore[arg-type]
+    response = bench.delete_offset("orders", "odd")
+    assert response.topics[0].partitions[0].error_code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+
+
+# Life of a shard
+
+
+def test_a_loaded_group_above_the_limit_rebalances() -> None:
+    """A limit that was lowered takes effect; who joins first stays."""
+    bench = Bench()
+    first, second = bench.run_group(2)
+    bench.config = GroupConfig(initial_rebalance_delay_ms=0, group_size_max=1)
+    bench.restart()
+    assert bench.state() == "PreparingRebalance"
+    stays = bench.join(second)
+    goes = bench.join(first)
+    assert bench.joined(goes).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert bench.joined(stays).leader == second
+
+
+def test_old_logs_are_understood() -> None:
+    """Groups written without timestamps and rebalance timeouts go on."""
+    bench = Bench()
+    (name,) = bench.run_group()
+    value = bench.shard.core.image.groups["g"]
+    value.current_state_timestamp = value.members[0].rebalance_timeout = -1
+    group = Group.from_value("g", value)
+    assert (group.state, group.state_since_ms) == (State.STABLE, -1)
+    assert group.members[name].rebalance_timeout_ms == 10_000
+
+
+def test_unload_leaves_nothing_running() -> None:
+    """All timers are cancelled, all waiting requests answered."""
+    bench = Bench()
+    bench.run_group(2)
+    bench.join(version=5)
+    waiting = bench.join(group="other")
+    bench.carry_out(bench.shard.unload())
+    assert bench.timers == {}
+    assert bench.joined(waiting).error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_an_idle_shard_looks_for_what_has_expired() -> None:
+    """From the start, and again after each look."""
+    bench = Bench()
+    assert {key.kind for key in bench.timers} == {TimerKind.EXPIRY}
+    (key,) = bench.timers
+    effects = bench.shard.on_timer(key, bench.now)
+    assert effects == [SetTimer(key, bench.ticks_ms + 600_000)]
+
+
+def test_timers_that_come_for_nothing_do_nothing() -> None:
+    """Late, early or for somebody who is gone."""
+    bench = Bench()
+    (name,) = bench.run_group()
+    due = next(key for key in bench.timers if key.kind is TimerKind.SESSION)
+    bench.leave(LeaveGroupRequest("g", name), 2)
+    for kind in (TimerKind.JOIN, TimerKind.SYNC, TimerKind.SESSION, TimerKind.PENDING):
+        assert bench.shard.on_timer(due._replace(kind=kind), bench.now) == []
+        assert bench.shard.on_timer(due._replace(kind=kind, group_id="x"), bench.now) == []
+
+
+def test_appends_are_reported_in_order() -> None:
+    """Out of order the image would not be what the log says: that is a bug, and it stops."""
+    bench = Bench()
+    bench.holds_log = True
+    bench.commit({0: 1})
+    bench.commit({0: 2})
+    with pytest.raises(InvariantViolated):
+        bench.shard.on_committed(bench.waiting[1].append_id, bench.now)
+
+
+def test_states_follow_the_table() -> None:
+    """A transition nobody foresaw is a bug, and it stops."""
+    group = Group("g", 0)
+    with pytest.raises(InvariantViolated):
+        group.transition(State.STABLE, 1)
+
+
+def test_replay_skips_what_is_not_ours() -> None:
+    """Records of other group protocols in the same log are no trouble."""
+    bench = Bench()
+    bench.shard.replay(b"\x00\x03\x00\x01g", b"consumer group metadata")
+    bench.shard.replay(*offset_record("g", "orders", 0, OffsetValue(5)))
+    bench.shard.replay(*group_record("other", None))
+    assert bench.offsets() == {("orders", 0): 5}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"initial_rebalance_delay_ms": -1},
+        {"session_timeout_min_ms": 10, "session_timeout_max_ms": 9},
+        {"group_size_max": 0},
+        {"offsets_retention_check_interval_ms": 0},
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, int]) -> None:
+    """At the start, not when they first hurt."""
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        GroupConfig(**settings)
+
+
+def test_every_answer_is_a_response() -> None:
+    """Effects carry wire messages, ready to encode."""
+    bench = Bench()
+    bench.run_group()
+    assert all(isinstance(response, Response) for response in bench.replies.values())

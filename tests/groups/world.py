@@ -1,0 +1,110 @@
+"""A shard with a clock that stands still until told, a log that commits when told, and timers.
+
+It does what a broker's runtime does, and nothing else: carries out effects in order, reports
+appends in order, fires timers in order of time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+
+from penstock.groups.config import GroupConfig
+from penstock.groups.effects import (
+    Append,
+    CancelTimer,
+    Effect,
+    LogRecord,
+    Now,
+    Reply,
+    SetTimer,
+    TimerKey,
+    Token,
+)
+from penstock.groups.shard import GroupShard
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages.base import Response
+
+EPOCH_MS = 1_700_000_000_000
+
+
+class World:
+    def __init__(self, config: GroupConfig | None = None) -> None:
+        self.config = config or GroupConfig()
+        self.ticks_ms = 0
+        self.log: list[LogRecord] = []
+        self.waiting: deque[Append] = deque()
+        self.timers: dict[TimerKey, int] = {}
+        self.replies: dict[Token, Response] = {}
+        self.holds_log = False
+        self.fails_log: ErrorCode | None = None
+        self.on_reply: Callable[[Token, Response], None] = lambda token, response: None
+        self.on_log: Callable[[LogRecord], None] = lambda record: None
+        self._ids: Counter[str] = Counter()
+        self.shard = GroupShard(self.config, self.new_member_id)
+        self.carry_out(self.shard.on_loaded(self.now))
+
+    @property
+    def now(self) -> Now:
+        return Now(self.ticks_ms, EPOCH_MS + self.ticks_ms)
+
+    def new_member_id(self, prefix: str) -> str:
+        self._ids[prefix] += 1
+        return f"{prefix}-{self._ids[prefix]}"
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Reply(token, response):
+                    assert token not in self.replies, f"{token} is answered twice"
+                    self.replies[token] = response
+                    self.on_reply(token, response)
+                case SetTimer(key, at_ms):
+                    self.timers[key] = at_ms
+                case CancelTimer(key):
+                    self.timers.pop(key, None)
+                case Append():
+                    self.waiting.append(effect)
+        if not self.holds_log:
+            self.settle()
+
+    def settle(self) -> None:
+        """The log takes, or refuses, all it was given."""
+        while self.waiting:
+            self.settle_one()
+
+    def settle_one(self) -> None:
+        append = self.waiting.popleft()
+        if self.fails_log is not None:
+            effects = self.shard.on_append_failed(append.append_id, self.fails_log, self.now)
+        else:
+            for record in append.records:
+                self.log.append(record)
+                self.on_log(record)
+            effects = self.shard.on_committed(append.append_id, self.now)
+        self.carry_out(effects)
+
+    def next_timer_ms(self) -> int | None:
+        return min(self.timers.values(), default=None)
+
+    def advance(self, milliseconds: int, after_each: Callable[[], None] = lambda: None) -> None:
+        """Let time pass, firing what falls due on the way."""
+        until = self.ticks_ms + milliseconds
+        while self.timers:
+            key, at_ms = min(self.timers.items(), key=lambda item: (item[1], list(item[0][1:])))
+            if at_ms > until:
+                break
+            self.ticks_ms = max(self.ticks_ms, at_ms)
+            del self.timers[key]
+            self.carry_out(self.shard.on_timer(key, self.now))
+            after_each()
+        self.ticks_ms = until
+
+    def restart(self) -> None:
+        """The broker dies; another one reads the log. Nobody who waited gets an answer."""
+        self.timers.clear()
+        self.waiting.clear()
+        self.shard = GroupShard(self.config, self.new_member_id)
+        for record in self.log:
+            self.shard.replay(record.key, record.value)
+        self.carry_out(self.shard.on_loaded(self.now))
