@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
@@ -116,9 +116,20 @@ class Executor(Protocol):
 
 
 class Transport(Protocol):
-    """One connection's sending half; the receiving half is the `Receiver` it was opened with."""
+    """One connection's sending half; the receiving half is the `Receiver` it was opened with.
 
-    def write(self, data: Buffer) -> None: ...
+    The names are those of `asyncio.Transport`, so that a real one needs no wrapper.
+    """
+
+    def write(self, data: Buffer) -> None:
+        """The data must not change until it has left: it may be kept instead of copied."""
+
+    def writelines(self, parts: Sequence[Buffer]) -> None: ...
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        """How much may wait to be sent before the receiver is told to pause writing."""
+
+    def get_write_buffer_size(self) -> int: ...
 
     def pause_reading(self) -> None: ...
 
@@ -130,22 +141,42 @@ class Transport(Protocol):
     def abort(self) -> None:
         """Drop the connection and whatever is buffered."""
 
-    def peer(self) -> str:
-        """The other end's address, for logs and limits."""
+    def get_extra_info(self, name: str) -> Any:
+        """ "peername": the other end's address, host and port first; None once it is gone."""
 
 
 class Receiver(Protocol):
-    """What a connection tells its owner; the semantics are those of `asyncio.Protocol`."""
+    """What a connection tells its owner, with the semantics of `asyncio`'s protocols.
+
+    Every receiver is also either a `StreamReceiver` or a `BufferedReceiver`; a network finds out
+    which by looking for `get_buffer`.
+    """
 
     def connection_made(self, transport: Transport) -> None: ...
-
-    def data_received(self, data: bytes) -> None: ...
 
     def connection_lost(self, error: Exception | None) -> None: ...
 
     def pause_writing(self) -> None: ...
 
     def resume_writing(self) -> None: ...
+
+
+class StreamReceiver(Receiver, Protocol):
+    """Is handed what was read."""
+
+    def data_received(self, data: bytes) -> None: ...
+
+
+class BufferedReceiver(Receiver, Protocol):
+    """Says where to read to. Saves two copies of every large request."""
+
+    def get_buffer(self, size_hint: int) -> Buffer:
+        """Where to put the next bytes; never empty. It is filled before anything else happens."""
+
+    def buffer_updated(self, size: int) -> None: ...
+
+    def eof_received(self) -> bool:
+        """The peer sends no more. True keeps the sending half open until the owner closes it."""
 
 
 class Listener(Protocol):

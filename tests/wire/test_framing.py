@@ -39,6 +39,53 @@ def test_segmentation_does_not_matter(bodies: list[bytes], cuts: list[int], own:
     assert found == bodies
 
 
+@settings(deadline=None, max_examples=200)
+@given(
+    bodies=st.lists(st.binary(max_size=300), max_size=6),
+    reads=st.lists(st.integers(1, 200), min_size=1, max_size=10),
+)
+def test_reading_into_place_gives_the_same_frames(bodies: list[bytes], reads: list[int]) -> None:
+    """Reads that go where `tail` says, and into a scratch buffer otherwise, lose nothing."""
+    stream = framed(*bodies)
+    reader = FrameReader(1000)
+    found: list[bytes] = []
+    position = turn = 0
+    while position < len(stream):
+        tail = reader.tail
+        size = min(reads[turn % len(reads)], len(stream) - position, len(tail or stream))
+        piece = stream[position : position + size]
+        if tail is not None:
+            tail[:size] = piece
+            frame = reader.filled(size)
+            frames = [] if frame is None else [frame]
+        else:
+            frames = reader.feed(memoryview(piece))
+        found += [bytes(frame) for frame in frames]
+        position += size
+        turn += 1
+        if reader.tail is not None:
+            assert len(reader.tail) <= reader.wanted - reader.buffered
+    assert found == bodies
+    assert (reader.buffered, reader.wanted, reader.tail) == (0, 0, None)
+
+
+def test_a_large_frame_is_read_into_place() -> None:
+    """Once an eighth of a frame is there, the rest needs no second copy."""
+    body = bytes(range(256)) * 4096
+    stream = framed(body)
+    reader = FrameReader(1 << 21)
+    assert reader.feed(memoryview(stream)[: 256 << 10]) == []
+    assert reader.wanted == len(stream)
+    assert reader.tail is not None
+    assert len(reader.tail) == len(stream) - (256 << 10)
+    place = reader.tail.obj
+    reader.tail[:] = stream[256 << 10 :]
+    frame = reader.filled(len(stream) - (256 << 10))
+    assert frame is not None
+    assert frame.obj is place
+    assert frame == body
+
+
 def test_byte_by_byte() -> None:
     """A frame that comes in single bytes is out with its last."""
     reader = FrameReader(100)

@@ -6,9 +6,10 @@ request where they lie.
 
 Costs, since every request passes here. The whole frames in a read are copied once, however many
 they are, and come out as slices of that copy; a bytearray that ends where a frame ends is taken
-over uncopied. A frame that
-spans reads is gathered in a bytearray that grows as bytes arrive, so each byte is copied once and
-a peer that announces 100 MiB but sends nothing has cost nothing.
+over uncopied. A frame that spans reads is gathered in memory of its own. That memory is at most
+`GROWTH` times what has arrived, so a peer that announces 100 MiB but sends nothing has cost
+nothing, and a frame of a megabyte has its full size after the first read. A caller that can choose
+where to read to takes the rest of such a frame straight into its place: `tail`, then `filled`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from struct import Struct
 from typing import Final
 
 from penstock.wire.errors import ProtocolError
+
+GROWTH: Final = 8
 
 _LENGTH: Final = Struct(">i")
 _PREFIX: Final = _LENGTH.size
@@ -30,13 +33,17 @@ class FrameTooLarge(ProtocolError):
 class FrameReader:
     """`frame_bytes_max` may be changed between reads, as when a connection has authenticated."""
 
-    __slots__ = ("_error", "_gathered", "_wanted", "frame_bytes_max")
+    __slots__ = ("_error", "_gathered", "buffered", "frame_bytes_max", "tail", "wanted")
 
     def __init__(self, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
+        self.wanted = 0
+        """Bytes the frame that is begun will have, prefix included; 0 while that is not known."""
+        self.buffered = 0
+        """Bytes held for a frame that is not whole yet."""
+        self.tail: memoryview | None = None
+        """Where the next bytes belong if a frame is well begun; never empty, never past its end."""
         self._gathered = bytearray()
-        self._wanted = 0
-        """Bytes the gathered frame will have, prefix included; 0 while that is not known."""
         self._error: FrameTooLarge | None = None
 
     @property
@@ -44,12 +51,7 @@ class FrameReader:
         """Set once the stream has gone wrong; then `feed` raises it."""
         return self._error
 
-    @property
-    def buffered(self) -> int:
-        """Bytes held for a frame that is not whole yet."""
-        return len(self._gathered)
-
-    def feed(self, data: bytes | bytearray) -> list[memoryview]:
+    def feed(self, data: bytes | bytearray | memoryview) -> list[memoryview]:
         """The frames that are whole with this data; a bytearray must not be touched afterwards.
 
         Raises FrameTooLarge for a bad length. If good frames stand before it in the same data they
@@ -61,7 +63,7 @@ class FrameReader:
         limit = self.frame_bytes_max
         frames: list[memoryview] = []
         start = 0
-        if self._gathered:
+        if self.buffered:
             start = self._gather(data, frames)
         elif _PREFIX <= size <= _PREFIX + limit and size == _PREFIX + _unpack(data)[0]:
             # One read, one frame: by far the commonest case.
@@ -74,12 +76,12 @@ class FrameReader:
                 self._error = self._bad(length)
                 break
             if position + _PREFIX + length > size:
-                self._wanted = _PREFIX + length
+                self.wanted = _PREFIX + length
                 break
             position += _PREFIX + length
             ends.append(position - start)
         if position < size and self._error is None:
-            self._gathered = bytearray(memoryview(data)[position:])
+            self._put(memoryview(data)[position:])
         if ends:
             whole = data if start == 0 and position == size else memoryview(data)[start:position]
             view = memoryview(whole if type(whole) is bytearray else bytearray(whole))
@@ -91,28 +93,68 @@ class FrameReader:
             raise self._error
         return frames
 
-    def _gather(self, data: bytes | bytearray, frames: list[memoryview]) -> int:
+    def filled(self, size: int) -> memoryview | None:
+        """That many bytes were put at the start of `tail`; the frame, if it is whole now."""
+        tail = self.tail
+        assert tail is not None
+        self.buffered += size
+        if size < len(tail):
+            self.tail = tail[size:]
+            return None
+        if self.buffered == self.wanted:
+            return self._take()
+        self._aim()
+        return None
+
+    def _gather(self, data: bytes | bytearray | memoryview, frames: list[memoryview]) -> int:
         """Go on with the frame begun earlier; returns how much of the data belonged to it."""
-        gathered = self._gathered
+        view = memoryview(data)
         taken = 0
-        if not self._wanted:
-            taken = min(_PREFIX - len(gathered), len(data))
-            gathered += data[:taken]
-            if len(gathered) < _PREFIX:
+        if not self.wanted:
+            taken = min(_PREFIX - self.buffered, len(view))
+            self._put(view[:taken])
+            if self.buffered < _PREFIX:
                 return taken
-            length = _unpack(gathered)[0]
+            length = _unpack(self._gathered)[0]
             if not 0 <= length <= self.frame_bytes_max:
                 self._error = self._bad(length)
                 raise self._error
-            self._wanted = _PREFIX + length
-        missing = self._wanted - len(gathered)
-        rest = memoryview(data)[taken : taken + missing]
-        gathered += rest
-        if len(gathered) == self._wanted:
-            frames.append(memoryview(gathered)[_PREFIX:])
-            self._gathered = bytearray()
-            self._wanted = 0
+            self.wanted = _PREFIX + length
+        missing = self.wanted - self.buffered
+        rest = view[taken : taken + missing]
+        if len(rest):
+            self._put(rest)
+        if self.buffered == self.wanted:
+            frames.append(self._take())
         return taken + len(rest)
+
+    def _put(self, piece: memoryview) -> None:
+        begin = self.buffered
+        self.buffered += len(piece)
+        if self.buffered > len(self._gathered):
+            self._enlarge(begin)
+        # Through a view: a bytearray would first make a copy of the piece.
+        memoryview(self._gathered)[begin : self.buffered] = piece
+        self._aim()
+
+    def _aim(self) -> None:
+        if _PREFIX < self.buffered < self.wanted:
+            if self.buffered == len(self._gathered):
+                self._enlarge(self.buffered)
+            self.tail = memoryview(self._gathered)[self.buffered :]
+
+    def _enlarge(self, keep: int) -> None:
+        size = min(self.wanted, self.buffered * GROWTH) if self.wanted else _PREFIX
+        larger = bytearray(size)
+        memoryview(larger)[:keep] = memoryview(self._gathered)[:keep]
+        self._gathered = larger
+
+    def _take(self) -> memoryview:
+        frame = memoryview(self._gathered)[_PREFIX:]
+        self._gathered = bytearray()
+        self.tail = None
+        self.buffered = self.wanted = 0
+        return frame
 
     def _bad(self, length: int) -> FrameTooLarge:
         return FrameTooLarge(

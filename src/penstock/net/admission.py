@@ -1,0 +1,62 @@
+"""Who may connect: so many in all, so many from one address.
+
+The refusals are logged, but at most one line in `LOG_INTERVAL_S`: a peer that connects in a loop
+must not fill the disk with our words about it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from penstock.net.config import ServerConfig
+
+LOG_INTERVAL_S: Final = 10.0
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Admission:
+    def __init__(self, config: ServerConfig) -> None:
+        self._config = config
+        self._per_address: dict[str, int] = {}
+        self._count = 0
+        self._logged_at: float | None = None
+        self._unlogged = 0
+
+    @property
+    def addresses(self) -> int:
+        """How many different addresses have a connection open."""
+        return len(self._per_address)
+
+    def admit(self, host: str, now: float) -> bool:
+        """Whether one more from there may come in; if so it counts until `leave`."""
+        config = self._config
+        here = self._per_address.get(host, 0)
+        if self._count >= config.connections_max:
+            self._refuse(host, f"{self._count} are open (connections_max)", now)
+            return False
+        if here >= config.connections_per_address_max:
+            reason = f"{here} from there are open (connections_per_address_max)"
+            self._refuse(host, reason, now)
+            return False
+        self._count += 1
+        self._per_address[host] = here + 1
+        return True
+
+    def leave(self, host: str) -> None:
+        self._count -= 1
+        here = self._per_address[host] - 1
+        if here:
+            self._per_address[host] = here
+        else:
+            del self._per_address[host]
+
+    def _refuse(self, host: str, reason: str, now: float) -> None:
+        if self._logged_at is not None and now - self._logged_at < LOG_INTERVAL_S:
+            self._unlogged += 1
+            return
+        more = f"; {self._unlogged} more refused since the last such line" if self._unlogged else ""
+        _log.warning("refused a connection from %s: %s%s", host, reason, more)
+        self._logged_at = now
+        self._unlogged = 0

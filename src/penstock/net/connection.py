@@ -1,0 +1,499 @@
+"""One peer: frames to its session, answers back in the order of the requests.
+
+Answers. `_pending` holds the requests whose answer has not been written, oldest first; while it is
+empty an answer that the session returns at once is written at once. Only the oldest future is
+watched: when it is done, every answer that is ready behind it leaves in the same write. All answers
+to the frames of one read leave in one write, too: the system call costs more than the rest.
+
+Reading stops, and with it the growth of memory, while any of these holds:
+  - frames that were read could not be dispatched yet (`_waiting`),
+  - too many requests or bytes of this connection are pending,
+  - the budget of all connections has nothing left for the next frame,
+  - the peer does not take its answers (`_write_paused`); then nothing is dispatched either,
+  - the connection is closing or the peer has sent its last.
+`_steer` is the one place that weighs them.
+
+Closing. `_closing` means: dispatch nothing more, and close once `_pending` is empty. The transport
+sends what it has before it goes; a peer that will not take it is dropped by `on_tick`.
+
+There is no timer per connection. Activity is stamped with the server's coarse time and looked at
+once a tick.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, cast
+
+from penstock.net.admission import Admission
+from penstock.net.budget import RequestBudget
+from penstock.net.config import ServerConfig
+from penstock.net.counters import Counters
+from penstock.net.session import Peer, Session
+from penstock.ports import Buffer, Transport
+from penstock.wire.errors import ProtocolError
+from penstock.wire.framing import FrameReader
+
+Ready = Sequence[Buffer]
+Later = asyncio.Future[Ready | None]
+
+JOIN_BYTES: Final = 64 << 10
+"""Up to here copying parts together costs less than handing the kernel a list of them."""
+EXHAUSTED_READ_BYTES: Final = 4 << 10
+"""What is read at most while the budget of request bytes is exhausted."""
+
+_log: Final = logging.getLogger(__name__)
+_NOTHING: Final[Ready] = ()
+
+
+class Shared(Protocol):
+    """What the connections of one server have in common."""
+
+    config: ServerConfig
+    counters: Counters
+    budget: RequestBudget
+    admission: Admission
+    new_session: Callable[[Peer], Session]
+    scratch: memoryview
+    """Where every read goes that does not continue a large frame; emptied before the next."""
+    now: float
+    """The time of the last tick."""
+    stopping: bool
+
+    def on_opened(self, connection: Connection) -> None: ...
+
+    def on_lost(self, connection: Connection) -> None: ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    __slots__ = (
+        "_active_at",
+        "_asked",
+        "_budget",
+        "_closing",
+        "_dispatching",
+        "_eof",
+        "_frame_since",
+        "_pending",
+        "_pending_bytes",
+        "_reader",
+        "_reading",
+        "_reserved",
+        "_session",
+        "_shared",
+        "_stalled_bytes",
+        "_stalled_since",
+        "_transport",
+        "_waiting",
+        "_waiting_bytes",
+        "_watched",
+        "_write_paused",
+        "host",
+        "port",
+    )
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._budget = shared.budget
+        self._reader = FrameReader(shared.config.frame_bytes_max)
+        self._transport: Transport | None = None
+        self._session: Session | None = None
+        self._waiting: deque[memoryview] = deque()
+        self._waiting_bytes = 0
+        self._pending: deque[tuple[Ready | Later, int]] = deque()
+        self._pending_bytes = 0
+        self._reserved = 0
+        """Bytes of the budget for the frame that is being read."""
+        self._asked = -1
+        """Bytes of the budget that were asked for and not granted yet; -1 for nothing."""
+        self._watched: Later | None = None
+        self._dispatching = False
+        self._reading = True
+        self._write_paused = False
+        self._closing = False
+        self._eof = False
+        self._active_at = self._frame_since = self._stalled_since = shared.now
+        self._stalled_bytes = 0
+        self.host = ""
+        self.port = 0
+
+    # -- what a session may ask: `Peer`
+
+    @property
+    def frame_bytes_max(self) -> int:
+        return self._reader.frame_bytes_max
+
+    @frame_bytes_max.setter
+    def frame_bytes_max(self, value: int) -> None:
+        self._reader.frame_bytes_max = value
+
+    def close(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        self._forget_waiting()
+        self._stalled_since = self._shared.now
+        if not self._dispatching:
+            self._steer()
+
+    # -- what the transport says
+
+    def connection_made(self, transport: asyncio.BaseTransport | Transport) -> None:
+        shared = self._shared
+        self._transport = cast(Transport, transport)
+        address: Any = transport.get_extra_info("peername")
+        if address:
+            self.host, self.port = address[:2]
+        # Without an address the peer left before it was accepted.
+        if shared.stopping or not address or not shared.admission.admit(self.host, shared.now):
+            shared.counters.connections_rejected += 1
+            self._closing = True
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=shared.config.write_buffer_bytes)
+        try:
+            self._session = shared.new_session(self)
+        except Exception:  # noqa: BLE001 - it must not reach the listener
+            _log.exception("no session for %s:%s", self.host, self.port)
+            shared.admission.leave(self.host)
+            self.abort()
+            return
+        shared.on_opened(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        tail = self._reader.tail
+        if tail is not None:
+            return tail
+        if self._budget.exhausted:
+            return self._shared.scratch[:EXHAUSTED_READ_BYTES]
+        return self._shared.scratch
+
+    def buffer_updated(self, size: int) -> None:
+        shared, reader = self._shared, self._reader
+        shared.counters.bytes_in += size
+        self._active_at = shared.now
+        if self._closing:
+            return
+        try:
+            if reader.tail is None:
+                begun = reader.buffered
+                frames = reader.feed(shared.scratch[:size])
+                if frames or not begun:
+                    self._frame_since = shared.now
+            else:
+                frame = reader.filled(size)
+                if frame is None:
+                    return
+                frames = [frame]
+        except ProtocolError as error:
+            self._fail(error)
+            return
+        if frames:
+            self._dispatch(frames)
+        if reader.error is not None and not self._closing:
+            self._fail(reader.error)
+        if reader.wanted != self._reserved or self._budget.exhausted:
+            self._reserve(reader.wanted)
+        if self._pending or self._waiting or self._closing or self._asked >= 0:
+            self._steer()
+
+    def eof_received(self) -> bool:
+        """Requests that came whole are still served: a producer with acks=0 waits for nothing.
+
+        None of them is waiting any more: while frames wait nothing is read, not even the end.
+        """
+        self._eof = True
+        self._reading = False
+        self._active_at = self._shared.now
+        self._steer()
+        return True
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._stalled_since = self._shared.now
+        self._stalled_bytes = 0
+        if not self._dispatching:
+            self._steer()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._active_at = self._shared.now
+        if not self._dispatching:
+            self._advance()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._closing = True
+        self._transport = None
+        self._forget_waiting()
+        self._pending.clear()
+        self._watched = None
+        if self._asked >= 0:
+            self._asked = -1
+            self._budget.forget(self)
+        self._budget.give_back(self._pending_bytes + self._reserved)
+        self._pending_bytes = self._reserved = 0
+        session, self._session = self._session, None
+        if session is None:
+            return
+        self._shared.admission.leave(self.host)
+        self._shared.on_lost(self)
+        try:
+            session.on_closed()
+        except Exception:  # noqa: BLE001 - a session that fails has no other connection to harm
+            _log.exception("the session of %s:%s failed to close", self.host, self.port)
+
+    # -- requests
+
+    def _dispatch(self, frames: Sequence[memoryview] = ()) -> None:
+        """Give the waiting frames and these to the session as far as the limits allow."""
+        session, config, counters = self._session, self._shared.config, self._shared.counters
+        assert session is not None
+        on_frame, pending, waiting = session.on_frame, self._pending, self._waiting
+        waiting.extend(frames)
+        out: list[Buffer] = []
+        out_bytes = served = requests = responses = 0
+        self._dispatching = True
+        while waiting and not self._write_paused:
+            frame = waiting[0]
+            size = len(frame)
+            if pending and (
+                len(pending) >= config.requests_in_flight_max
+                or self._pending_bytes + size > config.bytes_in_flight_max
+            ):
+                break
+            waiting.popleft()
+            served += size
+            requests += 1
+            try:
+                answer = on_frame(frame)
+            except Exception as error:  # noqa: BLE001 - _fail logs it
+                self._fail(error)
+                break
+            if isinstance(answer, asyncio.Future):
+                if not answer.done():
+                    self._park(answer, size)
+                    continue
+                ready = self._result(answer)
+                if ready is None:
+                    break
+                answer = ready
+            if not answer:
+                continue
+            if pending:
+                self._park(answer, size)
+                continue
+            responses += 1
+            out += answer
+            out_bytes += len(answer[0]) if len(answer) == 1 else sum(map(len, answer))
+            if out_bytes > JOIN_BYTES:
+                self._send(out, out_bytes)
+                # Let go of what was sent, so that the next answer may use the same warm memory.
+                out, out_bytes, answer = [], 0, None
+        if out:
+            self._send(out, out_bytes)
+        self._dispatching = False
+        counters.requests += requests
+        counters.responses += responses
+        if waiting or self._waiting_bytes:
+            self._count_waiting(sum(map(len, frames)) - served)
+
+    def _count_waiting(self, change: int) -> None:
+        self._waiting_bytes += change
+        if change > 0:
+            self._budget.charge(change)
+        else:
+            self._budget.give_back(-change)
+
+    def _park(self, answer: Ready | Later, size: int) -> None:
+        self._pending.append((answer, size))
+        self._pending_bytes += size
+        self._budget.charge(size)
+        if len(self._pending) == 1:
+            self._watch(cast(Later, answer))
+
+    def _watch(self, head: Later) -> None:
+        self._watched = head
+        head.add_done_callback(self._on_head_done)
+
+    def _forget_waiting(self) -> None:
+        self._waiting.clear()
+        self._count_waiting(-self._waiting_bytes)
+
+    # -- answers
+
+    def _on_head_done(self, head: Later) -> None:
+        if head is self._watched:
+            self._watched = None
+            self._advance()
+
+    def _advance(self) -> None:
+        """Write the answers whose turn has come, then serve what waited for them."""
+        if self._transport is None:
+            return
+        self._active_at = self._shared.now
+        self._dispatching = True
+        self._write_ready()
+        self._dispatching = False
+        if self._waiting:
+            self._dispatch()
+        self._steer()
+
+    def _write_ready(self) -> None:
+        pending = self._pending
+        out: list[Buffer] = []
+        out_bytes = 0
+        given_back = 0
+        while pending and not self._write_paused:
+            answer, size = pending[0]
+            if isinstance(answer, asyncio.Future):
+                if not answer.done():
+                    if self._watched is not answer:
+                        self._watch(answer)
+                    break
+                ready = self._result(answer)
+                if ready is None:
+                    # The failed request takes those behind it along.
+                    pending.clear()
+                    given_back += self._pending_bytes
+                    self._pending_bytes = 0
+                    break
+                answer = ready
+            pending.popleft()
+            self._pending_bytes -= size
+            given_back += size
+            self._shared.counters.responses += bool(answer)
+            out += answer
+            out_bytes += sum(map(len, answer))
+            if out_bytes > JOIN_BYTES:
+                self._send(out, out_bytes)
+                out, out_bytes = [], 0
+        if out:
+            self._send(out, out_bytes)
+        self._budget.give_back(given_back)
+
+    def _result(self, answer: Later) -> Ready | None:
+        """The parts of an answer that is done, none of them for no response; None if it failed."""
+        try:
+            return answer.result() or _NOTHING
+        except asyncio.CancelledError:
+            self._fail(ProtocolError("the request was cancelled"))
+        except Exception as error:  # noqa: BLE001 - _fail logs it
+            self._fail(error)
+        return None
+
+    def _send(self, parts: list[Buffer], size: int) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        self._shared.counters.bytes_out += size
+        if len(parts) == 1:
+            transport.write(parts[0])
+        elif size <= JOIN_BYTES:
+            transport.write(b"".join(parts))
+        else:
+            transport.writelines(parts)
+
+    # -- flow
+
+    def _steer(self) -> None:
+        """Read or not, close or not: whatever the state now asks for."""
+        transport = self._transport
+        if transport is None:
+            return
+        if self._closing or self._eof:
+            if not self._pending:
+                self._closing = True
+                transport.close()
+            elif self._reading:
+                self._reading = False
+                transport.pause_reading()
+            return
+        config = self._shared.config
+        wanted = not (
+            self._write_paused
+            or self._waiting
+            or self._asked >= 0
+            or len(self._pending) >= config.requests_in_flight_max
+            or self._pending_bytes >= config.bytes_in_flight_max
+        )
+        if wanted == self._reading:
+            return
+        self._reading = wanted
+        if wanted:
+            self._frame_since = self._shared.now
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+    def _reserve(self, wanted: int) -> None:
+        """Hold bytes of the budget for the frame that is begun, none if none is.
+
+        With no frame begun and nothing left, wait for the budget before beginning one. A frame
+        that has its bytes is read to its end whatever the budget says: that is what frees it.
+        """
+        budget = self._budget
+        if self._reserved and self._reserved != wanted:
+            reserved, self._reserved = self._reserved, 0
+            budget.give_back(reserved)
+        if self._closing or self._asked >= 0 or (wanted and self._reserved):
+            return
+        if budget.ask(self, wanted):
+            self._reserved = wanted
+        else:
+            self._asked = wanted
+
+    def on_budget(self) -> None:
+        self._reserved = self._asked
+        self._asked = -1
+        self._steer()
+
+    def _fail(self, error: Exception) -> None:
+        """Close after the answers that are due; a peer's error is its own, ours is logged."""
+        self._shared.counters.connections_failed += 1
+        if isinstance(error, ProtocolError):
+            _log.info("closing the connection of %s:%s: %s", self.host, self.port, error)
+        else:
+            _log.error(
+                "closing the connection of %s:%s: a request failed",
+                self.host,
+                self.port,
+                exc_info=error,
+            )
+        self.close()
+
+    # -- time
+
+    def on_tick(self, now: float) -> None:
+        transport, config = self._transport, self._shared.config
+        if transport is None:
+            return
+        unsent = 0
+        if self._write_paused or self._closing or self._eof:
+            unsent = transport.get_write_buffer_size()
+        if unsent:
+            if unsent != self._stalled_bytes:
+                self._stalled_bytes = unsent
+                self._stalled_since = now
+            elif now - self._stalled_since >= config.write_stall_timeout_s:
+                self._drop(f"took no byte of an answer for {config.write_stall_timeout_s:g} s")
+        elif self._eof:
+            if now - self._active_at >= config.eof_timeout_s:
+                self._drop("sends no more, and its answers are not ready")
+        elif self._reading and self._reader.buffered:
+            if now - self._frame_since >= config.frame_timeout_s:
+                self._drop(f"did not complete a request in {config.frame_timeout_s:g} s")
+        elif now - self._active_at >= config.idle_timeout_s and not self._pending:
+            self._drop(f"was idle for {config.idle_timeout_s:g} s")
+
+    def _drop(self, why: str) -> None:
+        self._shared.counters.connections_dropped += 1
+        _log.info("dropping the connection of %s:%s: it %s", self.host, self.port, why)
+        self.abort()
+
+    def abort(self) -> None:
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,49 @@
+"""The seam between connections, which know frames, and a broker, which knows what they mean."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from penstock.ports import Buffer
+
+Answer = Sequence[Buffer] | asyncio.Future[Sequence[Buffer] | None] | None
+"""The parts of one response frame, its length included; or those later; or no response at all.
+
+Parts are sent without a copy where that is cheaper, so they must not change once returned.
+"""
+
+
+class Session(Protocol):
+    """One connection's conversation. Calls come one at a time, in the order of the requests."""
+
+    def on_frame(self, frame: memoryview) -> Answer:
+        """A request, without its length; the memory is writable and the session's to keep.
+
+        A `ProtocolError`, raised here or by the future, closes the connection once the answers to
+        earlier requests have left. So does any other exception, which is also logged.
+        """
+
+    def on_closed(self) -> None:
+        """The connection is gone. Futures still unanswered are left to whoever made them."""
+
+
+class Peer(Protocol):
+    """What a session may know of its connection and ask of it."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """The largest request taken; settable, as when a connection has not authenticated yet."""
+
+    @frame_bytes_max.setter
+    def frame_bytes_max(self, value: int) -> None: ...
+
+    def close(self) -> None:
+        """Take no more requests, send the answers to those taken, then close."""

@@ -1,0 +1,294 @@
+"""Answers leave in request order, whatever becomes of the requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from penstock.wire.errors import ProtocolError
+
+from .fakes import framed, in_loop, rig, settle
+
+
+@in_loop
+async def test_an_answer_that_is_ready_leaves_at_once() -> None:
+    """No turn of the loop passes between a request and its answer."""
+    transport, _ = (await rig()).connect()
+    transport.deliver(framed(b"e1"))
+    assert transport.answers() == [b"e1"]
+
+
+@in_loop
+async def test_answers_to_one_read_leave_in_one_write() -> None:
+    """A burst of pipelined requests costs one system call for all its answers."""
+    transport, session = (await rig()).connect()
+    bodies = [b"e%d" % number for number in range(50)]
+    transport.deliver(framed(*bodies))
+    assert transport.answers() == bodies == session.frames
+    assert transport.writes == 1
+
+
+@in_loop
+async def test_answers_wait_for_earlier_ones() -> None:
+    """Futures finish out of order, ready answers overtake none, silent requests take no turn."""
+    transport, session = (await rig()).connect()
+    transport.deliver(framed(b"d0", b"f1", b"e2", b"n3", b"f4", b"d5"))
+    assert session.frames == [b"d0", b"f1", b"e2", b"n3", b"f4", b"d5"]
+    assert transport.answers() == [b"d0"]
+    session.finish(b"f4")
+    await settle()
+    assert transport.answers() == [b"d0"]
+    session.finish(b"f1")
+    await settle()
+    assert transport.answers() == [b"d0", b"f1", b"e2", b"f4", b"d5"]
+    assert transport.writes == 2
+
+
+@in_loop
+async def test_a_future_may_turn_out_to_have_no_answer() -> None:
+    """None from a future, pending or done already, is no response."""
+    transport, session = (await rig()).connect()
+    transport.deliver(framed(b"f1", b"f2", b"e3"))
+    session.futures[b"f1"].set_result(None)
+    session.finish(b"f2")
+    await settle()
+    assert transport.answers() == [b"f2", b"e3"]
+
+
+@in_loop
+async def test_the_counters_tell_what_happened() -> None:
+    """Requests, responses and bytes both ways are counted, lengths included."""
+    started = await rig()
+    transport, session = started.connect()
+    transport.deliver(framed(b"e1", b"n2", b"f3"))
+    session.finish(b"f3")
+    await settle()
+    counters = started.server.counters
+    assert (counters.requests, counters.responses) == (3, 2)
+    assert (counters.bytes_in, counters.bytes_out) == (18, 12)
+    assert (counters.connections, counters.connections_accepted) == (1, 1)
+
+
+@in_loop
+async def test_frames_are_writable() -> None:
+    """Offsets can be stamped into a request where it lies, also in one that spans reads."""
+    started = await rig(read_buffer_bytes=8)
+    seen: list[memoryview] = []
+    started.server.new_session = lambda _peer: Keeper(seen)
+    transport = started.network.open()
+    transport.deliver(framed(b"ab", b"c" * 50))
+    for frame in seen:
+        frame[0:1] = b"Z"
+    assert [bytes(frame[:2]) for frame in seen] == [b"Zb", b"Zc"]
+
+
+class Keeper:
+    def __init__(self, seen: list[memoryview]) -> None:
+        self._seen = seen
+
+    def on_frame(self, frame: memoryview) -> None:
+        self._seen.append(frame)
+
+    def on_closed(self) -> None:
+        pass
+
+
+@in_loop
+async def test_a_protocol_error_closes_after_the_answers_before_it() -> None:
+    """What was asked before is answered; what comes after is not even looked at."""
+    started = await rig()
+    transport, session = started.connect()
+    transport.deliver(framed(b"f1", b"p", b"e3"))
+    assert session.frames == [b"f1", b"p"]
+    transport.deliver(framed(b"e4"))
+    await settle()
+    assert not transport.is_lost()
+    session.finish(b"f1")
+    await settle()
+    assert transport.answers() == [b"f1"]
+    assert transport.is_lost()
+    assert not transport.aborted
+    assert session.closed == 1
+    assert session.frames == [b"f1", b"p"]
+    assert started.server.counters.connections_failed == 1
+
+
+@in_loop
+async def test_a_bad_length_closes_after_the_answers_before_it() -> None:
+    """Frames ahead of rubbish in the same read are served."""
+    transport, _ = (await rig(frame_bytes_max=100)).connect()
+    transport.deliver(framed(b"e1") + b"GET / HTTP/1.1\r\n\r\n")
+    await settle()
+    assert transport.answers() == [b"e1"]
+    assert transport.is_lost()
+
+
+@in_loop
+async def test_a_failed_request_closes_its_connection_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An error of ours is logged with its traceback; the other connections go on."""
+    started = await rig()
+    transport, _ = started.connect()
+    other, _ = started.connect()
+    with caplog.at_level(logging.ERROR):
+        transport.deliver(framed(b"e1", b"x", b"e3"))
+        await settle()
+    assert transport.answers() == [b"e1"]
+    assert transport.is_lost()
+    assert "RuntimeError: a bug" in caplog.text
+    other.deliver(framed(b"e1"))
+    assert other.answers() == [b"e1"]
+
+
+@pytest.mark.parametrize("how", ["protocol", "bug", "cancelled"])
+@in_loop
+async def test_a_failed_future_closes_in_its_turn(how: str) -> None:
+    """Answers before the failed request leave, those after it do not."""
+    transport, session = (await rig()).connect()
+    transport.deliver(framed(b"f1", b"f2", b"e3"))
+    failed = session.futures[b"f2"]
+    if how == "cancelled":
+        failed.cancel()
+    else:
+        failed.set_exception(ProtocolError("no") if how == "protocol" else RuntimeError("bug"))
+    await settle()
+    assert not transport.is_lost()
+    session.finish(b"f1")
+    await settle()
+    assert transport.answers() == [b"f1"]
+    assert transport.is_lost()
+
+
+@in_loop
+async def test_a_session_can_close_after_its_answer() -> None:
+    """A refused login is told so, and then the line is cut."""
+    transport, session = (await rig()).connect()
+    transport.deliver(framed(b"f1", b"c2", b"e3"))
+    session.finish(b"f1")
+    await settle()
+    assert transport.answers() == [b"f1", b"c2"]
+    assert transport.is_lost()
+    assert session.frames == [b"f1", b"c2"]
+
+
+@in_loop
+async def test_a_session_can_lower_the_frame_limit() -> None:
+    """Before authentication a session takes small frames only."""
+    transport, session = (await rig()).connect()
+    session.peer.frame_bytes_max = 10
+    transport.deliver(framed(b"e" * 10))
+    session.peer.frame_bytes_max = 20
+    transport.deliver(framed(b"e" * 20))
+    transport.deliver(framed(b"e" * 21))
+    await settle()
+    assert [len(answer) for answer in transport.answers()] == [10, 20]
+    assert transport.is_lost()
+
+
+@in_loop
+async def test_a_lost_connection_tells_its_session_and_leaves_the_futures() -> None:
+    """The peer is gone while requests are pending: nothing is cancelled, nothing is written."""
+    started = await rig()
+    transport, session = started.connect()
+    transport.deliver(framed(b"f1", b"f2"))
+    transport.lose(ConnectionResetError())
+    assert session.closed == 1
+    assert not session.futures[b"f1"].cancelled()
+    session.finish(b"f1", b"f2")
+    await settle()
+    assert started.server.counters.connections == 0
+    assert started.server.budget.used == 0
+
+
+@in_loop
+async def test_a_session_that_cannot_be_made_costs_its_connection_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The listener survives whatever new_session does."""
+    started = await rig(connections_max=1)
+
+    def broken(_peer: object) -> Keeper:
+        raise RuntimeError("no memory for a session")
+
+    working, started.server.new_session = started.server.new_session, broken
+    with caplog.at_level(logging.ERROR):
+        transport = started.network.open()
+        await settle()
+    assert transport.is_lost()
+    assert "no memory for a session" in caplog.text
+    started.server.new_session = working
+    again, _ = started.connect()
+    again.deliver(framed(b"e1"))
+    assert again.answers() == [b"e1"]
+
+
+@in_loop
+async def test_what_came_whole_before_the_end_is_served() -> None:
+    """A producer that waits for nothing may send and hang up at once."""
+    started = await rig(requests_in_flight_max=1)
+    transport, session = started.connect()
+    transport.deliver(framed(b"f1", b"n2", b"e3"))
+    transport.end()
+    await settle()
+    assert session.frames == [b"f1"]
+    assert not transport.is_lost()
+    session.finish(b"f1")
+    await settle()
+    assert session.frames == [b"f1", b"n2", b"e3"]
+    assert transport.answers() == [b"f1", b"e3"]
+    assert transport.is_lost()
+
+
+@in_loop
+async def test_answers_for_a_peer_that_hung_up_are_not_waited_for_long() -> None:
+    """A consumer that died with a request parked for minutes frees its connection in seconds."""
+    started = await rig(eof_timeout_s=5)
+    transport, session = started.connect()
+    transport.deliver(framed(b"f1"))
+    transport.end()
+    await started.ticks(4)
+    assert not transport.is_lost()
+    await started.ticks(2)
+    assert transport.is_lost()
+    assert session.closed == 1
+
+
+@in_loop
+async def test_stop_lets_pending_answers_leave() -> None:
+    """Stopping refuses the new, finishes the begun, and ends when all are gone."""
+    started = await rig()
+    idle, _ = started.connect()
+    busy, session = started.connect()
+    busy.deliver(framed(b"f1"))
+    stopping = asyncio.ensure_future(started.server.stop(timeout_s=30))
+    await settle()
+    assert not started.network.listener.open
+    assert idle.is_lost()
+    late = started.network.open()
+    await settle()
+    assert late.is_lost()
+    busy.deliver(framed(b"e2"))
+    assert not stopping.done()
+    session.finish(b"f1")
+    await stopping
+    assert busy.answers() == [b"f1"]
+    assert session.frames == [b"f1"]
+    assert busy.is_lost()
+
+
+@in_loop
+async def test_stop_drops_what_does_not_finish() -> None:
+    """A future that never comes, or a peer that never reads, does not hold up the stop."""
+    started = await rig(write_buffer_bytes=10)
+    stuck, session = started.connect()
+    stuck.deliver(framed(b"f1"))
+    slow, _ = started.connect(window=0)
+    slow.deliver(framed(b"b100"))
+    await started.server.stop(timeout_s=0.01)
+    assert stuck.aborted
+    assert slow.aborted
+    assert session.closed == 1
+    assert started.server.counters.connections == 0

@@ -1,0 +1,268 @@
+"""What one peer may cost."""
+
+from __future__ import annotations
+
+import logging
+import struct
+
+import pytest
+
+from penstock.net.config import ServerConfig
+
+from .fakes import framed, in_loop, rig, settle
+
+
+@in_loop
+async def test_too_many_requests_in_flight_are_not_read() -> None:
+    """Beyond the limit frames wait in order, reading stops, and both go on when there is room."""
+    transport, session = (await rig(requests_in_flight_max=2)).connect()
+    transport.deliver(framed(b"f1", b"f2", b"e3", b"f4", b"f5", b"e6"))
+    assert session.frames == [b"f1", b"f2"]
+    assert not transport.is_reading()
+    transport.deliver(framed(b"e7"))
+    session.finish(b"f1")
+    await settle()
+    assert session.frames == [b"f1", b"f2", b"e3"]
+    session.finish(b"f2")
+    await settle()
+    assert session.frames == [b"f1", b"f2", b"e3", b"f4", b"f5"]
+    assert transport.answers() == [b"f1", b"f2", b"e3"]
+    assert not transport.is_reading()
+    session.finish(b"f5", b"f4")
+    await settle()
+    assert transport.is_reading()
+    assert transport.answers()[3:] == [b"f4", b"f5", b"e6", b"e7"]
+
+
+@in_loop
+async def test_the_last_request_within_the_limit_stops_reading() -> None:
+    """At the limit nothing more is read, although no frame waits yet."""
+    transport, session = (await rig(requests_in_flight_max=1)).connect()
+    transport.deliver(framed(b"f1"))
+    assert not transport.is_reading()
+    session.finish(b"f1")
+    await settle()
+    assert transport.is_reading()
+
+
+@in_loop
+async def test_too_many_bytes_in_flight_are_not_read() -> None:
+    """The limit in bytes works as that in requests; a larger request passes when it is alone."""
+    transport, session = (await rig(bytes_in_flight_max=100)).connect()
+    transport.deliver(framed(b"f" + b"1" * 49, b"f" + b"2" * 39, b"f" + b"3" * 299, b"e4"))
+    assert len(session.frames) == 2
+    assert not transport.is_reading()
+    session.finish(session.frames[0])
+    await settle()
+    assert len(session.frames) == 2
+    session.finish(session.frames[1])
+    await settle()
+    assert len(session.frames) == 3
+    session.finish(session.frames[2])
+    await settle()
+    assert transport.answers()[-1] == b"e4"
+    assert transport.is_reading()
+
+
+@in_loop
+async def test_bytes_at_the_limit_stop_reading() -> None:
+    """A request as large as the limit allows is the last one read until it is answered."""
+    transport, session = (await rig(bytes_in_flight_max=100)).connect()
+    transport.deliver(framed(b"f" + bytes(99)))
+    assert not transport.is_reading()
+    session.finish(session.frames[0])
+    await settle()
+    assert transport.is_reading()
+
+
+@in_loop
+async def test_a_slow_reader_is_neither_read_nor_served() -> None:
+    """What waits for it is never more than the mark and one answer, and nothing is lost."""
+    transport, session = (await rig(write_buffer_bytes=2000)).connect(window=0)
+    transport.deliver(framed(*[b"b1000"] * 100))
+    assert not transport.is_reading()
+    assert transport.unsent_most <= 2000 + 1004 + (64 << 10)
+    transport, session = (await rig(write_buffer_bytes=2000)).connect(window=0)
+    transport.deliver(framed(*[b"b100000"] * 100))
+    assert len(session.frames) == 1
+    assert transport.unsent_most == 100_004
+    transport.deliver(framed(b"e1"))
+    for _ in range(200):
+        transport.take(100_004 // 2)
+        await settle()
+        assert transport.unsent_most <= 2000 + 100_004
+    transport.take(10)
+    await settle()
+    assert len(transport.answers()) == 101
+    assert transport.answers()[-1] == b"e1"
+    assert transport.is_reading()
+
+
+@in_loop
+async def test_answers_of_futures_wait_for_a_slow_reader() -> None:
+    """A future that finishes while the peer does not read adds nothing to the write buffer."""
+    transport, session = (await rig(write_buffer_bytes=10)).connect(window=0)
+    transport.deliver(framed(b"f1", b"f2", b"f3"))
+    session.futures[b"f1"].set_result([framed(bytes(100))])
+    await settle()
+    unsent = len(transport.unsent)
+    session.finish(b"f2", b"f3")
+    await settle()
+    assert len(transport.unsent) == unsent == 104
+    transport.take(1000)
+    await settle()
+    assert transport.answers() == [bytes(100), b"f2", b"f3"]
+
+
+@in_loop
+async def test_a_peer_that_takes_nothing_is_dropped() -> None:
+    """Progress, however slow, keeps it; none for the timeout does not."""
+    started = await rig(write_buffer_bytes=10, write_stall_timeout_s=30)
+    transport, session = started.connect(window=0)
+    transport.deliver(framed(b"b1000"))
+    for _ in range(5):
+        await started.ticks(29)
+        transport.take(1)
+    assert not transport.is_lost()
+    await started.ticks(32)
+    assert transport.aborted
+    assert session.closed == 1
+    assert started.server.counters.connections_dropped == 1
+
+
+@in_loop
+async def test_a_closing_connection_does_not_wait_for_ever() -> None:
+    """A peer that was sent away and does not read its last answer is dropped as well."""
+    started = await rig(write_stall_timeout_s=30)
+    transport, _ = started.connect(window=0)
+    transport.deliver(framed(b"c1"))
+    await started.ticks(20)
+    assert not transport.is_lost()
+    await started.ticks(12)
+    assert transport.aborted
+
+
+@in_loop
+async def test_idle_connections_are_closed() -> None:
+    """Requests put it off; a request that is pending does, too."""
+    started = await rig(idle_timeout_s=600)
+    transport, session = started.connect()
+    await started.ticks(599)
+    transport.deliver(framed(b"e1"))
+    await started.ticks(599)
+    transport.deliver(framed(b"f2"))
+    await started.ticks(2000)
+    assert not transport.is_lost()
+    session.finish(b"f2")
+    await settle()
+    await started.ticks(599)
+    assert not transport.is_lost()
+    await started.ticks(2)
+    assert transport.is_lost()
+
+
+@in_loop
+async def test_a_frame_must_complete_in_time() -> None:
+    """A byte now and then does not keep a connection; whole frames do."""
+    started = await rig(frame_timeout_s=60)
+    slow, _ = started.connect()
+    steady, _ = started.connect()
+    slow.deliver(framed(b"e" * 1000)[:10])
+    for _ in range(59):
+        slow.deliver(b"e")
+        steady.deliver(framed(b"e1") + framed(b"e2")[:3])
+        steady.deliver(framed(b"e2")[3:])
+        await started.ticks(1)
+    assert not slow.is_lost()
+    await started.ticks(2)
+    assert slow.is_lost()
+    assert not steady.is_lost()
+
+
+@in_loop
+async def test_a_length_that_trickles_in_is_a_frame_begun() -> None:
+    """The time runs from the first byte of the length, whatever comes after it."""
+    started = await rig(frame_timeout_s=60)
+    transport, _ = started.connect()
+    for byte in framed(bytes(100))[:3]:
+        transport.deliver(bytes([byte]))
+        await started.ticks(21)
+    assert transport.is_lost()
+
+
+@in_loop
+async def test_a_place_is_given_up_with_the_connection() -> None:
+    """Addresses that came and went are not remembered."""
+    started = await rig()
+    for number in range(50):
+        transport, _ = started.connect(f"10.0.1.{number}")
+        transport.lose()
+    assert started.server.admission.addresses == 0
+
+
+@in_loop
+async def test_time_we_did_not_read_is_not_the_peers_fault() -> None:
+    """A frame stuck behind a full pipeline has its whole time again once we read."""
+    started = await rig(frame_timeout_s=60, requests_in_flight_max=1)
+    transport, session = started.connect()
+    transport.deliver(framed(b"f1") + framed(b"e2")[:5])
+    await started.ticks(500)
+    assert not transport.is_lost()
+    session.finish(b"f1")
+    await settle()
+    await started.ticks(59)
+    assert not transport.is_lost()
+    transport.deliver(framed(b"e2")[5:])
+    assert transport.answers() == [b"f1", b"e2"]
+
+
+@pytest.mark.parametrize("length", [-1, 1001, 0x7FFFFFFF])
+@in_loop
+async def test_an_impossible_length_closes_on_sight(length: int) -> None:
+    """Nothing is read beyond the four bytes, nothing is kept for it."""
+    started = await rig(frame_bytes_max=1000)
+    transport, session = started.connect()
+    transport.deliver(struct.pack(">i", length))
+    await settle()
+    assert transport.is_lost()
+    assert session.frames == []
+    assert started.server.budget.used == 0
+
+
+@in_loop
+async def test_connections_are_limited_in_all_and_per_address(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Excess is closed at once; places that become free can be taken; the log does not flood."""
+    started = await rig(connections_max=3, connections_per_address_max=2)
+    with caplog.at_level(logging.WARNING):
+        first, _ = started.connect("10.0.0.9")
+        started.connect("10.0.0.9")
+        assert started.network.open("10.0.0.9").aborted
+        started.connect("10.0.0.8")
+        for _ in range(100):
+            assert started.network.open("10.0.0.7").aborted
+        await settle()
+    assert started.server.counters.connections == 3
+    assert started.server.counters.connections_rejected == 101
+    assert len(caplog.records) == 1
+    assert "10.0.0.9: 2 from there are open" in caplog.text
+    await started.ticks(10)
+    with caplog.at_level(logging.WARNING):
+        started.network.open("10.0.0.7")
+        await settle()
+    assert "10.0.0.7: 3 are open (connections_max); 100 more" in caplog.text
+    assert started.server.admission.addresses == 2
+    first.lose()
+    again, _ = started.connect("10.0.0.9")
+    again.deliver(framed(b"e1"))
+    assert again.answers() == [b"e1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("connections_max", 0), ("idle_timeout_s", -1.0), ("port", 70000)]
+)
+def test_nonsense_in_the_configuration_is_refused(name: str, value: float) -> None:
+    """The error names the setting."""
+    with pytest.raises(ValueError, match=name):
+        ServerConfig(**{name: value})  # type: ignore[arg-type]

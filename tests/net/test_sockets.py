@@ -1,0 +1,309 @@
+"""The server on real sockets, under uvloop and under asyncio's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any
+
+import pytest
+import uvloop
+
+from penstock.net.config import ServerConfig
+from penstock.net.server import Server
+from penstock.net.session import Peer
+from penstock.net.sockets import SocketNetwork
+from penstock.runtime import SystemClock
+
+from .fakes import Script, framed
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "uvloop": uvloop.new_event_loop,
+    "asyncio": asyncio.new_event_loop,
+}
+LIMIT_S = 20.0
+
+
+def on_both_loops(test: Callable[[Live], Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Give the test a place to start servers on each kind of loop, and time to finish."""
+
+    @wraps(test)
+    def run(loop_kind: str) -> None:
+        async def main() -> None:
+            live = Live()
+            try:
+                async with asyncio.timeout(LIMIT_S):
+                    await test(live)
+            finally:
+                await live.stop()
+
+        with asyncio.Runner(loop_factory=LOOPS[loop_kind]) as runner:
+            runner.run(main())
+
+    del run.__wrapped__  # or pytest would look for the arguments of the test itself
+    marked: Callable[..., None] = pytest.mark.parametrize("loop_kind", LOOPS)(run)
+    return marked
+
+
+class Live:
+    """Servers and clients of one test."""
+
+    def __init__(self) -> None:
+        self.sessions: list[Script] = []
+        self._servers: list[Server] = []
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def server(self, **limits: Any) -> Server:
+        limits = {"host": "127.0.0.1", "port": 0, **limits}
+        config = ServerConfig(**limits)
+        server = Server(SocketNetwork(), SystemClock(), config, self._session)
+        await server.start()
+        self._servers.append(server)
+        return server
+
+    def _session(self, peer: Peer) -> Script:
+        self.sessions.append(Script(peer))
+        return self.sessions[-1]
+
+    async def client(self, server: Server, **options: Any) -> Client:
+        reader, writer = await asyncio.open_connection(*server.address, **options)
+        self._writers.append(writer)
+        return Client(reader, writer)
+
+    async def stop(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+        for server in self._servers:
+            await server.stop(timeout_s=0)
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def answer(self) -> bytes:
+        size = struct.unpack(">i", await self.reader.readexactly(4))[0]
+        return await self.reader.readexactly(size)
+
+    async def ended(self) -> bool:
+        """Waits for the server to hang up; whether it did so politely."""
+        try:
+            return await self.reader.read(1) == b""
+        except ConnectionResetError:
+            return False
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
+        await asyncio.sleep(0)
+
+
+@on_both_loops
+async def test_pipelined_requests_are_answered_in_order(live: Live) -> None:
+    """Answers that are ready in reverse arrive as they were asked for."""
+    client = await live.client(await live.server())
+    names = [b"f%d" % number for number in range(20)]
+    client.writer.write(framed(*names))
+    await until(lambda: bool(live.sessions) and len(live.sessions[0].futures) == 20)
+    for name in reversed(names):
+        live.sessions[0].finish(name)
+        await asyncio.sleep(0)
+    assert [await client.answer() for _ in names] == names
+
+
+@on_both_loops
+async def test_one_byte_at_a_time(live: Live) -> None:
+    """Segmentation means nothing, down to single bytes."""
+    client = await live.client(await live.server())
+    for byte in framed(b"e1", b"e-two", b"e3"):
+        client.writer.write(bytes([byte]))
+        await client.writer.drain()
+        await asyncio.sleep(0)
+    assert [await client.answer() for _ in range(3)] == [b"e1", b"e-two", b"e3"]
+
+
+@on_both_loops
+async def test_large_requests_and_answers(live: Live) -> None:
+    """Requests beyond one read and answers beyond one write arrive whole."""
+    client = await live.client(await live.server())
+    body = b"e" + bytes(range(256)) * 12_000
+    client.writer.write(framed(body, b"e2", body))
+    assert await client.answer() == body
+    assert await client.answer() == b"e2"
+    assert await client.answer() == body
+
+
+@on_both_loops
+async def test_a_slow_reader_costs_a_bounded_amount(live: Live) -> None:
+    """It asks for 400 MB and reads nothing: few requests are served until it reads."""
+    server = await live.server(write_buffer_bytes=100_000)
+    client = await live.client(server, limit=1 << 16)
+    other = await live.client(server)
+    client.writer.write(framed(*[b"b1000000"] * 400))
+    await until(lambda: len(live.sessions[0].frames) >= 1)
+    other.writer.write(framed(b"e1"))
+    assert await other.answer() == b"e1"
+    served = len(live.sessions[0].frames)
+    assert served < 50
+    for _ in range(60):
+        assert len(await client.answer()) == 1_000_000
+    assert served < len(live.sessions[0].frames) < 110
+
+
+@on_both_loops
+async def test_a_giant_length_is_refused(live: Live) -> None:
+    """The connection is closed after the answer that was due, and the server lives."""
+    server = await live.server()
+    client = await live.client(server)
+    client.writer.write(framed(b"e1") + struct.pack(">i", 0x7FFFFFFF))
+    assert await client.answer() == b"e1"
+    assert await client.ended()
+    other = await live.client(server)
+    other.writer.write(framed(b"e1"))
+    assert await other.answer() == b"e1"
+
+
+@on_both_loops
+async def test_a_half_closed_peer_gets_its_answers(live: Live) -> None:
+    """Send, shut down the sending half, read: all is served, then the server hangs up."""
+    client = await live.client(await live.server())
+    client.writer.write(framed(b"e1", b"f2", b"n3"))
+    client.writer.write_eof()
+    assert await client.answer() == b"e1"
+    await until(lambda: len(live.sessions[0].frames) == 3)
+    live.sessions[0].finish(b"f2")
+    assert await client.answer() == b"f2"
+    assert await client.ended()
+    assert live.sessions[0].closed == 1
+
+
+@on_both_loops
+async def test_a_peer_that_fell_silent_is_dropped(live: Live) -> None:
+    """Nothing comes and nobody hangs up: the timer of the server finds it."""
+    server = await live.server(tick_s=0.01, idle_timeout_s=0.05)
+    client = await live.client(server)
+    client.writer.write(framed(b"e1"))
+    assert await client.answer() == b"e1"
+    await client.ended()
+    await until(lambda: server.counters.connections == 0)
+    assert server.counters.connections_dropped == 1
+
+
+@on_both_loops
+async def test_a_reset_connection_is_forgotten(live: Live) -> None:
+    """A peer that resets with requests pending leaves nothing behind."""
+    server = await live.server()
+    client = await live.client(server)
+    client.writer.write(framed(b"f1") + framed(b"e2")[:3])
+    await until(lambda: bool(live.sessions) and live.sessions[0].frames == [b"f1"])
+    sock = client.writer.get_extra_info("socket")
+    with socket.fromfd(sock.fileno(), sock.family, sock.type) as duplicate:
+        linger = struct.pack("ii", 1, 0)
+        duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    client.writer.transport.abort()
+    await until(lambda: server.counters.connections == 0)
+    assert live.sessions[0].closed == 1
+    assert server.budget.used == 0
+    live.sessions[0].finish(b"f1")
+
+
+@on_both_loops
+async def test_many_connections(live: Live) -> None:
+    """Two hundred at once, each with its own conversation; excess is closed at once."""
+    server = await live.server(connections_max=200)
+    clients = [await live.client(server) for _ in range(200)]
+    for number, client in enumerate(clients):
+        client.writer.write(framed(b"e%d" % number, b"b100"))
+    for number, client in enumerate(clients):
+        assert await client.answer() == b"e%d" % number
+        assert await client.answer() == bytes(100)
+    excess = await live.client(server)
+    await excess.ended()
+    assert server.counters.connections_rejected == 1
+    assert server.counters.connections == 200
+
+
+@on_both_loops
+async def test_stop_while_a_future_is_pending(live: Live) -> None:
+    """The pending answer leaves, new connections are refused, idle ones are closed."""
+    server = await live.server()
+    idle = await live.client(server)
+    busy = await live.client(server)
+    busy.writer.write(framed(b"f1"))
+    await until(lambda: len(live.sessions) == 2 and bool(live.sessions[1].futures))
+    address = server.address
+    stopping = asyncio.ensure_future(server.stop(timeout_s=LIMIT_S))
+    assert await idle.ended()
+    with pytest.raises(ConnectionError):
+        await asyncio.open_connection(*address)
+    live.sessions[1].finish(b"f1")
+    assert await busy.answer() == b"f1"
+    assert await busy.ended()
+    await stopping
+    assert server.counters.connections == 0
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@on_both_loops
+async def test_both_internet_protocols(live: Live) -> None:
+    """The session knows its peer's address, whichever kind it is."""
+    for host in ["127.0.0.1", "::1"] if has_ipv6() else ["127.0.0.1"]:
+        client = await live.client(await live.server(host=host))
+        client.writer.write(framed(b"e1"))
+        assert await client.answer() == b"e1"
+        own = client.writer.get_extra_info("sockname")
+        peer = live.sessions[-1].peer
+        assert (peer.host, peer.port) == own[:2]
+
+
+class Listening:
+    """The least a receiver must be: no base class of asyncio's."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.lost = False
+
+    def connection_made(self, transport: object) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost = True
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+
+@on_both_loops
+async def test_connecting_out(live: Live) -> None:
+    """The same network connects, with TCP_NODELAY, and fails with OSError in time."""
+    server = await live.server()
+    receiver = Listening()
+    network = SocketNetwork()
+    transport = await network.connect(*server.address, lambda: receiver, timeout_s=5)
+    sock = transport.get_extra_info("socket")
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    transport.write(framed(b"e1"))
+    await until(lambda: receiver.received == framed(b"e1"))
+    transport.close()
+    await until(lambda: receiver.lost)
+    await server.stop(timeout_s=1)
+    with pytest.raises(OSError, match=r"."):
+        await network.connect("127.0.0.1", 1, lambda: receiver, timeout_s=5)
