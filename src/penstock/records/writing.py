@@ -1,5 +1,5 @@
 # mypy: allow-untyped-decorators, disable-error-code="valid-type"
-# ruff: noqa: PLR0917, SIM108
+# ruff: noqa: SIM108
 # (typed loop counters, plain arguments and plain branches are what the compiler turns into C)
 """Kernels that write records; `penstock.records.kernels` explains the layout and the two modes.
 

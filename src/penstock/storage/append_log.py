@@ -23,15 +23,13 @@ Rules that the rest of the system leans on:
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from errno import EDQUOT, EMFILE, ENFILE, ENOSPC
 from typing import Final, NamedTuple, NoReturn
 
-from penstock.partition.epochs import LeaderEpochs
 from penstock.partition.keys import refuse_keyless
 from penstock.partition.producer_snapshot import encode_snapshot
-from penstock.partition.producers import BATCHES_REMEMBERED, ProducerStates
+from penstock.partition.producers import BATCHES_REMEMBERED
 from penstock.partition.retention import RELATIVE_OFFSET_MAX, should_roll
 from penstock.ports import Buffer
 from penstock.records.batch import (
@@ -43,24 +41,18 @@ from penstock.records.batch import (
     stamp_prefix,
     validate_fields,
 )
-from penstock.storage.checkpoints import Checkpoint
-from penstock.storage.config import LogConfig
-from penstock.storage.damage import Damage
 from penstock.storage.errors import (
     DiskFull,
     DiskTrouble,
-    LogDamaged,
-    LogOffline,
-    OffsetOutOfRange,
 )
-from penstock.storage.files import SNAPSHOT, FilePool, offset_name, write_all
+from penstock.storage.files import SNAPSHOT, offset_name, write_all
 from penstock.storage.flush import FlushPlan
-from penstock.storage.index import ENTRY_SIZE, IndexCache
+from penstock.storage.index import ENTRY_SIZE
+from penstock.storage.log_state import ASK_ALWAYS
 from penstock.storage.producer_state import note_producer
+from penstock.storage.read_log import ReadLog
 from penstock.storage.segment import Segment
-from penstock.storage.space import SpaceGuard
 
-_ALWAYS: Final = -(2**63)
 _make: Final = tuple.__new__
 
 
@@ -69,185 +61,10 @@ class Appended(NamedTuple):
     last_offset: int
 
 
-class LogSlice(NamedTuple):
-    """Whole batches as they lie in the file."""
+class AppendLog(ReadLog):
+    """Appending and flushing: see the module's docstring. `Log` adds the rare surgery."""
 
-    data: memoryview
-    segment_base: int
-    position: int
-
-
-@dataclass(slots=True)
-class LogParts:
-    """What opening a log has found or made, ready to be put together."""
-
-    directory: str
-    topic: str
-    partition: int
-    topic_id: str
-    config: LogConfig
-    segments: list[Segment]
-    log_start_offset: int
-    end_offset: int
-    recovery_point: int
-    noted_point: int
-    """The recovery point of the checkpoint on disk."""
-    cleaned_offset: int
-    sparse_offset: int
-    epochs: LeaderEpochs
-    producers: ProducerStates
-    damage: list[Damage]
-    dirty: list[str]
-    """Files whose content may be in the page cache only."""
-    names_dirty: bool
-    """There is more to note in a checkpoint than there was room for."""
-    epochs_dirty: bool
-    unindexed_offset: int | None
-
-
-class AppendLog:
-    """Appending, reading and flushing: see the module's docstring. `Log` adds the rare surgery."""
-
-    # Many logs, and attributes that are read on every append.
-    __slots__ = (
-        "_active",
-        "_bases",
-        "_compact",
-        "_dirty",
-        "_dirty_active",
-        "_dirty_since_ms",
-        "_disk",
-        "_end_offset",
-        "_epoch",
-        "_epochs_dirty",
-        "_failure",
-        "_flushing",
-        "_log_start_offset",
-        "_names_dirty",
-        "_recovery_point",
-        "_roll_at_ms",
-        "_roll_bytes",
-        "_roll_config",
-        "_roll_offset",
-        "_segments",
-        "_space",
-        "_unindexed_offset",
-        "cache",
-        "changed",
-        "cleaned_offset",
-        "config",
-        "damage",
-        "directory",
-        "epochs",
-        "noted_point",
-        "partition",
-        "pool",
-        "producers",
-        "sparse_offset",
-        "topic",
-        "topic_id",
-    )
-
-    def __init__(
-        self, parts: LogParts, pool: FilePool, cache: IndexCache, space: SpaceGuard
-    ) -> None:
-        self.directory = parts.directory
-        self.topic = parts.topic
-        self.partition = parts.partition
-        self.topic_id = parts.topic_id
-        self.epochs = parts.epochs
-        self.producers = parts.producers
-        self.damage = parts.damage
-        self.cleaned_offset = parts.cleaned_offset
-        self.sparse_offset = parts.sparse_offset
-        self.noted_point = parts.noted_point
-        """The recovery point a restart would start from: at most ours."""
-        self.pool = pool
-        self.cache = cache
-        self._disk = pool.disk
-        self._space = space
-        self._segments = parts.segments
-        self._bases = [segment.base_offset for segment in parts.segments]
-        self._activate(parts.segments[-1])
-        self._log_start_offset = parts.log_start_offset
-        self._end_offset = parts.end_offset
-        self._recovery_point = parts.recovery_point
-        self._epoch = parts.epochs.latest
-        self.reconfigure(parts.config)
-        self._dirty: dict[str, None] = dict.fromkeys(parts.dirty)
-        self._dirty_active: Segment | None = None
-        self._dirty_since_ms = 0
-        self._names_dirty = parts.names_dirty
-        self._epochs_dirty = parts.epochs_dirty
-        self._flushing: FlushPlan | None = None
-        self._unindexed_offset = parts.unindexed_offset
-        """Base of the first segment that was sealed since the last flush."""
-        self._failure: str | None = None
-        self.changed = False
-        """Whether a clean stop has anything to note."""
-
-    def reconfigure(self, config: LogConfig) -> None:
-        """Take up changed limits; segments that are sealed stay as they are."""
-        self.config = config
-        self._roll_config = config.roll
-        self._compact = config.compact
-        # The index gets an entry at most every interval: below this neither limit can be reached.
-        entries_max = config.segment_index_bytes // ENTRY_SIZE
-        self._roll_bytes = min(
-            config.segment_bytes, entries_max * (config.index_interval_bytes + 1)
-        )
-        self._active.index_interval_bytes = config.index_interval_bytes
-        self._roll_at_ms = _ALWAYS
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self.topic}-{self.partition} "
-            f"[{self._log_start_offset}, {self._end_offset}) in {len(self._segments)} segments)"
-        )
-
-    @property
-    def log_start_offset(self) -> int:
-        return self._log_start_offset
-
-    @property
-    def end_offset(self) -> int:
-        """The offset the next record will get."""
-        return self._end_offset
-
-    @property
-    def recovery_point(self) -> int:
-        """Offsets below this survive the loss of power."""
-        return self._recovery_point
-
-    @property
-    def segments(self) -> list[Segment]:
-        return self._segments
-
-    @property
-    def active(self) -> Segment:
-        return self._active
-
-    @property
-    def size(self) -> int:
-        return sum(segment.size for segment in self._segments)
-
-    @property
-    def failure(self) -> str | None:
-        """Why the log is offline, None while it is not."""
-        return self._failure
-
-    @property
-    def needs_flush(self) -> bool:
-        return bool(self._dirty or self._names_dirty or self._epochs_dirty)
-
-    def flush_due(self, now_ms: int) -> bool:
-        """Whether the topic's own policy (flush.messages, flush.ms) asks for a flush now."""
-        return self.needs_flush and (
-            self._end_offset - self._recovery_point >= self.config.flush_messages
-            or (bool(self._dirty) and now_ms - self._dirty_since_ms >= self.config.flush_ms)
-        )
-
-    # Appending
+    __slots__ = ()
 
     def append(
         self,
@@ -355,7 +172,7 @@ class AppendLog:
         active = self._active
         first = -1 if active.first_timestamp is None else active.first_timestamp
         wait_ms = self.config.segment_ms - self.config.segment_jitter_ms
-        self._roll_at_ms = first + wait_ms + 1 if first >= 0 else _ALWAYS
+        self._roll_at_ms = first + wait_ms + 1 if first >= 0 else ASK_ALWAYS
         self._roll_offset = active.base_offset + RELATIVE_OFFSET_MAX
         return should_roll(
             self._roll_config,
@@ -370,12 +187,6 @@ class AppendLog:
             batch_max_timestamp_ms=max_timestamp,
             now_ms=now_ms,
         )
-
-    def _activate(self, segment: Segment) -> None:
-        """Appends go to this segment now; what is known of when to roll is out of date."""
-        self._active = segment
-        self._roll_at_ms = _ALWAYS
-        self._roll_offset = -1
 
     def roll(self, now_ms: int, next_offset: int | None = None) -> None:
         """Close the active segment and begin one at the end offset.
@@ -452,86 +263,6 @@ class AppendLog:
         self._space.check()
         raise DiskFull(self._space.explain()) from error
 
-    def fail(self, reason: str) -> None:
-        """Take the log offline for good."""
-        if self._failure is None:
-            self._failure = f"{reason}; mend the disk and restart the broker"
-
-    def _refuse(self) -> NoReturn:
-        raise LogOffline(f"{self.directory} is offline: {self._failure}")
-
-    # Reading
-
-    def read(self, offset: int, bytes_max: int, upper_offset: int | None = None) -> LogSlice | None:
-        """Whole batches from the one that holds `offset` on, None at the end.
-
-        At most `bytes_max`, but always the first batch. Nothing at or above `upper_offset` (the
-        high watermark, the last stable offset) is given out.
-        """
-        if self._failure is not None:
-            self._refuse()
-        if not self._log_start_offset <= offset <= self._end_offset:
-            raise OffsetOutOfRange(offset, self._log_start_offset, self._end_offset)
-        upper = self._end_offset if upper_offset is None else min(upper_offset, self._end_offset)
-        if offset >= upper:
-            return None
-        for damage in self.damage:
-            if damage.start_offset <= offset < damage.end_offset:
-                raise LogDamaged(
-                    f"offsets [{damage.start_offset}, {damage.end_offset}) of {self.directory} are "
-                    f"quarantined: {damage.reason}; read them from another replica"
-                )
-        at = bisect_right(self._bases, offset) - 1
-        try:
-            for number in range(at, len(self._segments)):
-                segment = self._segments[number]
-                if segment.base_offset >= upper:
-                    return None
-                found = segment.locate(offset)
-                if found is not None:
-                    return self._slice(number, found, bytes_max, upper)
-        except OSError as error:
-            raise DiskTrouble(
-                f"offset {offset} of {self.directory} did not read: {error}"
-            ) from error
-        return None
-
-    def _slice(
-        self, number: int, found: tuple[int, BatchHeader], bytes_max: int, upper: int
-    ) -> LogSlice | None:
-        position, header = found
-        segment = self._segments[number]
-        is_last = segment is self._active
-        end_offset = self._end_offset if is_last else self._bases[number + 1]
-        if header.last_offset >= end_offset:
-            raise LogDamaged(
-                f"{segment.path}: offset {header.last_offset} at byte {position} does not belong "
-                f"below {end_offset}; read from another replica, or restore the file"
-            )
-        if header.base_offset >= upper:
-            return None
-        limit = segment.size
-        if upper < self._end_offset:
-            beyond = segment.locate(upper)
-            if beyond is not None:
-                # A batch that holds the bound is given whole only if it ends below it.
-                limit = beyond[0]
-        for start, _ in segment.damaged:
-            if start > position:
-                limit = min(limit, start)
-                break
-        if limit <= position:
-            return None
-        data = segment.read(
-            position,
-            bytes_max,
-            limit,
-            header.size,
-            end_offset=end_offset,
-            epoch_at=self.epochs.epoch_at,
-        )
-        return LogSlice(data, segment.base_offset, position)
-
     # Making durable
 
     def begin_flush(self, *, checkpoint: bool = False) -> FlushPlan:
@@ -597,16 +328,3 @@ class AppendLog:
             self.fail_flush(plan, error)
             self._refuse()
         self.end_flush(plan)
-
-    def _checkpoint(self, recovery_point: int) -> Checkpoint:
-        unindexed = self._unindexed_offset
-        return Checkpoint(
-            recovery_point=recovery_point,
-            indexed_offset=self._active.base_offset if unindexed is None else unindexed,
-            log_start_offset=self._log_start_offset,
-            cleaned_offset=self.cleaned_offset,
-            sparse_offset=self.sparse_offset,
-            segment_bases=tuple(self._bases),
-            damage=tuple(self.damage),
-            epochs=self.epochs.entries,
-        )

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from errno import EDQUOT, ENOSPC
 
-from penstock.storage.append_log import AppendLog, LogParts
+from penstock.storage.append_log import AppendLog
 from penstock.storage.checkpoints import Checkpoint, CleanStop, encode_checkpoint, write_atomic
 from penstock.storage.damage import Damage
 from penstock.storage.errors import DiskFull, OffsetOutOfRange, StorageError, disk_trouble
@@ -34,6 +34,7 @@ from penstock.storage.files import (
     write_all,
 )
 from penstock.storage.index import IndexCache
+from penstock.storage.log_state import LogParts
 from penstock.storage.producer_state import file_crc, restore_producers, snapshots
 from penstock.storage.segment import Segment
 from penstock.storage.space import SpaceGuard

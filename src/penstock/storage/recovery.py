@@ -26,7 +26,6 @@ from itertools import pairwise
 
 from penstock.partition.epochs import LeaderEpochs
 from penstock.partition.producers import ProducerStates
-from penstock.storage.append_log import LogParts
 from penstock.storage.checkpoints import (
     Checkpoint,
     decode_checkpoint,
@@ -58,6 +57,7 @@ from penstock.storage.files import (
 )
 from penstock.storage.index import ENTRY_SIZE, TIME_ENTRY_SIZE
 from penstock.storage.log import Log
+from penstock.storage.log_state import LogParts
 from penstock.storage.producer_state import file_crc, restore_producers, snapshots
 from penstock.storage.salvage import LogResources, RecoveryReport, Salvage
 from penstock.storage.scan import BadBatch, scan_headers
@@ -144,9 +144,11 @@ class _Opening(Salvage):
             for held in self.damage
             if held.segment_base in bases or held.end_offset > self._start
         ]
+        bases = self._drop_beyond_hole(bases)
         if not bases:
-            self._write_file(offset_name(self._recovery_point or self._start, LOG))
-            bases = [self._recovery_point or self._start]
+            base = max(self._recovery_point or 0, self._start)
+            self._write_file(offset_name(base, LOG))
+            bases = [base]
         self.segments = [self.segment(base) for base in bases]
         end_offset = self._trust() if self._is_clean() else self._scan()
         self._report_lost_segments()
@@ -231,6 +233,16 @@ class _Opening(Salvage):
         while len(kept) > 1 and kept[1] <= self._start:
             self._remove_segment(kept.pop(0))
         return kept
+
+    def _drop_beyond_hole(self, bases: list[int]) -> list[int]:
+        """The first segments are lost and were never promised: so is what comes after them."""
+        if self.checkpoint is None or not bases:
+            return bases
+        if bases[0] <= max(self.checkpoint.recovery_point, self._start):
+            return bases
+        for base in bases:
+            self._remove_segment(base)
+        return []
 
     def _finish_truncation(self, bases: list[int]) -> list[int]:
         if self.checkpoint is None or self.checkpoint.truncating_to < 0:
@@ -411,7 +423,8 @@ class _Opening(Salvage):
         old = self.checkpoint
         start = self.segments[0].base_offset
         new = replace(
-            old or _first_checkpoint(start),
+            # Without notes nobody knows how far compaction has come.
+            old or replace(_first_checkpoint(start), sparse_offset=end_offset),
             truncating_to=-1,
             damage=tuple(self.damage),
             epochs=self.epochs.entries,

@@ -252,7 +252,9 @@ class Salvage:
             holes.append((bad.position, position))
             next_offset = limit if after is None else after[1]
             expected = self._quarantine(segment, bad, position, expected, next_offset)
-        segment.damaged, segment.verified = tuple(holes), segment.size
+        segment.damaged = tuple(holes)
+        # Where epochs are not compared here, the first read does it.
+        segment.verified = segment.size if epochs else 0
         if epochs:
             self.scanned_epoch = epoch
         return expected, False

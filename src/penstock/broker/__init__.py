@@ -1,0 +1,1 @@
+"""One broker: the wire protocol served from the log."""

@@ -1,0 +1,67 @@
+"""The broker's view of the cluster: an image kept up to date by the store's watch.
+
+One task owns the image. Whoever changes the cluster commits to the store and then waits here until
+the change has come round: so a broker reads its own writes, and sees them the way all others do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from penstock.metadata.image import Changed, ClusterImage
+from penstock.metadata.keys import PREFIX
+from penstock.ports import MetadataStore
+from penstock.stores.errors import RevisionNotKept
+
+Listener = Callable[[Changed], None]
+
+
+class ClusterView:
+    def __init__(self, store: MetadataStore) -> None:
+        self.image = ClusterImage()
+        self._store = store
+        self._listeners: list[Listener] = []
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    def listen(self, listener: Listener) -> None:
+        """Be told of every change from now on, in order."""
+        self._listeners.append(listener)
+
+    async def load(self) -> None:
+        """Read everything, at the start and when the watch has lost its place."""
+        entries, revision = await self._store.range(PREFIX)
+        changed = self.image.load(
+            ((entry.key, entry.value, entry.modify_revision) for entry in entries), revision
+        )
+        self._tell(changed)
+
+    async def follow(self) -> None:
+        """Keep the image up to date until cancelled."""
+        while True:
+            try:
+                async for events in self._store.watch(PREFIX, self.image.revision + 1):
+                    for event in events:
+                        self._tell(self.image.apply(event.key, event.value, event.revision))
+            except RevisionNotKept:
+                await self.load()
+
+    async def wait_for(self, revision: int, timeout_s: float = 30.0) -> None:
+        """Return when the image shows everything up to `revision`."""
+        if self.image.revision >= revision:
+            return
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((revision, reached))
+        async with asyncio.timeout(timeout_s):
+            await reached
+
+    def _tell(self, changed: Changed) -> None:
+        if changed:
+            for listener in self._listeners:
+                listener(changed)
+        revision = self.image.revision
+        due = [reached for wanted, reached in self._waiting if wanted <= revision]
+        self._waiting = [entry for entry in self._waiting if entry[0] > revision]
+        for reached in due:
+            if not reached.done():
+                reached.set_result(None)

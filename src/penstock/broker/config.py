@@ -1,0 +1,123 @@
+"""How a broker is set up: a TOML file, or `penstock up` with a few options.
+
+Keys of the file are the fields of `BrokerConfig`. A table `[kafka]` takes Kafka's own broker
+settings by their names (`"group.initial.rebalance.delay.ms" = 0`), as does `--set` on the command
+line. Everything is checked once, here; a wrong name is answered with the nearest right one.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from typing import Any
+
+from penstock.metadata.configs import BROKER_CONFIGS, BrokerConfigs
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be used; the message says which key and what to do."""
+
+
+def _key(default: Any, doc: str) -> Any:
+    return field(default=default, metadata={"doc": doc})
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    broker_id: int = _key(0, "This broker's number, unique in the cluster.")
+    host: str = _key("127.0.0.1", "The address to listen on; 0.0.0.0 for all.")
+    port: int = _key(9092, "The port to listen on; 0 picks a free one.")
+    advertised_host: str = _key(
+        "", "The address that clients are told to connect to; empty: the one listened on."
+    )
+    advertised_port: int = _key(0, "The port that clients are told; 0: the one listened on.")
+    data_dir: str = _key("penstock-data/broker-0", "Where the logs are kept.")
+    store: str = _key("", "The SQLite file the brokers of this machine share; empty: in data_dir.")
+    rack: str = _key("", "Where this broker stands, for placement and for reads close by.")
+    connections_max: int = _key(10_000, "Connections in all; more are closed at once.")
+    connections_per_address_max: int = _key(5_000, "Connections from one address.")
+    request_bytes_max: int = _key(100 << 20, "The largest request, in bytes.")
+    bytes_in_flight_max: int = _key(512 << 20, "Requests being worked on, in bytes over all.")
+    idle_timeout_s: float = _key(600.0, "Connections without traffic for this long are closed.")
+    open_files_max: int = _key(1_000, "Log files held open at once.")
+    disk_reserve_bytes: int = _key(256 << 20, "Appends are refused when less than this is free.")
+    flush_threads: int = _key(4, "Threads for fsync and other waits on the disk.")
+    session_timeout_s: float = _key(6.0, "The cluster takes this broker for dead after this long.")
+    kafka: tuple[tuple[str, str], ...] = _key((), "Kafka's broker settings, by their names.")
+
+    def __post_init__(self) -> None:
+        if self.broker_id < 0:
+            raise ConfigError(f"broker_id is {self.broker_id}: it must be 0 or more")
+        for name in ("port", "advertised_port"):
+            if not 0 <= getattr(self, name) <= 65535:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it must be 0 to 65535")
+        for name in ("connections_max", "request_bytes_max", "flush_threads", "open_files_max"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        for name, _ in self.kafka:
+            if name not in BROKER_CONFIGS:
+                raise ConfigError(_unknown(name, BROKER_CONFIGS))
+        try:
+            BrokerConfigs(static=dict(self.kafka)).broker()
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    @property
+    def store_path(self) -> str:
+        return self.store or f"{self.data_dir}/metadata.db"
+
+    def with_overrides(self, overrides: Mapping[str, str]) -> BrokerConfig:
+        """A copy with some keys given as text: our own names, or Kafka's."""
+        changed: dict[str, Any] = {}
+        kafka = dict(self.kafka)
+        types = {key.name: type(getattr(self, key.name)) for key in fields(self)}
+        for name, text in overrides.items():
+            if name in BROKER_CONFIGS:
+                kafka[name] = text
+            elif name in types and name != "kafka":
+                changed[name] = _convert(name, text, types[name])
+            else:
+                raise ConfigError(_unknown(name, [*types, *BROKER_CONFIGS]))
+        return replace(self, **changed, kafka=tuple(kafka.items()))
+
+
+def load_config(path: str) -> BrokerConfig:
+    """Read a TOML file."""
+    try:
+        with open(path, "rb") as file:
+            values = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    kafka = values.pop("kafka", {})
+    known = {key.name: type(key.default) for key in fields(BrokerConfig)}
+    for name, value in values.items():
+        if name not in known:
+            raise ConfigError(f"{path}: {_unknown(name, known)}")
+        right = isinstance(value, known[name]) or (known[name] is float and type(value) is int)
+        if not right or (isinstance(value, bool) and known[name] is not bool):
+            raise ConfigError(f"{path}: {name} must be a {known[name].__name__}, not {value!r}")
+    if not isinstance(kafka, dict):
+        raise ConfigError(f"{path}: [kafka] must be a table of Kafka's settings")
+    pairs = tuple((name, _text(value)) for name, value in kafka.items())
+    return BrokerConfig(**values, kafka=pairs)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _convert(name: str, text: str, kind: type) -> Any:
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise ConfigError(f"{name} must be a {kind.__name__}, not {text!r}") from error
+
+
+def _unknown(name: str, known: Mapping[str, object] | list[str]) -> str:
+    near = get_close_matches(name, list(known), n=1)
+    hint = f": did you mean {near[0]}?" if near else "; `penstock broker --print-config` lists all"
+    return f"there is no setting {name!r}{hint}"

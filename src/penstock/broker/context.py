@@ -1,0 +1,45 @@
+"""One request's surroundings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from penstock.broker.services import Services
+
+T = TypeVar("T")
+
+
+class RequestContext:
+    __slots__ = ("client_id", "connection_id", "host", "services", "version")
+
+    def __init__(
+        self, services: Services, version: int, client_id: str, host: str, connection_id: int
+    ) -> None:
+        self.services = services
+        self.version = version
+        self.client_id = client_id
+        """Empty where the client gave none."""
+        self.host = host
+        self.connection_id = connection_id
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        """Run a handler's coroutine under the broker's task group; its result answers."""
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.services.spawn(_resolve(work, done))
+        return done
+
+
+async def _resolve(work: Coroutine[Any, Any, T], done: asyncio.Future[T]) -> None:
+    try:
+        result = await work
+    except asyncio.CancelledError:
+        done.cancel()
+        raise
+    except Exception as error:  # noqa: BLE001 - it becomes the answer's; dispatch maps it
+        if not done.done():
+            done.set_exception(error)
+    else:
+        if not done.done():
+            done.set_result(result)

@@ -1,0 +1,181 @@
+"""Membership and control: this broker's registration, and its term as controller if it has one.
+
+Decisions are pure (`penstock.metadata`): an image and a wish give the changes to make. Here they
+are committed, guarded by the revision each rests on and by the controller's term. A commit that
+fails rested on an old image: the image is waited for and the decision made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from penstock.broker.cluster import ClusterView
+from penstock.metadata.decisions import Decision, guarded
+from penstock.metadata.elections import elect_leaders
+from penstock.metadata.image import Changed, ClusterImage
+from penstock.metadata.membership import (
+    claim_controller,
+    create_cluster,
+    register_broker,
+    resign_controller,
+    unregister_broker,
+)
+from penstock.metadata.model import BrokerInfo, Controller
+from penstock.metadata.topic_ids import new_id, to_text
+from penstock.ports import Compare, Delete, Env, Put
+from penstock.stores.errors import StoreBusy
+from penstock.wire.errors import ErrorCode, KafkaError
+
+R = TypeVar("R")
+
+_ATTEMPTS: Final = 20
+_log = logging.getLogger(__name__)
+
+
+class ControllerRuntime:
+    def __init__(
+        self, env: Env, cluster: ClusterView, broker_id: int, session_timeout_s: float
+    ) -> None:
+        self._env = env
+        self._cluster = cluster
+        self._broker_id = broker_id
+        self._session_timeout_s = session_timeout_s
+        self._lease = 0
+        self._incarnation_id = new_id(env.random.bytes)
+        self._work = asyncio.Event()
+        self._leaving = False
+        self.broker_epoch = -1
+        cluster.listen(self._on_change)
+
+    @property
+    def term(self) -> Controller | None:
+        """This broker's term as controller, None when another has it."""
+        held = self._cluster.image.controller
+        if held is None or held.incarnation_id != self._incarnation_id:
+            return None
+        return held
+
+    # Membership
+
+    async def join(self, host: str, port: int, rack: str | None) -> None:
+        """Register with a lease. The caller holds the lock of the data directory, so a
+        registration under the same id is a dead process's."""
+        await self._commit(lambda image: create_cluster(image, self._new_cluster_id()))
+        self._lease = await self._env.store.grant_lease(self._session_timeout_s)
+        broker = BrokerInfo(self._broker_id, host, port, rack, self._incarnation_id)
+        registered = await self._commit(
+            lambda image: register_broker(image, broker, take_over=True)
+        )
+        image = self._cluster.image
+        self.broker_epoch = image.brokers[registered.broker_id].broker_epoch
+        await self.claim()
+
+    async def claim(self) -> None:
+        """Take the controller's lease if nobody has it, and do what a new term begins with."""
+        if self._leaving:
+            return
+        # Also when the claim in force is a dead incarnation's of this very broker.
+        held = self.term
+        if held is None:
+            await self._commit_optional(lambda image: claim_controller(image, self._broker_id))
+            held = self.term
+            if held is not None:
+                _log.info("broker %d is the controller now", self._broker_id)
+        if held is not None:
+            await self.elect()
+
+    async def elect(self) -> None:
+        """Give every partition that can have one a leader among the living."""
+        while self.term is not None:
+            decisions = elect_leaders(self._cluster.image)
+            if not decisions:
+                return
+            for decision in decisions:
+                await self._try(self._guarded(decision))
+
+    async def keep_alive(self) -> None:
+        """Renew the lease until cancelled; losing it ends the broker."""
+        while True:
+            await self._env.clock.sleep(self._session_timeout_s / 3)
+            if not await self._env.store.keep_alive(self._lease):
+                raise RuntimeError(
+                    "this broker's lease expired: the machine was stopped or too slow for "
+                    f"{self._session_timeout_s} s; restart it"
+                )
+
+    async def watch_over(self) -> None:
+        """The controller's duties, as they come up: elections, and taking over."""
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            await self.claim()
+
+    async def leave(self) -> None:
+        """Give everything back at a clean stop."""
+        self._leaving = True
+        term = self.term
+        if term is not None:
+            await self._commit_optional(lambda image: resign_controller(image, term))
+        await self._commit_optional(
+            lambda image: unregister_broker(image, self._broker_id, self._incarnation_id)
+        )
+        await self._env.store.revoke_lease(self._lease)
+
+    def _on_change(self, changed: Changed) -> None:
+        if changed.brokers or changed.controller:
+            self._work.set()
+
+    def _new_cluster_id(self) -> str:
+        return to_text(new_id(self._env.random.bytes))
+
+    # Decisions
+
+    async def decide(self, make: Callable[[ClusterImage], Decision[R]]) -> R:
+        """Carry out a decision as controller."""
+
+        def with_term(image: ClusterImage) -> Decision[R]:
+            return self._guarded(make(image))
+
+        return await self._commit(with_term)
+
+    def _guarded(self, decision: Decision[R]) -> Decision[R]:
+        term = self.term
+        if term is None:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER)
+        return guarded(decision, term)
+
+    async def commit_own(self, make: Callable[[ClusterImage], Decision[R]]) -> R:
+        """Carry out a decision that any broker may make."""
+        return await self._commit(make)
+
+    async def _commit(self, make: Callable[[ClusterImage], Decision[R]]) -> R:
+        for _ in range(_ATTEMPTS):
+            decision = make(self._cluster.image)
+            if not decision.changes or await self._try(decision):
+                return decision.result
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the cluster changes too fast; try again")
+
+    async def _commit_optional(self, make: Callable[[ClusterImage], Decision[R] | None]) -> None:
+        decision = make(self._cluster.image)
+        if decision is not None and decision.changes:
+            await self._try(decision)
+
+    async def _try(self, decision: Decision[R]) -> bool:
+        """Commit, and wait until the image shows what is true now; False if it was out of date."""
+        compares = [Compare(change.key, change.expected_revision) for change in decision.changes]
+        compares += [Compare(guard.key, guard.expected_revision) for guard in decision.guards]
+        changes = [
+            Delete(change.key)
+            if change.value is None
+            else Put(change.key, change.value, self._lease if change.leased else 0)
+            for change in decision.changes
+        ]
+        try:
+            committed = await self._env.store.commit(compares, changes)
+        except StoreBusy as error:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
+        await self._cluster.wait_for(committed.revision)
+        return committed.succeeded

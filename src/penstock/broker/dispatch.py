@@ -1,0 +1,199 @@
+"""From a frame to its answer: decode, find the handler, encode. Start reading the broker here.
+
+A handler is a plain function. It returns its response, or a future of it where it must wait, or
+None where the protocol has no answer (acks=0). Whatever it raises becomes an error response, built
+by the handler module's own `refuse` where its response has no error code at the top.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from types import ModuleType
+from typing import Final
+
+from penstock.broker.context import RequestContext
+from penstock.broker.failures import EXPECTED, code_of
+from penstock.broker.services import Services
+from penstock.net.session import Answer, Peer
+from penstock.wire.api import ApiKey, advertised, served
+from penstock.wire.codec import (
+    RequestHeader,
+    UnsupportedRequest,
+    decode_request,
+    encode_response,
+    response_class,
+)
+from penstock.wire.errors import ErrorCode, ProtocolError
+from penstock.wire.messages import ApiVersionsResponse
+from penstock.wire.messages.base import Buffer, Request, Response
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[Request, RequestContext], Response | asyncio.Future[Response] | None]
+
+HANDLED: Final[dict[ApiKey, str]] = {
+    ApiKey.PRODUCE: "penstock.broker.handlers.produce",
+    ApiKey.FETCH: "penstock.broker.handlers.fetch",
+    ApiKey.LIST_OFFSETS: "penstock.broker.handlers.list_offsets",
+    ApiKey.METADATA: "penstock.broker.handlers.metadata",
+    ApiKey.OFFSET_COMMIT: "penstock.broker.handlers.offset_commit",
+    ApiKey.OFFSET_FETCH: "penstock.broker.handlers.offset_fetch",
+    ApiKey.FIND_COORDINATOR: "penstock.broker.handlers.find_coordinator",
+    ApiKey.JOIN_GROUP: "penstock.broker.handlers.join_group",
+    ApiKey.HEARTBEAT: "penstock.broker.handlers.heartbeat",
+    ApiKey.LEAVE_GROUP: "penstock.broker.handlers.leave_group",
+    ApiKey.SYNC_GROUP: "penstock.broker.handlers.sync_group",
+    ApiKey.DESCRIBE_GROUPS: "penstock.broker.handlers.describe_groups",
+    ApiKey.LIST_GROUPS: "penstock.broker.handlers.list_groups",
+    ApiKey.API_VERSIONS: "penstock.broker.handlers.api_versions",
+    ApiKey.CREATE_TOPICS: "penstock.broker.handlers.create_topics",
+    ApiKey.DELETE_TOPICS: "penstock.broker.handlers.delete_topics",
+    ApiKey.DELETE_RECORDS: "penstock.broker.handlers.delete_records",
+    ApiKey.INIT_PRODUCER_ID: "penstock.broker.handlers.init_producer_id",
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: "penstock.broker.handlers.offset_for_leader_epoch",
+    ApiKey.DESCRIBE_CONFIGS: "penstock.broker.handlers.describe_configs",
+    ApiKey.ALTER_CONFIGS: "penstock.broker.handlers.alter_configs",
+    ApiKey.DESCRIBE_LOG_DIRS: "penstock.broker.handlers.describe_log_dirs",
+    ApiKey.CREATE_PARTITIONS: "penstock.broker.handlers.create_partitions",
+    ApiKey.DELETE_GROUPS: "penstock.broker.handlers.delete_groups",
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: "penstock.broker.handlers.incremental_alter_configs",
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: "penstock.broker.handlers.list_partition_reassignments",
+    ApiKey.OFFSET_DELETE: "penstock.broker.handlers.offset_delete",
+    ApiKey.DESCRIBE_CLUSTER: "penstock.broker.handlers.describe_cluster",
+    ApiKey.DESCRIBE_PRODUCERS: "penstock.broker.handlers.describe_producers",
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: "penstock.broker.handlers.describe_topic_partitions",
+}
+"""The APIs this broker serves, and the module of each."""
+
+
+class Dispatcher:
+    """The handlers of a broker, loaded as they are first asked for: a start stays quick."""
+
+    def __init__(self) -> None:
+        self._modules: dict[int, ModuleType] = {}
+        self._handlers: dict[int, Handler] = {}
+        self.served = served(HANDLED)
+
+    def handler(self, api_key: int) -> Handler:
+        handler = self._handlers.get(api_key)
+        if handler is None:
+            handler = self._handlers[api_key] = self._module(api_key).handle
+        return handler
+
+    def refuse(self, request: Request, version: int, error: Exception) -> Response:
+        """The response of a request that failed as a whole."""
+        code = code_of(error)
+        refuse = getattr(self._module(request.API_KEY), "refuse", None)
+        if refuse is not None:
+            refused: Response = refuse(request, version, code)
+            return refused
+        response = response_class(ApiKey(request.API_KEY))()
+        if not hasattr(response, "error_code"):
+            raise ProtocolError(f"{type(request).__name__} failed: {error}") from error
+        response.error_code = code
+        if hasattr(response, "error_message"):
+            response.error_message = str(error)
+        return response
+
+    def _module(self, api_key: int) -> ModuleType:
+        module = self._modules.get(api_key)
+        if module is None:
+            module = self._modules[api_key] = import_module(HANDLED[ApiKey(api_key)])
+        return module
+
+
+class BrokerSession:
+    """One connection's requests."""
+
+    __slots__ = ("_connection_id", "_dispatcher", "_host", "_services")
+
+    def __init__(
+        self, services: Services, dispatcher: Dispatcher, peer: Peer, connection_id: int
+    ) -> None:
+        self._services = services
+        self._dispatcher = dispatcher
+        self._host = peer.host
+        self._connection_id = connection_id
+
+    def on_frame(self, frame: memoryview) -> Answer:
+        try:
+            header, request = decode_request(frame, self._dispatcher.served)
+        except UnsupportedRequest as error:
+            return _unsupported(error)
+        context = RequestContext(
+            self._services,
+            header.api_version,
+            header.client_id or "",
+            self._host,
+            self._connection_id,
+        )
+        try:
+            response = self._dispatcher.handler(header.api_key)(request, context)
+        except ProtocolError:
+            raise
+        except Exception as error:  # noqa: BLE001 - every failure has an answer
+            response = self._refuse(request, header, error)
+        if response is None:
+            return None
+        if isinstance(response, asyncio.Future):
+            return self._later(request, header, response)
+        return _encode(response, header)
+
+    def on_closed(self) -> None:
+        self._services.fetch_sessions.on_closed(self._connection_id)
+
+    def _later(
+        self, request: Request, header: RequestHeader, response: asyncio.Future[Response]
+    ) -> asyncio.Future[Sequence[Buffer] | None]:
+        answer: asyncio.Future[Sequence[Buffer] | None] = response.get_loop().create_future()
+
+        def finish(done: asyncio.Future[Response]) -> None:
+            if answer.done():
+                return
+            if done.cancelled():
+                answer.cancel()
+                return
+            error = done.exception()
+            if error is None:
+                result: Response | None = done.result()
+            elif isinstance(error, Exception):
+                result = self._refuse(request, header, error)
+            else:
+                answer.set_exception(error)
+                return
+            try:
+                answer.set_result(None if result is None else _encode(result, header))
+            except RuntimeError as mistake:
+                answer.set_exception(mistake)
+
+        response.add_done_callback(finish)
+        return answer
+
+    def _refuse(self, request: Request, header: RequestHeader, error: Exception) -> Response:
+        if not isinstance(error, EXPECTED):
+            _log.error("%s failed", type(request).__name__, exc_info=error)
+        return self._dispatcher.refuse(request, header.api_version, error)
+
+
+def _encode(response: Response, header: RequestHeader) -> Sequence[Buffer]:
+    try:
+        return encode_response(response, header.api_version, header.correlation_id)
+    except ProtocolError as error:
+        # The client's bytes were fine: this is a handler's mistake, and must not pass for theirs.
+        raise RuntimeError(
+            f"{type(response).__name__} cannot be encoded in version {header.api_version}"
+        ) from error
+
+
+def _unsupported(error: UnsupportedRequest) -> Sequence[Buffer]:
+    """Only ApiVersions is answered, in version 0, so that the client can ask again lower."""
+    header = error.header
+    if header.api_key != ApiKey.API_VERSIONS:
+        raise error
+    response = ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=advertised([ApiKey.API_VERSIONS])
+    )
+    return encode_response(response, 0, header.correlation_id)

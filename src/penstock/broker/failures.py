@@ -1,0 +1,43 @@
+"""Exceptions to Kafka's error codes, in one place."""
+
+from __future__ import annotations
+
+from penstock.partition.keys import KeylessRecord
+from penstock.partition.leader import BatchRefused
+from penstock.partition.producers import ProducerRefused
+from penstock.records.batch import CorruptBatch
+from penstock.storage.errors import OffsetOutOfRange, StorageError
+from penstock.stores.errors import StoreError
+from penstock.wire.errors import ErrorCode, KafkaError, ProtocolError
+
+EXPECTED = (
+    KafkaError,
+    BatchRefused,
+    ProducerRefused,
+    CorruptBatch,
+    KeylessRecord,
+    StorageError,
+    StoreError,
+    TimeoutError,
+)
+"""What may go wrong with a request through no fault of ours: answered, and not logged as a bug."""
+
+
+def code_of(error: Exception) -> ErrorCode:
+    if isinstance(error, KafkaError):
+        return error.code
+    if isinstance(error, BatchRefused | ProducerRefused):
+        return ErrorCode(error.code)
+    if isinstance(error, CorruptBatch):
+        return ErrorCode.CORRUPT_MESSAGE
+    if isinstance(error, KeylessRecord):
+        return ErrorCode.INVALID_RECORD
+    if isinstance(error, OffsetOutOfRange):
+        return ErrorCode.OFFSET_OUT_OF_RANGE
+    if isinstance(error, StorageError):
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    if isinstance(error, StoreError | TimeoutError):
+        return ErrorCode.REQUEST_TIMED_OUT
+    if isinstance(error, ProtocolError):
+        return ErrorCode.INVALID_REQUEST
+    return ErrorCode.UNKNOWN_SERVER_ERROR

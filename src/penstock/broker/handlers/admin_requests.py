@@ -1,0 +1,103 @@
+"""What the admin handlers share: many decisions of one request, in as few commits as they fit.
+
+The parts of an admin request are independent of each other: one topic's error is no other's. All
+that can be decided on one image are committed together, so a request for a hundred topics costs
+about as much as one for a single topic. The parts of a request must be about different keys; who
+names one twice is refused before it comes to this.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+from penstock.broker.context import RequestContext
+from penstock.broker.failures import EXPECTED, code_of
+from penstock.metadata.decisions import Change, Decision, Guard
+from penstock.metadata.image import ClusterImage
+from penstock.stores.errors import StoreError
+from penstock.wire.errors import ErrorCode, KafkaError
+
+R = TypeVar("R")
+H = TypeVar("H", bound=Hashable)
+Make = Callable[[ClusterImage], Decision[R]]
+
+COMMIT_CHANGES_MAX: Final = 100
+"""etcd takes 128 operations in a transaction."""
+COMMIT_BYTES_MAX: Final = 1 << 20
+"""And a request of one and a half mebibytes. A single topic near that goes alone."""
+
+_log = logging.getLogger(__name__)
+
+
+async def decide_each(
+    context: RequestContext, makes: Sequence[Make[R]], *, validate_only: bool
+) -> list[R | Exception]:
+    """Make every decision and commit them; for each its result, or what is wrong with it.
+
+    Returns when this broker, too, acts by what was committed: a client that has its answer may
+    produce to a new topic at once. With `validate_only` the decisions are made, and no more.
+    """
+    services = context.services
+    outcomes: list[R | Exception] = []
+    while len(outcomes) < len(makes):
+        some = partial(_as_many_as_fit, makes[len(outcomes) :])
+        if validate_only:
+            outcomes += some(services.image).result
+            continue
+        try:
+            outcomes += await services.controller.decide(some)
+        except (KafkaError, StoreError, TimeoutError) as error:
+            # It will not go better with the rest: another broker is the controller, say.
+            failure = _of_the_store(error)
+            outcomes += [failure] * (len(makes) - len(outcomes))
+    if not validate_only:
+        await services.replicas.settled()
+    return outcomes
+
+
+def _as_many_as_fit(makes: Sequence[Make[R]], image: ClusterImage) -> Decision[list[R | Exception]]:
+    """One decision out of those that go into a commit together, from the first on."""
+    changes: list[Change] = []
+    guards: list[Guard] = []
+    outcomes: list[R | Exception] = []
+    size = 0
+    for make in makes:
+        try:
+            decision = make(image)
+        except EXPECTED as error:
+            outcomes.append(error)
+            continue
+        size += sum(len(change.value or b"") for change in decision.changes)
+        if changes and (size > COMMIT_BYTES_MAX or len(changes) >= COMMIT_CHANGES_MAX):
+            break
+        changes += decision.changes
+        guards += decision.guards
+        outcomes.append(decision.result)
+    return Decision(tuple(changes), outcomes, tuple(guards))
+
+
+def _of_the_store(error: Exception) -> KafkaError:
+    if isinstance(error, KafkaError):
+        return error
+    if isinstance(error, TimeoutError):
+        return KafkaError(
+            ErrorCode.REQUEST_TIMED_OUT,
+            "The change is not visible yet, and it is not known whether it was made: look before "
+            "you try again.",
+        )
+    _log.error("the cluster's metadata could not be changed: %s", error)
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+
+
+def error_of(error: Exception) -> tuple[ErrorCode, str]:
+    """The code, and the words for people."""
+    return code_of(error), error.message if isinstance(error, KafkaError) else str(error)
+
+
+def repeated(names: Iterable[H]) -> frozenset[H]:
+    """Those that occur more than once."""
+    return frozenset(name for name, times in Counter(names).items() if times > 1)

@@ -1,0 +1,63 @@
+"""AlterConfigs, versions 0 to 2: replace all overrides of topics or brokers.
+
+What the request does not name goes back to its default, which is why IncrementalAlterConfigs came
+to be; older tools still send this one. A broker is named by its number, all of them by the empty
+name. Each resource is changed as a whole or, with its own error, not at all; one that is named
+twice is refused. The change is in force on this broker when the answer leaves. The versions differ
+in their encoding only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from penstock.broker.context import RequestContext
+from penstock.broker.handlers.config_requests import alter_each
+from penstock.metadata.config_changes import alter_configs
+from penstock.metadata.decisions import Decision
+from penstock.metadata.image import ClusterImage
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import AlterConfigsRequest, AlterConfigsResponse
+
+
+def handle(
+    request: AlterConfigsRequest, context: RequestContext
+) -> asyncio.Future[AlterConfigsResponse]:
+    return context.spawn(_run(request, context))
+
+
+async def _run(request: AlterConfigsRequest, context: RequestContext) -> AlterConfigsResponse:
+    outcomes = await alter_each(
+        context, request.resources, _alter, validate_only=request.validate_only
+    )
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResponse.Resource(
+                code, words, resource.resource_type, resource.resource_name
+            )
+            for resource, (code, words) in zip(request.resources, outcomes, strict=True)
+        ]
+    )
+
+
+def _alter(
+    image: ClusterImage, resource: AlterConfigsRequest.Resource
+) -> Decision[Mapping[str, str]]:
+    return alter_configs(
+        image,
+        resource.resource_type,
+        resource.resource_name,
+        [(config.name, config.value) for config in resource.configs],
+    )
+
+
+def refuse(request: AlterConfigsRequest, version: int, code: ErrorCode) -> AlterConfigsResponse:
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResponse.Resource(
+                code, code.message, resource.resource_type, resource.resource_name
+            )
+            for resource in request.resources
+        ]
+    )

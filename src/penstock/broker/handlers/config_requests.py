@@ -1,0 +1,59 @@
+"""What AlterConfigs and IncrementalAlterConfigs share: they differ in the decision they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from penstock.broker.context import RequestContext
+from penstock.broker.handlers.admin_requests import decide_each, error_of, repeated
+from penstock.metadata.config_changes import ResourceType
+from penstock.metadata.decisions import Decision
+from penstock.metadata.image import ClusterImage
+from penstock.wire.errors import ErrorCode, KafkaError
+
+
+class _Resource(Protocol):
+    resource_type: int
+    resource_name: str
+
+
+A = TypeVar("A", bound=_Resource)
+Alter = Callable[[ClusterImage, A], Decision[Mapping[str, str]]]
+
+
+async def alter_each(
+    context: RequestContext, resources: Sequence[A], alter: Alter[A], *, validate_only: bool
+) -> list[tuple[int, str | None]]:
+    """Change every resource by `alter`; for each, in order, a code and words where it failed."""
+    twice = repeated((each.resource_type, each.resource_name) for each in resources)
+
+    def make(resource: A) -> Callable[[ClusterImage], Decision[Mapping[str, str]]]:
+        def decide(image: ClusterImage) -> Decision[Mapping[str, str]]:
+            if (resource.resource_type, resource.resource_name) in twice:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"The request changes '{resource.resource_name}' more than once: put all "
+                    "changes of it together.",
+                )
+            decision = alter(image, resource)
+            _require_broker(image, resource)
+            return decision
+
+        return decide
+
+    made = await decide_each(
+        context, [make(resource) for resource in resources], validate_only=validate_only
+    )
+    return [error_of(each) if isinstance(each, Exception) else (0, None) for each in made]
+
+
+def _require_broker(image: ClusterImage, resource: _Resource) -> None:
+    name = resource.resource_name
+    if resource.resource_type != ResourceType.BROKER or not name:
+        return
+    if int(name) not in image.brokers:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"There is no broker {name} at the moment: registered are {sorted(image.brokers)}.",
+        )

@@ -1,0 +1,79 @@
+"""CreatePartitions, versions 0 to 3: let topics have more partitions, each with its own outcome.
+
+`count` is how many there shall be in all; fewer or as many as there are is INVALID_PARTITIONS. The
+new ones go where the client assigns them, or where placement goes on. Every topic is echoed; one
+that is named twice is refused, and answered once. The versions differ in their encoding only.
+
+The internal topics are refused: a group's partition of `__consumer_offsets` follows from how many
+there are, and groups would lose sight of their offsets. Kafka leaves that check to its tools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.broker.context import RequestContext
+from penstock.broker.handlers.admin_requests import Make, decide_each, error_of, repeated
+from penstock.metadata.decisions import Decision
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.model import INTERNAL_TOPICS, Topic
+from penstock.metadata.topics import create_partitions
+from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.messages import CreatePartitionsRequest, CreatePartitionsResponse
+
+
+def handle(
+    request: CreatePartitionsRequest, context: RequestContext
+) -> asyncio.Future[CreatePartitionsResponse]:
+    return context.spawn(_run(request, context))
+
+
+async def _run(
+    request: CreatePartitionsRequest, context: RequestContext
+) -> CreatePartitionsResponse:
+    twice = repeated(topic.name for topic in request.topics)
+    wanted = {topic.name: topic for topic in request.topics}
+    made = await decide_each(
+        context,
+        [_maker(topic, topic.name in twice) for topic in wanted.values()],
+        validate_only=request.validate_only,
+    )
+    response = CreatePartitionsResponse()
+    for name, outcome in zip(wanted, made, strict=True):
+        answer = CreatePartitionsResponse.Topic(name)
+        if isinstance(outcome, Exception):
+            answer.error_code, answer.error_message = error_of(outcome)
+        response.results.append(answer)
+    return response
+
+
+def _maker(topic: CreatePartitionsRequest.Topic, twice: bool) -> Make[Topic]:
+    assigned = topic.assignments
+    replicas = None if assigned is None else [each.broker_ids for each in assigned]
+
+    def make(image: ClusterImage) -> Decision[Topic]:
+        if twice:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"The request names the topic '{topic.name}' more than once.",
+            )
+        if topic.name in INTERNAL_TOPICS:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"Topic '{topic.name}' is the cluster's own: what it holds is spread by the "
+                "number of its partitions, which therefore cannot change.",
+            )
+        return create_partitions(image, topic.name, topic.count, replicas)
+
+    return make
+
+
+def refuse(
+    request: CreatePartitionsRequest, version: int, code: ErrorCode
+) -> CreatePartitionsResponse:
+    return CreatePartitionsResponse(
+        results=[
+            CreatePartitionsResponse.Topic(name, code, code.message)
+            for name in dict.fromkeys(topic.name for topic in request.topics)
+        ]
+    )

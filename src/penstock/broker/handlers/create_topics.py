@@ -1,0 +1,135 @@
+"""CreateTopics, versions 2 to 7: new topics, each with its own outcome.
+
+A topic is answered when it is in the cluster's metadata and this broker serves its share of it; the
+request's timeout is not looked at, since that takes milliseconds. -1 partitions or replicas (4)
+stand for the broker's defaults. From version 5 on the answer tells what the topic got: partitions,
+replicas and every config with where it comes from. Version 7 adds the topic's id; a request that
+only validates has none to tell.
+
+A name that is given twice is refused, and answered once. `__consumer_offsets` may be created by
+hand, as in Kafka, and is compacted unless the request says otherwise: a plain topic would forget
+the groups' offsets after a week.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.broker.context import RequestContext
+from penstock.broker.creation import topic_defaults
+from penstock.broker.handlers.admin_requests import Make, decide_each, error_of, repeated
+from penstock.broker.services import Services
+from penstock.metadata.configs import BrokerConfigs
+from penstock.metadata.model import INTERNAL_TOPICS, Topic
+from penstock.metadata.topic_ids import ZERO_ID, new_id
+from penstock.metadata.topics import TopicSpec, create_topic
+from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.messages import CreateTopicsRequest, CreateTopicsResponse
+
+_CLUSTER_METADATA = "__cluster_metadata"
+"""Kafka's own; its tools would mistake a topic of that name for it."""
+
+
+def handle(
+    request: CreateTopicsRequest, context: RequestContext
+) -> asyncio.Future[CreateTopicsResponse]:
+    return context.spawn(_run(request, context))
+
+
+async def _run(request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
+    services = context.services
+    refused = _refused(request)
+    wanted = [topic for topic in request.topics if topic.name not in refused]
+    made = await decide_each(
+        context,
+        [_maker(topic, services) for topic in wanted],
+        validate_only=request.validate_only,
+    )
+    outcomes: dict[str, Topic | Exception] = {**refused}
+    outcomes.update(zip((topic.name for topic in wanted), made, strict=True))
+    response = CreateTopicsResponse()
+    for name in dict.fromkeys(topic.name for topic in request.topics):
+        outcome = outcomes[name]
+        if isinstance(outcome, Exception):
+            code, words = error_of(outcome)
+            answer = CreateTopicsResponse.Topic(name, error_code=code, error_message=words)
+        else:
+            answer = _created(outcome, services.configs())
+            if request.validate_only:
+                answer.topic_id = ZERO_ID
+        response.topics.append(answer)
+    return response
+
+
+def _refused(request: CreateTopicsRequest) -> dict[str, KafkaError]:
+    """What is wrong with the request whatever the cluster looks like."""
+    names = [topic.name for topic in request.topics]
+    refused = {
+        name: KafkaError(
+            ErrorCode.INVALID_REQUEST, f"The request names the topic '{name}' more than once."
+        )
+        for name in repeated(names)
+    }
+    if _CLUSTER_METADATA in names:
+        refused[_CLUSTER_METADATA] = KafkaError(
+            ErrorCode.INVALID_REQUEST, f"'{_CLUSTER_METADATA}' is reserved: choose another name."
+        )
+    # Of topics that exist already the decision knows; these are new together.
+    first_of_metric: dict[str, str] = {}
+    for name in names:
+        first = first_of_metric.setdefault(name.replace(".", "_"), name)
+        if first != name:
+            refused[name] = KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"Topic '{name}' collides with '{first}' of the same request: names may not "
+                "differ in '.' and '_' alone, as they share their metrics.",
+            )
+    return refused
+
+
+def _maker(topic: CreateTopicsRequest.Topic, services: Services) -> Make[Topic]:
+    configs = [(config.name, config.value) for config in topic.configs]
+    if topic.name in INTERNAL_TOPICS and all(name != "cleanup.policy" for name, _ in configs):
+        configs.append(("cleanup.policy", "compact"))
+    spec = TopicSpec(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        [(each.partition_index, each.broker_ids) for each in topic.assignments],
+        configs,
+    )
+    random = services.env.random
+    topic_id = new_id(random.bytes)
+    start_index = random.below(max(1, len(services.image.brokers)))
+    return lambda image: create_topic(
+        image,
+        spec,
+        topic_id=topic_id,
+        defaults=topic_defaults(services),
+        start_index=start_index,
+    )
+
+
+def _created(topic: Topic, configs: BrokerConfigs) -> CreateTopicsResponse.Topic:
+    return CreateTopicsResponse.Topic(
+        topic.name,
+        topic.topic_id,
+        error_message=None,
+        num_partitions=len(topic.partitions),
+        replication_factor=len(topic.partitions[0].replicas),
+        configs=[
+            CreateTopicsResponse.Config(
+                config.name, config.text, config.read_only, config.source, config.is_sensitive
+            )
+            for config in configs.topic(topic.configs).values()
+        ],
+    )
+
+
+def refuse(request: CreateTopicsRequest, version: int, code: ErrorCode) -> CreateTopicsResponse:
+    return CreateTopicsResponse(
+        topics=[
+            CreateTopicsResponse.Topic(name, error_code=code, error_message=code.message)
+            for name in dict.fromkeys(topic.name for topic in request.topics)
+        ]
+    )

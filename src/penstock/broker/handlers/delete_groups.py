@@ -1,0 +1,47 @@
+"""DeleteGroups, versions 0 to 2: remove groups without members, with their offsets."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.broker.context import RequestContext
+from penstock.broker.handlers.group_requests import info_of
+from penstock.groups.effects import Effect, Now, Token
+from penstock.groups.refusals import refuse
+from penstock.groups.shard import GroupShard
+from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
+
+__all__ = ["handle", "refuse"]
+
+
+def handle(
+    request: DeleteGroupsRequest, context: RequestContext
+) -> asyncio.Future[DeleteGroupsResponse]:
+    return context.spawn(_delete(request, context))
+
+
+async def _delete(request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
+    response = DeleteGroupsResponse()
+    for group_id in dict.fromkeys(request.groups_names):
+        try:
+            answer = await _delete_one(group_id, context)
+        except KafkaError as error:
+            response.results.append(DeleteGroupsResponse.Group(group_id, error.code))
+        else:
+            response.results.extend(answer.results)
+    return response
+
+
+async def _delete_one(group_id: str, context: RequestContext) -> DeleteGroupsResponse:
+    info = info_of(context)
+
+    def step(shard: GroupShard, token: Token, now: Now) -> list[Effect]:
+        return shard.delete_groups(DeleteGroupsRequest([group_id]), info, token, now)
+
+    if not group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    answer = await context.services.groups.ask(group_id, step)
+    if not isinstance(answer, DeleteGroupsResponse):
+        raise TypeError(f"the shard answered with {type(answer).__name__}")
+    return answer

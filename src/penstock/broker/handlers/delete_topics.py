@@ -1,0 +1,97 @@
+"""DeleteTopics, versions 1 to 6: by name, from version 6 on by name or id.
+
+A topic is answered when it is gone from the cluster's metadata and from this broker's disk, as far
+as names go; its space is freed by then too. What groups had committed for it goes with it. The
+request's timeout is not looked at. `delete.topic.enable=false` refuses the whole request, with a
+code of its own from version 3 on. Version 5 has a message beside the code.
+
+A topic that is named twice, be it by name and id, is refused. Unlike Kafka, which lets everybody
+throw away all offsets and transactions, the internal topics are refused as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.broker.context import RequestContext
+from penstock.broker.handlers.admin_requests import Make, decide_each, error_of, repeated
+from penstock.metadata.decisions import Decision
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.model import Topic
+from penstock.metadata.topic_ids import ZERO_ID
+from penstock.metadata.topics import delete_topic
+from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
+
+_Named = tuple[str | None, bytes]
+"""Name or id, as the client gave it."""
+
+
+def handle(
+    request: DeleteTopicsRequest, context: RequestContext
+) -> asyncio.Future[DeleteTopicsResponse]:
+    if not context.services.configs().bool_value("delete.topic.enable"):
+        old = context.version < 3
+        raise KafkaError(ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED)
+    return context.spawn(_run(request, context))
+
+
+async def _run(request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
+    services = context.services
+    named = _named(request)
+    twice = repeated(_identity(services.image, each) for each in named)
+    wanted = list(dict.fromkeys(named))
+    made = await decide_each(
+        context,
+        [_maker(each, _identity(services.image, each) in twice) for each in wanted],
+        validate_only=False,
+    )
+    response = DeleteTopicsResponse()
+    for (name, topic_id), outcome in zip(wanted, made, strict=True):
+        if isinstance(outcome, Exception):
+            code, words = error_of(outcome)
+            answer = DeleteTopicsResponse.Topic(name, topic_id, code, words)
+        else:
+            answer = DeleteTopicsResponse.Topic(outcome.name, outcome.topic_id)
+        response.responses.append(answer)
+    return response
+
+
+def _named(request: DeleteTopicsRequest) -> list[_Named]:
+    by_either = [(topic.name, topic.topic_id) for topic in request.topics]
+    return [*by_either, *((name, ZERO_ID) for name in request.topic_names)]
+
+
+def _identity(image: ClusterImage, named: _Named) -> bytes | _Named:
+    """The same for a topic's name and its id."""
+    name, topic_id = named
+    known = image.topics.get(name) if name is not None else image.topic_by_id(topic_id)
+    return known.topic_id if known is not None else named
+
+
+def _maker(named: _Named, twice: bool) -> Make[Topic]:
+    name, topic_id = named
+
+    def make(image: ClusterImage) -> Decision[Topic]:
+        if twice:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "The request names this topic more than once."
+            )
+        decision = delete_topic(image, name=name, topic_id=topic_id)
+        if decision.result.is_internal:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"Topic '{decision.result.name}' is the cluster's own and cannot be deleted.",
+            )
+        return decision
+
+    return make
+
+
+def refuse(request: DeleteTopicsRequest, version: int, code: ErrorCode) -> DeleteTopicsResponse:
+    return DeleteTopicsResponse(
+        responses=[
+            DeleteTopicsResponse.Topic(name, topic_id, code, code.message)
+            for name, topic_id in dict.fromkeys(_named(request))
+        ]
+    )

@@ -1,0 +1,47 @@
+"""DescribeCluster, versions 0 to 2: the cluster's id, its brokers and which of them controls it.
+
+Version 1 can ask for controllers instead of brokers; here every broker may be one, and there is no
+other endpoint. Version 2 can ask for fenced brokers too; a broker is here either registered or
+gone, so there are none. Without access control there are no authorized operations to tell.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.broker.context import RequestContext
+from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.messages import DescribeClusterRequest, DescribeClusterResponse
+
+_BROKERS: Final = 1
+_CONTROLLERS: Final = 2
+
+
+def handle(request: DescribeClusterRequest, context: RequestContext) -> DescribeClusterResponse:
+    _require_brokers(request.endpoint_type)
+    image = context.services.image
+    controller = image.controller
+    known = controller is not None and controller.broker_id in image.brokers
+    return DescribeClusterResponse(
+        error_message=None,
+        cluster_id=image.cluster_id or "",
+        controller_id=controller.broker_id if controller is not None and known else -1,
+        brokers=[
+            DescribeClusterResponse.Broker(broker.broker_id, broker.host, broker.port, broker.rack)
+            for broker in image.brokers.values()
+        ],
+    )
+
+
+def _require_brokers(endpoint_type: int) -> None:
+    if endpoint_type == _CONTROLLERS:
+        raise KafkaError(
+            ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            "This is a broker, and controllers were asked for: connect as to a broker "
+            "(bootstrap.servers); any broker may be the controller.",
+        )
+    if endpoint_type != _BROKERS:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            f"There is no endpoint type {endpoint_type}: ask for 1, brokers.",
+        )

@@ -1,0 +1,49 @@
+"""DescribeLogDirs, versions 1 to 4: what lies in this broker's log directory, and how large it is.
+
+There is one directory, and replicas do not move between directories: no partition is a future one.
+No list of topics means all; partitions that are not here are left out. Version 3 added a code at
+the top, version 4 the room on the volume, of which this broker knows what is left, not the whole.
+"""
+
+from __future__ import annotations
+
+from penstock.broker.context import RequestContext
+from penstock.broker.services import Services
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
+
+
+def handle(request: DescribeLogDirsRequest, context: RequestContext) -> DescribeLogDirsResponse:
+    services = context.services
+    directory = DescribeLogDirsResponse.LogDir(log_dir=services.directory.root)
+    try:
+        directory.usable_bytes = services.env.disk.free_bytes(services.directory.root)
+    except OSError:
+        directory.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    else:
+        directory.topics = _topics(services, _wanted(request))
+    return DescribeLogDirsResponse(results=[directory])
+
+
+def _wanted(request: DescribeLogDirsRequest) -> set[tuple[str, int]] | None:
+    if request.topics is None:
+        return None
+    return {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+
+
+def _topics(
+    services: Services, wanted: set[tuple[str, int]] | None
+) -> list[DescribeLogDirsResponse.Topic]:
+    topics: dict[str, DescribeLogDirsResponse.Topic] = {}
+    for hosted in services.replicas:
+        if wanted is not None and (hosted.topic, hosted.index) not in wanted:
+            continue
+        topic = topics.setdefault(hosted.topic, DescribeLogDirsResponse.Topic(hosted.topic))
+        topic.partitions.append(
+            DescribeLogDirsResponse.Partition(
+                hosted.index,
+                hosted.log.size,
+                offset_lag=max(0, hosted.high_watermark - hosted.log.end_offset),
+            )
+        )
+    return list(topics.values())

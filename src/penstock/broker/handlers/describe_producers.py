@@ -1,0 +1,62 @@
+"""DescribeProducers, version 0: the producers that a partition's leader remembers (KIP-664).
+
+Those are the idempotent ones, with the last sequence each has written, and where its transaction
+began if one is open: what to look for when the last stable offset does not move.
+"""
+
+from __future__ import annotations
+
+from penstock.broker.context import RequestContext
+from penstock.broker.failures import EXPECTED
+from penstock.broker.handlers.admin_requests import error_of
+from penstock.broker.hosted import HostedPartition
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import DescribeProducersRequest, DescribeProducersResponse
+
+
+def handle(request: DescribeProducersRequest, context: RequestContext) -> DescribeProducersResponse:
+    response = DescribeProducersResponse()
+    for topic in request.topics:
+        answers = DescribeProducersResponse.Topic(topic.name)
+        response.topics.append(answers)
+        for index in topic.partition_indexes:
+            answer = DescribeProducersResponse.Partition(index)
+            answers.partitions.append(answer)
+            try:
+                hosted = context.services.replicas.require(topic.name, index)
+                hosted.require_leader()
+                answer.active_producers = _producers(hosted)
+            except EXPECTED as error:
+                answer.error_code, answer.error_message = error_of(error)
+    return response
+
+
+def _producers(hosted: HostedPartition) -> list[DescribeProducersResponse.Producer]:
+    return [
+        DescribeProducersResponse.Producer(
+            entry.producer_id,
+            entry.epoch,
+            entry.last_sequence,
+            entry.timestamp,
+            entry.coordinator_epoch,
+            entry.current_transaction_first_offset,
+        )
+        for entry in hosted.log.producers.entries()
+    ]
+
+
+def refuse(
+    request: DescribeProducersRequest, version: int, code: ErrorCode
+) -> DescribeProducersResponse:
+    return DescribeProducersResponse(
+        topics=[
+            DescribeProducersResponse.Topic(
+                topic.name,
+                [
+                    DescribeProducersResponse.Partition(index, code, code.message)
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

@@ -1,0 +1,97 @@
+"""DescribeTopicPartitions, version 0: topics with their partitions, a page at a time (KIP-966).
+
+No topics named means all. They come in the order of their names; when the page is full, the cursor
+in the answer says where the next one begins. A page has at most 2000 partitions, or as many as the
+client asks for. Besides what Metadata tells there are the replicas that may lead although they are
+not in sync.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.broker.context import RequestContext
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.model import INTERNAL_TOPICS, NO_LEADER, Topic
+from penstock.metadata.topics import validate_topic_name
+from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.messages import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
+
+PARTITIONS_MAX: Final = 2000
+
+
+def handle(
+    request: DescribeTopicPartitionsRequest, context: RequestContext
+) -> DescribeTopicPartitionsResponse:
+    image = context.services.image
+    first_topic, first_partition = _start(request)
+    names = {topic.name for topic in request.topics} or set(image.topics)
+    response = DescribeTopicPartitionsResponse()
+    room = max(1, min(PARTITIONS_MAX, request.response_partition_limit))
+    for name in sorted(name for name in names if name >= first_topic):
+        if room == 0:
+            response.next_cursor = DescribeTopicPartitionsResponse.Cursor(name, 0)
+            break
+        topic = image.topics.get(name)
+        if topic is None:
+            response.topics.append(_unknown(name))
+            continue
+        start = first_partition if name == first_topic else 0
+        page = range(len(topic.partitions))[start : start + room]
+        response.topics.append(_described(image, topic, page))
+        room -= len(page)
+        if page.stop < len(topic.partitions):
+            response.next_cursor = DescribeTopicPartitionsResponse.Cursor(name, page.stop)
+            break
+    return response
+
+
+def _start(request: DescribeTopicPartitionsRequest) -> tuple[str, int]:
+    """Where the page begins: a topic that may have gone since, and a partition of it."""
+    cursor = request.cursor
+    if cursor is None:
+        return "", 0
+    if request.topics and all(topic.name != cursor.topic_name for topic in request.topics):
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    if cursor.partition_index < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    return cursor.topic_name, cursor.partition_index
+
+
+def _unknown(name: str) -> DescribeTopicPartitionsResponse.Topic:
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        validate_topic_name(name)
+    except KafkaError as error:
+        code = error.code
+    return DescribeTopicPartitionsResponse.Topic(code, name, is_internal=name in INTERNAL_TOPICS)
+
+
+def _described(
+    image: ClusterImage, topic: Topic, page: range
+) -> DescribeTopicPartitionsResponse.Topic:
+    answer = DescribeTopicPartitionsResponse.Topic(0, topic.name, topic.topic_id, topic.is_internal)
+    alive = image.brokers
+    for index in page:
+        partition = topic.partitions[index]
+        answer.partitions.append(
+            DescribeTopicPartitionsResponse.Partition(
+                partition_index=index,
+                leader_id=partition.leader if partition.leader in alive else NO_LEADER,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=list(partition.replicas),
+                isr_nodes=list(partition.isr),
+                eligible_leader_replicas=list(partition.eligible_leaders),
+                last_known_elr=[],
+                offline_replicas=[each for each in partition.replicas if each not in alive],
+            )
+        )
+    return answer
+
+
+def refuse(
+    request: DescribeTopicPartitionsRequest, version: int, code: ErrorCode
+) -> DescribeTopicPartitionsResponse:
+    return DescribeTopicPartitionsResponse(
+        topics=[DescribeTopicPartitionsResponse.Topic(code, topic.name) for topic in request.topics]
+    )

@@ -1,0 +1,40 @@
+"""What the handlers of group requests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.broker.context import RequestContext
+from penstock.groups.effects import Effect, Now, RequestInfo, Token
+from penstock.groups.refusals import refuse
+from penstock.groups.shard import GroupShard
+from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.messages.base import Request
+
+
+def info_of(context: RequestContext) -> RequestInfo:
+    return RequestInfo(context.client_id, f"/{context.host}", context.version)
+
+
+def ask(
+    context: RequestContext,
+    group_id: str,
+    request: Request,
+    method: Callable[[GroupShard], Callable[..., list[Effect]]],
+) -> Any:
+    """Put a request for one group to its shard; a group that is elsewhere or loading is refused."""
+    info = info_of(context)
+
+    def step(shard: GroupShard, token: Token, now: Now) -> list[Effect]:
+        return method(shard)(request, info, token, now)
+
+    if not group_id:
+        return refuse(request, context.version, ErrorCode.INVALID_GROUP_ID)
+    try:
+        reply = context.services.groups.ask(group_id, step)
+    except KafkaError as error:
+        return refuse(request, context.version, error.code)
+    if reply.done():
+        return reply.result()
+    return reply

@@ -1,0 +1,24 @@
+"""LeaveGroup, versions 0 to 5: members leave, from version 3 on several at once.
+
+The rules are those of `penstock.groups`; here the request only finds its shard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.broker.context import RequestContext
+from penstock.broker.handlers.group_requests import ask
+from penstock.groups.refusals import refuse
+from penstock.wire.messages import LeaveGroupRequest, LeaveGroupResponse
+
+__all__ = ["handle", "refuse"]
+
+
+def handle(
+    request: LeaveGroupRequest, context: RequestContext
+) -> LeaveGroupResponse | asyncio.Future[LeaveGroupResponse]:
+    answer: LeaveGroupResponse | asyncio.Future[LeaveGroupResponse] = ask(
+        context, request.group_id, request, lambda shard: shard.leave_group
+    )
+    return answer

@@ -1,0 +1,33 @@
+"""OffsetFetch, versions 1 to 9: how far groups have read; of several groups from version 8 on.
+
+Version 2 may ask for all topics and has a code at the top, 7 may ask to wait for open transactions.
+"""
+
+from __future__ import annotations
+
+from penstock.broker.context import RequestContext
+from penstock.groups.offset_fetch import groups_of, response_of
+from penstock.groups.refusals import refuse
+from penstock.wire.errors import KafkaError
+from penstock.wire.messages import OffsetFetchRequest, OffsetFetchResponse
+
+__all__ = ["handle", "refuse"]
+
+
+def handle(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+    answers = []
+    for group in groups_of(request, context.version):
+        try:
+            shard = context.services.groups.require(group.group_id).shard
+        except KafkaError as error:
+            if context.version < 8:
+                refused = refuse(request, context.version, error.code)
+                if isinstance(refused, OffsetFetchResponse):
+                    return refused
+                raise
+            answers.append(
+                OffsetFetchResponse.Group(group_id=group.group_id, error_code=error.code)
+            )
+        else:
+            answers.append(shard.fetch_offsets(group, require_stable=request.require_stable))
+    return response_of(answers, context.version)

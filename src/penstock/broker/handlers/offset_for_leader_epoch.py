@@ -1,0 +1,47 @@
+"""OffsetForLeaderEpoch, versions 2 to 4: where a leader epoch ended in this log (KIP-101, 320)."""
+
+from __future__ import annotations
+
+from penstock.broker.context import RequestContext
+from penstock.broker.failures import EXPECTED, code_of
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+
+
+def handle(
+    request: OffsetForLeaderEpochRequest, context: RequestContext
+) -> OffsetForLeaderEpochResponse:
+    response = OffsetForLeaderEpochResponse()
+    for topic in request.topics:
+        answers = OffsetForLeaderEpochResponse.Topic(topic=topic.topic)
+        response.topics.append(answers)
+        for asked in topic.partitions:
+            answer = OffsetForLeaderEpochResponse.Partition(partition=asked.partition)
+            answers.partitions.append(answer)
+            try:
+                hosted = context.services.replicas.require(topic.topic, asked.partition)
+                hosted.require_leader(asked.current_leader_epoch)
+                found = hosted.log.epochs.end_offset_for(asked.leader_epoch, hosted.log.end_offset)
+                answer.leader_epoch, answer.end_offset = found
+            except EXPECTED as error:
+                answer.error_code = code_of(error)
+    return response
+
+
+def refuse(
+    request: OffsetForLeaderEpochRequest, version: int, code: ErrorCode
+) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderEpochResponse.Topic(
+                topic=topic.topic,
+                partitions=[
+                    OffsetForLeaderEpochResponse.Partition(
+                        partition=asked.partition, error_code=code
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

@@ -1,0 +1,105 @@
+"""Running a broker in this process, until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from penstock.broker.broker import Broker
+from penstock.broker.config import BrokerConfig
+from penstock.net.memory import keep_large_blocks
+from penstock.net.sockets import SocketNetwork
+from penstock.ports import Env
+from penstock.runtime import SystemClock, SystemRandom, Threads
+from penstock.storage.disk import OsDisk
+from penstock.storage.errors import StorageError
+from penstock.stores.sqlite import SqliteStore
+
+OnReady = Callable[[list[str]], None]
+
+
+def run_broker(config: BrokerConfig, on_ready: OnReady | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code."""
+    keep_large_blocks()
+    os.makedirs(config.data_dir, exist_ok=True)
+    with locked(config.data_dir):
+        return _new_runner().run(_serve(config, on_ready))
+
+
+def _new_runner() -> _Runner:
+    try:
+        import uvloop  # noqa: PLC0415 - optional: slower without it, but it works
+    except ImportError:
+        return _Runner(None)
+    return _Runner(uvloop.new_event_loop)
+
+
+class _Runner:
+    def __init__(self, new_loop: Callable[[], asyncio.AbstractEventLoop] | None) -> None:
+        self._new_loop = new_loop
+
+    def run(self, main: object) -> int:
+        with asyncio.Runner(loop_factory=self._new_loop) as runner:
+            code: int = runner.run(main)  # type: ignore[arg-type]
+            return code
+
+
+async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    threads = Threads(config.flush_threads)
+    clock = SystemClock()
+    store = await SqliteStore.open(config.store_path, threads, clock)
+
+    def ready(host: str, port: int) -> None:
+        write_runtime_file(config, host, port)
+        if on_ready is not None:
+            on_ready([f"{host}:{port}"])
+
+    try:
+        env = Env(
+            clock=clock,
+            random=SystemRandom(),
+            disk=OsDisk(),
+            network=SocketNetwork(),
+            executor=threads,
+            store=store,
+        )
+        await Broker(env, config).run(stop, ready)
+    finally:
+        await store.close()
+        threads.close()
+    return 0
+
+
+@contextmanager
+def locked(data_dir: str) -> Iterator[None]:
+    """One broker per data directory."""
+    path = f"{data_dir}/.lock"
+    with open(path, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StorageError(
+                f"{data_dir} is in use by another broker: stop it, or choose another --data"
+            ) from error
+        yield
+
+
+def write_runtime_file(config: BrokerConfig, host: str, port: int) -> None:
+    """Who runs here, for tools on this machine."""
+    about = {"id": config.broker_id, "pid": os.getpid(), "host": host, "port": port}
+    with open(f"{config.data_dir}/broker.json", "w") as file:
+        json.dump(about, file)
+
+
+def configure_logging(level: str = "INFO") -> None:
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")

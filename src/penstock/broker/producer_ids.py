@@ -1,0 +1,30 @@
+"""Producer ids, handed out from blocks that the cluster reserves a thousand at a time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.broker.controller import ControllerRuntime
+from penstock.metadata.producer_ids import allocate_producer_ids
+
+
+class ProducerIds:
+    def __init__(self, controller: ControllerRuntime) -> None:
+        self._controller = controller
+        self._next = 0
+        self._end = 0
+        self._lock = asyncio.Lock()
+
+    def take(self) -> int | None:
+        """The next id, None if a new block is needed first."""
+        if self._next == self._end:
+            return None
+        self._next += 1
+        return self._next - 1
+
+    async def next(self) -> int:
+        async with self._lock:
+            while (taken := self.take()) is None:
+                block = await self._controller.commit_own(allocate_producer_ids)
+                self._next, self._end = block.first, block.first + block.count
+            return taken

@@ -1,0 +1,49 @@
+"""What handlers may use of the broker, as one object passed to each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.cluster import ClusterView
+from penstock.broker.config import BrokerConfig
+from penstock.broker.controller import ControllerRuntime
+from penstock.broker.replicas import Replicas
+from penstock.metadata.configs import BrokerConfigs
+from penstock.metadata.image import ClusterImage
+from penstock.ports import Env
+from penstock.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from penstock.broker.coordinator import GroupCoordinator
+    from penstock.broker.fetch_sessions import FetchSessions
+    from penstock.broker.producer_ids import ProducerIds
+    from penstock.storage.directory import LogDirectory
+
+
+@dataclass(slots=True)
+class Services:
+    env: Env
+    config: BrokerConfig
+    cluster: ClusterView
+    controller: ControllerRuntime
+    replicas: Replicas
+    directory: LogDirectory
+    groups: GroupCoordinator
+    producer_ids: ProducerIds
+    fetch_sessions: FetchSessions
+    configs: Callable[[], BrokerConfigs]
+    """Broker settings as they are now: static, dynamic, default."""
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    """Run something in the broker's task group."""
+    apis: frozenset[ApiKey]
+    creating: set[str]
+    """Topics that are being created because somebody asked for them."""
+
+    @property
+    def image(self) -> ClusterImage:
+        return self.cluster.image
+
+    def now_ms(self) -> int:
+        return self.env.clock.wall_ms()

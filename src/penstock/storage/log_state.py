@@ -1,0 +1,224 @@
+"""What a log knows of itself, and how it says that it takes no more calls.
+
+`read_log.ReadLog` reads on this, `append_log.AppendLog` appends and flushes, `log.Log` cuts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from penstock.partition.epochs import LeaderEpochs
+from penstock.partition.producers import ProducerStates
+from penstock.storage.checkpoints import Checkpoint
+from penstock.storage.config import LogConfig
+from penstock.storage.damage import Damage
+from penstock.storage.errors import (
+    LogOffline,
+)
+from penstock.storage.files import FilePool
+from penstock.storage.flush import FlushPlan
+from penstock.storage.index import ENTRY_SIZE, IndexCache
+from penstock.storage.segment import Segment
+from penstock.storage.space import SpaceGuard
+
+ASK_ALWAYS: Final = -(2**63)
+"""No timestamp is below it: whether to roll is asked at every append."""
+
+
+@dataclass(slots=True)
+class LogParts:
+    """What opening a log has found or made, ready to be put together."""
+
+    directory: str
+    topic: str
+    partition: int
+    topic_id: str
+    config: LogConfig
+    segments: list[Segment]
+    log_start_offset: int
+    end_offset: int
+    recovery_point: int
+    noted_point: int
+    """The recovery point of the checkpoint on disk."""
+    cleaned_offset: int
+    sparse_offset: int
+    epochs: LeaderEpochs
+    producers: ProducerStates
+    damage: list[Damage]
+    dirty: list[str]
+    """Files whose content may be in the page cache only."""
+    names_dirty: bool
+    """There is more to note in a checkpoint than there was room for."""
+    epochs_dirty: bool
+    unindexed_offset: int | None
+
+
+class LogState:
+    """The segments, the offsets, and what waits to reach the disk. Made once, by `recovery`."""
+
+    # Many logs, and attributes that are read on every append.
+    __slots__ = (
+        "_active",
+        "_bases",
+        "_compact",
+        "_dirty",
+        "_dirty_active",
+        "_dirty_since_ms",
+        "_disk",
+        "_end_offset",
+        "_epoch",
+        "_epochs_dirty",
+        "_failure",
+        "_flushing",
+        "_log_start_offset",
+        "_names_dirty",
+        "_recovery_point",
+        "_roll_at_ms",
+        "_roll_bytes",
+        "_roll_config",
+        "_roll_offset",
+        "_segments",
+        "_space",
+        "_unindexed_offset",
+        "cache",
+        "changed",
+        "cleaned_offset",
+        "config",
+        "damage",
+        "directory",
+        "epochs",
+        "noted_point",
+        "partition",
+        "pool",
+        "producers",
+        "sparse_offset",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self, parts: LogParts, pool: FilePool, cache: IndexCache, space: SpaceGuard
+    ) -> None:
+        self.directory = parts.directory
+        self.topic = parts.topic
+        self.partition = parts.partition
+        self.topic_id = parts.topic_id
+        self.epochs = parts.epochs
+        self.producers = parts.producers
+        self.damage = parts.damage
+        self.cleaned_offset = parts.cleaned_offset
+        self.sparse_offset = parts.sparse_offset
+        self.noted_point = parts.noted_point
+        """The recovery point a restart would start from: at most ours."""
+        self.pool = pool
+        self.cache = cache
+        self._disk = pool.disk
+        self._space = space
+        self._segments = parts.segments
+        self._bases = [segment.base_offset for segment in parts.segments]
+        self._activate(parts.segments[-1])
+        self._log_start_offset = parts.log_start_offset
+        self._end_offset = parts.end_offset
+        self._recovery_point = parts.recovery_point
+        self._epoch = parts.epochs.latest
+        self.reconfigure(parts.config)
+        self._dirty: dict[str, None] = dict.fromkeys(parts.dirty)
+        self._dirty_active: Segment | None = None
+        self._dirty_since_ms = 0
+        self._names_dirty = parts.names_dirty
+        self._epochs_dirty = parts.epochs_dirty
+        self._flushing: FlushPlan | None = None
+        self._unindexed_offset = parts.unindexed_offset
+        """Base of the first segment that was sealed since the last flush."""
+        self._failure: str | None = None
+        self.changed = False
+        """Whether a clean stop has anything to note."""
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Take up changed limits; segments that are sealed stay as they are."""
+        self.config = config
+        self._roll_config = config.roll
+        self._compact = config.compact
+        # The index gets an entry at most every interval: below this neither limit can be reached.
+        entries_max = config.segment_index_bytes // ENTRY_SIZE
+        self._roll_bytes = min(
+            config.segment_bytes, entries_max * (config.index_interval_bytes + 1)
+        )
+        self._active.index_interval_bytes = config.index_interval_bytes
+        self._roll_at_ms = ASK_ALWAYS
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.topic}-{self.partition} "
+            f"[{self._log_start_offset}, {self._end_offset}) in {len(self._segments)} segments)"
+        )
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset the next record will get."""
+        return self._end_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """Offsets below this survive the loss of power."""
+        return self._recovery_point
+
+    @property
+    def segments(self) -> list[Segment]:
+        return self._segments
+
+    @property
+    def active(self) -> Segment:
+        return self._active
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def failure(self) -> str | None:
+        """Why the log is offline, None while it is not."""
+        return self._failure
+
+    @property
+    def needs_flush(self) -> bool:
+        return bool(self._dirty or self._names_dirty or self._epochs_dirty)
+
+    def flush_due(self, now_ms: int) -> bool:
+        """Whether the topic's own policy (flush.messages, flush.ms) asks for a flush now."""
+        return self.needs_flush and (
+            self._end_offset - self._recovery_point >= self.config.flush_messages
+            or (bool(self._dirty) and now_ms - self._dirty_since_ms >= self.config.flush_ms)
+        )
+
+    def _activate(self, segment: Segment) -> None:
+        """Appends go to this segment now; what is known of when to roll is out of date."""
+        self._active = segment
+        self._roll_at_ms = ASK_ALWAYS
+        self._roll_offset = -1
+
+    def fail(self, reason: str) -> None:
+        """Take the log offline for good."""
+        if self._failure is None:
+            self._failure = f"{reason}; mend the disk and restart the broker"
+
+    def _refuse(self) -> NoReturn:
+        raise LogOffline(f"{self.directory} is offline: {self._failure}")
+
+    def _checkpoint(self, recovery_point: int) -> Checkpoint:
+        unindexed = self._unindexed_offset
+        return Checkpoint(
+            recovery_point=recovery_point,
+            indexed_offset=self._active.base_offset if unindexed is None else unindexed,
+            log_start_offset=self._log_start_offset,
+            cleaned_offset=self.cleaned_offset,
+            sparse_offset=self.sparse_offset,
+            segment_bases=tuple(self._bases),
+            damage=tuple(self.damage),
+            epochs=self.epochs.entries,
+        )

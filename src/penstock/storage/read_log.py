@@ -1,0 +1,98 @@
+"""Reading a log: whole batches from an offset on, checked once per process."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from penstock.records.batch import (
+    BatchHeader,
+)
+from penstock.storage.errors import (
+    DiskTrouble,
+    LogDamaged,
+    OffsetOutOfRange,
+)
+from penstock.storage.log_state import LogState
+
+
+class LogSlice(NamedTuple):
+    """Whole batches as they lie in the file."""
+
+    data: memoryview
+    segment_base: int
+    position: int
+
+
+class ReadLog(LogState):
+    __slots__ = ()
+
+    def read(self, offset: int, bytes_max: int, upper_offset: int | None = None) -> LogSlice | None:
+        """Whole batches from the one that holds `offset` on, None at the end.
+
+        At most `bytes_max`, but always the first batch. Nothing at or above `upper_offset` (the
+        high watermark, the last stable offset) is given out.
+        """
+        if self._failure is not None:
+            self._refuse()
+        if not self._log_start_offset <= offset <= self._end_offset:
+            raise OffsetOutOfRange(offset, self._log_start_offset, self._end_offset)
+        upper = self._end_offset if upper_offset is None else min(upper_offset, self._end_offset)
+        if offset >= upper:
+            return None
+        for damage in self.damage:
+            if damage.start_offset <= offset < damage.end_offset:
+                raise LogDamaged(
+                    f"offsets [{damage.start_offset}, {damage.end_offset}) of {self.directory} are "
+                    f"quarantined: {damage.reason}; read them from another replica"
+                )
+        at = bisect_right(self._bases, offset) - 1
+        try:
+            for number in range(at, len(self._segments)):
+                segment = self._segments[number]
+                if segment.base_offset >= upper:
+                    return None
+                found = segment.locate(offset)
+                if found is not None:
+                    return self._slice(number, found, bytes_max, upper)
+        except OSError as error:
+            raise DiskTrouble(
+                f"offset {offset} of {self.directory} did not read: {error}"
+            ) from error
+        return None
+
+    def _slice(
+        self, number: int, found: tuple[int, BatchHeader], bytes_max: int, upper: int
+    ) -> LogSlice | None:
+        position, header = found
+        segment = self._segments[number]
+        is_last = segment is self._active
+        end_offset = self._end_offset if is_last else self._bases[number + 1]
+        if header.last_offset >= end_offset:
+            raise LogDamaged(
+                f"{segment.path}: offset {header.last_offset} at byte {position} does not belong "
+                f"below {end_offset}; read from another replica, or restore the file"
+            )
+        if header.base_offset >= upper:
+            return None
+        limit = segment.size
+        if upper < self._end_offset:
+            beyond = segment.locate(upper)
+            if beyond is not None:
+                # A batch that holds the bound is given whole only if it ends below it.
+                limit = beyond[0]
+        for start, _ in segment.damaged:
+            if start > position:
+                limit = min(limit, start)
+                break
+        if limit <= position:
+            return None
+        data = segment.read(
+            position,
+            bytes_max,
+            limit,
+            header.size,
+            end_offset=end_offset,
+            epoch_at=self.epochs.epoch_at,
+        )
+        return LogSlice(data, segment.base_offset, position)

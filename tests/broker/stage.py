@@ -1,0 +1,221 @@
+"""Whole brokers in one process, without sockets: requests go in as frames and come out as frames.
+
+Disks are simulated, the metadata store is the real SQLite one, in a file; several brokers share it
+as they do on one machine. What a broker would send to threads runs on the loop, in turn.
+
+    @staged
+    async def test_something(stage: Stage) -> None:
+        response = await stage.ask(MetadataRequest(), 12, MetadataResponse)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+from penstock.broker.broker import Broker
+from penstock.broker.config import BrokerConfig
+from penstock.broker.hosted import HostedPartition
+from penstock.net.session import Session
+from penstock.ports import Env, Listener, Receiver, Transport
+from penstock.records.record import Record, build_batch
+from penstock.runtime import SystemClock, SystemRandom, Threads
+from penstock.sim.disk import SimDisk
+from penstock.stores.sqlite import SqliteStore
+from penstock.wire.codec import decode_response, encode_request
+from penstock.wire.messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from penstock.wire.messages.base import Request, Response
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Response)
+Scenario = Callable[["Stage"], Awaitable[None]]
+
+TIMEOUT_S = 20.0
+NOW_MS = 1_700_000_000_000
+
+
+class InTurn:
+    """An executor without threads: the simulated disk has one owner."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        await asyncio.sleep(0)
+        return work()
+
+
+class _Listener:
+    def __init__(self, host: str, port: int) -> None:
+        self._address = (host, port)
+
+    def address(self) -> tuple[str, int]:
+        return self._address
+
+    async def close(self) -> None:
+        pass
+
+
+class NoNetwork:
+    """Nobody comes in by it, nobody is reached."""
+
+    async def listen(self, host: str, port: int, receiver: Callable[[], Receiver]) -> Listener:
+        return _Listener(host, port)
+
+    async def connect(
+        self, host: str, port: int, receiver: Callable[[], Receiver], timeout_s: float
+    ) -> Transport:
+        raise ConnectionRefusedError(f"{host}:{port} is on no network")
+
+
+class _Peer:
+    host = "192.0.2.1"
+    port = 40_000
+    frame_bytes_max = 100 << 20
+
+    def close(self) -> None:
+        pass
+
+
+class Stage:
+    """Brokers 0, 1, ... of one cluster, and one client's connection to each."""
+
+    def __init__(self, brokers: Sequence[Broker], disks: Sequence[SimDisk]) -> None:
+        self.brokers = brokers
+        self.disks = disks
+        self._sessions: list[Session] = [each.server.new_session(_Peer()) for each in brokers]
+        self._correlation_ids = count(1)
+
+    @property
+    def broker(self) -> Broker:
+        return self.brokers[0]
+
+    async def ask(self, request: Request, version: int, response: type[R], *, broker: int = 0) -> R:
+        """What a broker answers, after both have gone through their encoding."""
+        correlation_id = next(self._correlation_ids)
+        frame = b"".join(encode_request(request, version, correlation_id, "stage"))
+        answer = self._sessions[broker].on_frame(memoryview(bytearray(frame))[4:])
+        parts = await answer if isinstance(answer, asyncio.Future) else answer
+        assert parts is not None, f"{type(request).__name__} was not answered"
+        answered, message = decode_response(response, memoryview(b"".join(parts))[4:], version)
+        assert answered == correlation_id
+        return message
+
+    def hosted(self, topic: str, index: int = 0, *, broker: int = 0) -> HostedPartition:
+        found = self.brokers[broker].replicas.get(topic, index)
+        assert found is not None, f"broker {broker} does not host {topic}-{index}"
+        return found
+
+    async def create(
+        self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
+    ) -> bytes:
+        """A topic that must come into being; its id."""
+        texts = [CreateTopicsRequest.Config(*item) for item in (configs or {}).items()]
+        asked = CreateTopicsRequest.Topic(name, partitions, 1, configs=texts)
+        created = await self.ask(CreateTopicsRequest([asked]), 7, CreateTopicsResponse)
+        assert created.topics[0].error_code == 0, created.topics[0].error_message
+        return created.topics[0].topic_id
+
+    async def produce(
+        self, topic: str, values: Sequence[bytes], index: int = 0, **batch: int
+    ) -> int:
+        """One batch, committed; the offset of its first record."""
+        records = [Record(at, NOW_MS + at, None, value) for at, value in enumerate(values)]
+        data = ProduceRequest.Partition(index, build_batch(records, **batch))  # type: ignore[arg-type]
+        request = ProduceRequest(
+            None, -1, 10_000, [ProduceRequest.Topic(topic, partition_data=[data])]
+        )
+        produced = await self.ask(request, 9, ProduceResponse)
+        answer = produced.responses[0].partition_responses[0]
+        assert answer.error_code == 0, answer.error_message
+        return answer.base_offset
+
+
+@asynccontextmanager
+async def on_stage(
+    directory: Path, brokers: int = 1, kafka: Mapping[str, str] | None = None
+) -> AsyncIterator[Stage]:
+    """Brokers that are ready, and stopped in the end; broker 0 is the controller."""
+    threads = Threads(2)
+    async with AsyncExitStack() as stack:
+        stack.callback(threads.close)
+        running: list[Broker] = []
+        disks: list[SimDisk] = []
+        for broker_id in range(brokers):
+            config = replace(
+                BrokerConfig(),
+                broker_id=broker_id,
+                port=9092 + broker_id,
+                data_dir=f"/broker-{broker_id}",
+                rack=f"rack-{broker_id}",
+                kafka=tuple((kafka or {}).items()),
+            )
+            disk = SimDisk(Random(broker_id), Random(broker_id))
+            broker = await stack.enter_async_context(_running(config, disk, directory, threads))
+            running.append(broker)
+            disks.append(disk)
+        revision = max(broker.cluster.image.revision for broker in running)
+        for broker in running:
+            await broker.cluster.wait_for(revision)
+        yield Stage(running, disks)
+
+
+@asynccontextmanager
+async def _running(
+    config: BrokerConfig, disk: SimDisk, directory: Path, threads: Threads
+) -> AsyncIterator[Broker]:
+    clock = SystemClock()
+    store = await SqliteStore.open(str(directory / "metadata.db"), threads, clock)
+    env = Env(
+        clock=clock,
+        random=SystemRandom(),
+        disk=disk,
+        network=NoNetwork(),
+        executor=InTurn(),
+        store=store,
+    )
+    stop, ready = asyncio.Event(), asyncio.Event()
+    broker = Broker(env, config)
+    # Not a task group: a failed assertion would come out wrapped, once for every broker.
+    life = asyncio.create_task(broker.run(stop, lambda host, port: ready.set()))
+    life.add_done_callback(lambda _: ready.set())
+    try:
+        await ready.wait()
+        yield broker
+    finally:
+        stop.set()
+        try:
+            await life
+        finally:
+            await store.close()
+
+
+def staged_with(
+    *, brokers: int = 1, kafka: Mapping[str, str] | None = None
+) -> Callable[[Scenario], Callable[[Path], None]]:
+    """A test that plays on a stage of its own."""
+
+    def wrap(scenario: Scenario) -> Callable[[Path], None]:
+        async def play(directory: Path) -> None:
+            async with asyncio.timeout(TIMEOUT_S), on_stage(directory, brokers, kafka) as stage:
+                await scenario(stage)
+
+        def test(tmp_path: Path) -> None:
+            asyncio.run(play(tmp_path))
+
+        test.__name__ = scenario.__name__
+        test.__doc__ = scenario.__doc__
+        return test
+
+    return wrap
+
+
+staged = staged_with()

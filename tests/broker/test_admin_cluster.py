@@ -1,0 +1,49 @@
+"""DescribeCluster."""
+
+from __future__ import annotations
+
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import DescribeClusterRequest, DescribeClusterResponse
+
+from .stage import Stage, staged, staged_with
+
+
+@staged_with(brokers=2)
+async def test_every_broker_tells_the_same_cluster(stage: Stage) -> None:
+    """Id, brokers with their addresses and racks, and a controller that is one of them."""
+    for version in range(3):
+        for broker in range(2):
+            response = await stage.ask(
+                DescribeClusterRequest(), version, DescribeClusterResponse, broker=broker
+            )
+            assert (response.error_code, response.error_message) == (ErrorCode.NONE, None)
+            assert response.cluster_id == stage.broker.cluster.image.cluster_id
+            assert response.controller_id == 0
+            assert response.endpoint_type == 1
+            assert response.cluster_authorized_operations == -2147483648
+            brokers = [(each.broker_id, each.host, each.port) for each in response.brokers]
+            assert brokers == [(0, "127.0.0.1", 9092), (1, "127.0.0.1", 9093)]
+            assert [each.rack for each in response.brokers] == ["rack-0", "rack-1"]
+            assert not any(each.is_fenced for each in response.brokers)
+
+
+@staged
+async def test_fenced_brokers_can_be_asked_for(stage: Stage) -> None:
+    """There are none: a broker is registered or gone."""
+    request = DescribeClusterRequest(include_fenced_brokers=True)
+    response = await stage.ask(request, 2, DescribeClusterResponse)
+    assert [(each.broker_id, each.is_fenced) for each in response.brokers] == [(0, False)]
+
+
+@staged
+async def test_a_broker_is_no_controller_endpoint(stage: Stage) -> None:
+    """Version 1 can ask for the wrong kind of endpoint, or for one that nobody knows."""
+    for endpoint_type, code in (
+        (2, ErrorCode.MISMATCHED_ENDPOINT_TYPE),
+        (9, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
+    ):
+        request = DescribeClusterRequest(endpoint_type=endpoint_type)
+        response = await stage.ask(request, 1, DescribeClusterResponse)
+        assert response.error_code == code
+        assert response.error_message
+        assert response.brokers == []

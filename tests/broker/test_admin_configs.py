@@ -1,0 +1,308 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
+
+from __future__ import annotations
+
+from penstock.metadata.config_changes import ConfigOperation
+from penstock.metadata.configs import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigSource, ConfigType
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+from .stage import Stage, staged, staged_with
+
+TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+Edit = tuple[str, ConfigOperation, str | None]
+Described = DescribeConfigsResponse.Resource
+SET, DELETE, APPEND, SUBTRACT = ConfigOperation
+
+
+async def describe(
+    stage: Stage,
+    kind: int,
+    name: str,
+    keys: list[str] | None = None,
+    *,
+    version: int = 4,
+    synonyms: bool = False,
+    documentation: bool = False,
+    broker: int = 0,
+) -> Described:
+    asked = DescribeConfigsRequest.Resource(kind, name, keys)
+    request = DescribeConfigsRequest([asked], synonyms, documentation)
+    response = await stage.ask(request, version, DescribeConfigsResponse, broker=broker)
+    (result,) = response.results
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    return result
+
+
+async def value_of(stage: Stage, kind: int, name: str, key: str) -> tuple[str | None, int]:
+    """A config's value and where it comes from."""
+    (config,) = (await describe(stage, kind, name, [key])).configs
+    return config.value, config.config_source
+
+
+async def alter(
+    stage: Stage,
+    *resources: tuple[int, str, dict[str, str | None]],
+    version: int = 2,
+    validate_only: bool = False,
+) -> list[tuple[str, int]]:
+    request = AlterConfigsRequest(
+        [
+            AlterConfigsRequest.Resource(
+                kind, name, [AlterConfigsRequest.Config(*item) for item in configs.items()]
+            )
+            for kind, name, configs in resources
+        ],
+        validate_only,
+    )
+    response = await stage.ask(request, version, AlterConfigsResponse)
+    for answer in response.responses:
+        assert (answer.error_message is None) == (answer.error_code == 0)
+    return [(answer.resource_name, answer.error_code) for answer in response.responses]
+
+
+async def edit(
+    stage: Stage,
+    *resources: tuple[int, str, list[Edit]],
+    version: int = 1,
+    validate_only: bool = False,
+) -> list[tuple[str, int, str | None]]:
+    request = IncrementalAlterConfigsRequest(
+        [
+            IncrementalAlterConfigsRequest.Resource(
+                kind, name, [IncrementalAlterConfigsRequest.Config(*each) for each in edits]
+            )
+            for kind, name, edits in resources
+        ],
+        validate_only,
+    )
+    response = await stage.ask(request, version, IncrementalAlterConfigsResponse)
+    return [
+        (each.resource_name, each.error_code, each.error_message) for each in response.responses
+    ]
+
+
+@staged
+async def test_a_topic_shows_every_config_it_has(stage: Stage) -> None:
+    """Set or not: tools read cleanup.policy of topics that never set it."""
+    await stage.create("orders", configs={"retention.ms": "1000"})
+    for version in range(1, 5):
+        result = await describe(stage, TOPIC, "orders", version=version)
+        assert (result.error_code, result.error_message) == (ErrorCode.NONE, None)
+        configs = {config.name: config for config in result.configs}
+        assert set(configs) == set(TOPIC_CONFIGS)
+        retention, policy = configs["retention.ms"], configs["cleanup.policy"]
+        assert (retention.value, policy.value) == ("1000", "delete")
+        assert retention.config_source == ConfigSource.DYNAMIC_TOPIC_CONFIG
+        assert policy.config_source == ConfigSource.DEFAULT_CONFIG
+        assert not retention.read_only
+        assert retention.synonyms == []
+        assert retention.documentation is None or version < 3
+        assert retention.config_type == (ConfigType.LONG if version >= 3 else 0)
+
+
+@staged_with(kafka={"log.retention.ms": "5000"})
+async def test_synonyms_tell_where_a_value_could_come_from(stage: Stage) -> None:
+    """Strongest first, when they are asked for."""
+    await stage.create("orders", configs={"retention.ms": "1000"})
+    result = await describe(stage, TOPIC, "orders", ["retention.ms"], synonyms=True)
+    synonyms = [(each.name, each.value, each.source) for each in result.configs[0].synonyms]
+    assert synonyms == [
+        ("retention.ms", "1000", ConfigSource.DYNAMIC_TOPIC_CONFIG),
+        ("log.retention.ms", "5000", ConfigSource.STATIC_BROKER_CONFIG),
+        ("log.retention.hours", "168", ConfigSource.DEFAULT_CONFIG),
+    ]
+
+
+@staged
+async def test_documentation_comes_on_request(stage: Stage) -> None:
+    """From version 3 on."""
+    await stage.create("orders")
+    result = await describe(stage, TOPIC, "orders", ["retention.ms"], documentation=True)
+    assert result.configs[0].documentation == TOPIC_CONFIGS["retention.ms"].doc
+
+
+@staged
+async def test_keys_choose(stage: Stage) -> None:
+    """Unknown ones are left out; none at all means all, as Kafka takes an empty list."""
+    await stage.create("orders")
+    keys = ["segment.ms", "no.such.key", "retention.ms", "segment.ms"]
+    result = await describe(stage, TOPIC, "orders", keys)
+    assert [config.name for config in result.configs] == ["segment.ms", "retention.ms"]
+    assert len((await describe(stage, TOPIC, "orders", [])).configs) == len(TOPIC_CONFIGS)
+
+
+@staged_with(brokers=2, kafka={"num.partitions": "3"})
+async def test_a_broker_shows_its_own_configs(stage: Stage) -> None:
+    """All of them; what only the file sets is read-only. Another broker's are not its to tell."""
+    result = await describe(stage, BROKER, "1", broker=1)
+    configs = {config.name: config for config in result.configs}
+    assert set(configs) == set(BROKER_CONFIGS)
+    partitions = configs["num.partitions"]
+    assert (partitions.value, partitions.read_only) == ("3", True)
+    assert partitions.config_source == ConfigSource.STATIC_BROKER_CONFIG
+    assert not configs["log.retention.ms"].read_only
+    assert configs["inter.broker.protocol.version"].value
+    other = await describe(stage, BROKER, "1", broker=0)
+    assert (other.error_code, other.configs) == (ErrorCode.INVALID_REQUEST, [])
+    assert "broker 0" in (other.error_message or "")
+
+
+@staged
+async def test_what_cannot_be_described_has_a_code_and_words(stage: Stage) -> None:
+    """Each resource by itself."""
+    for kind, name, code in (
+        (TOPIC, "none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "no/name", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (BROKER, "zero", ErrorCode.INVALID_REQUEST),
+        (BROKER_LOGGER, "0", ErrorCode.INVALID_REQUEST),
+        (77, "x", ErrorCode.INVALID_REQUEST),
+    ):
+        result = await describe(stage, kind, name)
+        assert (result.error_code, result.configs) == (code, [])
+        assert result.error_message
+
+
+@staged
+async def test_altering_replaces_all_overrides(stage: Stage) -> None:
+    """What the request leaves out goes back to its default, in every version."""
+    await stage.create("orders", configs={"retention.ms": "1000"})
+    for version in range(3):
+        configs: dict[str, str | None] = {"segment.ms": f"{version + 1}000"}
+        assert await alter(stage, (TOPIC, "orders", configs), version=version) == [("orders", 0)]
+        assert stage.broker.cluster.image.topics["orders"].configs == configs
+    assert (await value_of(stage, TOPIC, "orders", "retention.ms"))[0] == "604800000"
+
+
+@staged
+async def test_a_change_is_in_force_when_it_is_answered(stage: Stage) -> None:
+    """The partition of the broker that answered goes by it."""
+    await stage.create("orders")
+    await alter(stage, (TOPIC, "orders", {"max.message.bytes": "77"}))
+    assert stage.hosted("orders").settings.max_message_bytes == 77
+    await edit(stage, (BROKER, "", [("log.retention.ms", SET, "88")]))
+    assert stage.hosted("orders").settings.retention_ms == 88
+    assert stage.hosted("orders").log.config.retention_ms == 88
+
+
+@staged
+async def test_editing_leaves_the_rest_alone(stage: Stage) -> None:
+    """Set, delete, append and subtract, on one topic at once."""
+    await stage.create("orders", configs={"retention.ms": "1000", "segment.ms": "2000"})
+    edits: list[Edit] = [
+        ("retention.ms", DELETE, None),
+        ("cleanup.policy", APPEND, "compact"),
+        ("flush.ms", SET, "3"),
+    ]
+    assert await edit(stage, (TOPIC, "orders", edits), version=0) == [("orders", 0, None)]
+    topic = stage.broker.cluster.image.topics["orders"]
+    assert topic.configs == {
+        "segment.ms": "2000",
+        "cleanup.policy": "delete,compact",
+        "flush.ms": "3",
+    }
+    await edit(stage, (TOPIC, "orders", [("cleanup.policy", SUBTRACT, "delete")]))
+    assert (await value_of(stage, TOPIC, "orders", "cleanup.policy"))[0] == "compact"
+
+
+@staged_with(kafka={"log.cleanup.policy": "compact"})
+async def test_appending_begins_with_what_is_inherited(stage: Stage) -> None:
+    """The broker's own file included."""
+    await stage.create("orders")
+    await edit(stage, (TOPIC, "orders", [("cleanup.policy", APPEND, "delete")]))
+    assert (await value_of(stage, TOPIC, "orders", "cleanup.policy"))[0] == "compact,delete"
+
+
+@staged
+async def test_brokers_have_dynamic_configs(stage: Stage) -> None:
+    """Of one broker, or of all by the empty name; the stronger shows."""
+    await stage.create("orders")
+    key = "log.retention.ms"
+    assert await edit(stage, (BROKER, "", [(key, SET, "11")])) == [("", 0, None)]
+    source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    assert await value_of(stage, BROKER, "0", key) == ("11", source)
+    assert await value_of(stage, TOPIC, "orders", "retention.ms") == ("11", source)
+    defaults = await describe(stage, BROKER, "")
+    assert [(each.name, each.value) for each in defaults.configs] == [(key, "11")]
+    assert await alter(stage, (BROKER, "0", {key: "22"})) == [("0", 0)]
+    own = ConfigSource.DYNAMIC_BROKER_CONFIG
+    assert await value_of(stage, BROKER, "0", key) == ("22", own)
+    assert await value_of(stage, TOPIC, "orders", "retention.ms") == ("22", own)
+
+
+@staged
+async def test_each_resource_has_its_own_outcome(stage: Stage) -> None:
+    """A bad one does not keep the others from being changed."""
+    await stage.create("good")
+    await stage.create("bad")
+    good: dict[str, str | None] = {"segment.ms": "1000"}
+    answers = await alter(
+        stage,
+        (TOPIC, "good", good),
+        (TOPIC, "bad", {"segment.mss": "1"}),
+        (TOPIC, "none", good),
+        (BROKER, "0", {"num.partitions": "3"}),
+        (BROKER, "7", {"log.retention.ms": "1"}),
+        (BROKER, "seven", {"log.retention.ms": "1"}),
+        (BROKER_LOGGER, "0", {}),
+    )
+    assert answers == [
+        ("good", ErrorCode.NONE),
+        ("bad", ErrorCode.INVALID_CONFIG),
+        ("none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("0", ErrorCode.INVALID_REQUEST),
+        ("7", ErrorCode.INVALID_REQUEST),
+        ("seven", ErrorCode.INVALID_REQUEST),
+        ("0", ErrorCode.INVALID_REQUEST),
+    ]
+    assert stage.broker.cluster.image.topics["good"].configs == good
+
+
+@staged
+async def test_what_cannot_be_edited_is_told_in_words(stage: Stage) -> None:
+    """Unknown names with the known ones, wrong values with the right ones."""
+    await stage.create("orders")
+    for wrong, code, words in (
+        (("retention", SET, "1"), ErrorCode.INVALID_CONFIG, "Known are: "),
+        (("retention.ms", SET, "soon"), ErrorCode.INVALID_CONFIG, "whole number"),
+        (("retention.ms", APPEND, "1"), ErrorCode.INVALID_CONFIG, "not a list"),
+        (("retention.ms", SET, None), ErrorCode.INVALID_REQUEST, "no value"),
+        (("retention.ms", 9, "1"), ErrorCode.INVALID_REQUEST, "no operation"),
+    ):
+        ((_, got, message),) = await edit(stage, (TOPIC, "orders", [wrong]))  # type: ignore[list-item]
+        assert got == code
+        assert words in (message or "")
+    assert not stage.broker.cluster.image.topics["orders"].configs
+
+
+@staged
+async def test_a_resource_named_twice_is_refused(stage: Stage) -> None:
+    """Both times, whatever they say; as is a config named twice."""
+    await stage.create("orders")
+    one: dict[str, str | None] = {"segment.ms": "1000"}
+    twice = await alter(stage, (TOPIC, "orders", one), (TOPIC, "orders", {"flush.ms": "1"}))
+    assert twice == [("orders", ErrorCode.INVALID_REQUEST)] * 2
+    edits: list[Edit] = [("segment.ms", SET, "1000"), ("segment.ms", DELETE, None)]
+    ((_, code, _),) = await edit(stage, (TOPIC, "orders", edits))
+    assert code == ErrorCode.INVALID_REQUEST
+    assert not stage.broker.cluster.image.topics["orders"].configs
+
+
+@staged
+async def test_validating_changes_nothing(stage: Stage) -> None:
+    """Errors come as they would."""
+    await stage.create("orders")
+    for configs, code in (({"segment.ms": "1000"}, 0), ({"segment.ms": "x"}, 40)):
+        asked = (TOPIC, "orders", dict[str, str | None](configs))
+        assert await alter(stage, asked, validate_only=True) == [("orders", code)]
+        edits: list[Edit] = [(name, SET, value) for name, value in configs.items()]
+        ((_, got, _),) = await edit(stage, (TOPIC, "orders", edits), validate_only=True)
+        assert got == code
+    assert not stage.broker.cluster.image.topics["orders"].configs

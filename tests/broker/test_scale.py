@@ -1,0 +1,53 @@
+"""The benchmarks run, small: their numbers are for `make bench`, their answers are checked here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(module: str, *options: str) -> Any:
+    """The JSON object that a benchmark prints last."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{module}", "--smoke", "--json", *options],
+        cwd=ROOT,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_topics_and_connections() -> None:
+    """A restarted broker leads all its topics and says so in one answer, and holds idle clients."""
+    found = run("scale")
+    assert found["start"]["ready_s"] > 0
+    assert found["topics"]["topics"] == 50
+    assert found["topics"]["metadata_bytes"] > 50 * len("topic-00000")
+    assert found["connections"]["connections"] == 50
+
+
+def test_produce_and_fetch_against_the_floor() -> None:
+    """Produce and fetch go through the real protocol next to the bare loop, at every size."""
+    found = run("broker")
+    assert set(found["ratios"]) == {
+        "fetch",
+        *(f"produce_{1024 * kib}" for kib in (1, 16, 128, 1024)),
+    }
+    assert all(share["by_clock"] > 0 for share in found["ratios"].values())
+
+
+def test_common_client() -> None:
+    """confluent-kafka produces and consumes everything, with every setting that is measured."""
+    found = run("clients")
+    assert len(found) == 6
+    assert all(best["produce_per_s"] > 0 and best["consume_per_s"] > 0 for best in found.values())
