@@ -1,0 +1,119 @@
+"""`penstock broker`: one broker, set up by a file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from penstock.broker.config import BrokerConfig, ConfigError, load_config
+from penstock.cli.output import CommandFailed, emit, explain, parse_settings, pipe_guard
+
+_HELP = """Run one broker in the foreground, as a TOML file says.
+
+When clients can connect, the line `ready bootstrap=HOST:PORT` is printed. SIGTERM and Ctrl-C stop
+it cleanly.
+
+\b
+Examples:
+  penstock broker --print-config > broker.toml
+  penstock broker --config broker.toml
+  penstock broker --config broker.toml --set port=9093
+"""
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="A key of the config file, or a Kafka setting."
+    ),
+]
+
+
+def register(root: typer.Typer) -> None:
+    root.command("broker", help=_HELP)(broker)
+
+
+def broker(
+    *,
+    config: Annotated[
+        str | None, typer.Option("--config", "-c", metavar="FILE", help="The config file.")
+    ] = None,
+    settings: Settings = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print a commented config file and exit.")
+    ] = False,
+    stop_with_stdin: Annotated[
+        bool, typer.Option("--stop-with-stdin", hidden=True, help="Stop when stdin is closed.")
+    ] = False,
+) -> None:
+    if print_config:
+        from penstock.cli.broker_files import default_text  # noqa: PLC0415
+
+        with pipe_guard():
+            emit(default_text())
+        return
+    if config is None:
+        raise CommandFailed("give --config FILE; --print-config shows what can be in one")
+    if stop_with_stdin:
+        _stop_with_stdin()
+    chosen = configured(lambda: load_config(config), settings)
+    raise typer.Exit(run_in_foreground(chosen, announce))
+
+
+def configured(load: Callable[[], BrokerConfig], settings: list[str] | None) -> BrokerConfig:
+    """The configuration with `--set` applied; what is wrong with it is said in one line."""
+    try:
+        return load().with_overrides(parse_settings(settings or (), "--set"))
+    except ConfigError as error:
+        raise CommandFailed(str(error)) from error
+
+
+def announce(addresses: list[str]) -> None:
+    """The line that scripts wait for; flushed, since they read it through a pipe."""
+    sys.stdout.write(f"ready bootstrap={','.join(addresses)}\n")
+    sys.stdout.flush()
+
+
+def run_in_foreground(config: BrokerConfig, on_ready: Callable[[list[str]], None]) -> int:
+    """Run until stopped; the exit code. What keeps it from starting is said in one line."""
+    from penstock.broker.main import run_broker  # noqa: PLC0415 -- --print-config needs none of it
+
+    try:
+        return run_broker(config, on_ready)
+    except ConfigError as error:
+        raise CommandFailed(str(error)) from error
+    except OSError as error:
+        raise CommandFailed(explain_start(error, config)) from error
+
+
+def explain_start(error: OSError, config: BrokerConfig) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"{config.host}:{config.port} is in use: another broker may run already "
+                "(penstock status), else choose another port"
+            )
+        case errno.EADDRNOTAVAIL:
+            return f"{config.host} is not an address of this machine: choose another host"
+        case errno.EACCES | errno.EPERM | errno.EROFS if error.filename:
+            return f"{error.filename} is not writable: choose another data directory"
+        case errno.EACCES:
+            return f"port {config.port} needs privileges: choose one above 1023"
+    return explain(error)
+
+
+def _stop_with_stdin() -> None:
+    """Stop cleanly when whoever started this goes away, even by SIGKILL: its end of our standard
+    input closes then."""
+
+    def wait() -> None:
+        while os.read(0, 1024):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True, name="penstock-parent").start()

@@ -1,0 +1,61 @@
+"""A broker's configuration as a TOML file: the commented default, and the ones `up` writes."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from dataclasses import fields
+
+from penstock.broker.config import BrokerConfig
+from penstock.metadata.broker_configs import BROKER_CONFIGS
+
+_KAFKA = "kafka"
+_HEAD = """\
+# A Penstock broker: penstock broker --config FILE
+#
+# Every key is shown with its default; remove the # to change one.
+"""
+_KAFKA_HEAD = """\
+# Kafka's broker settings, by their names. The log.* ones are defaults for topics.
+[kafka]
+"""
+
+
+def default_text() -> str:
+    """Every key with its meaning and its default, commented out."""
+    defaults = BrokerConfig()
+    blocks = [_HEAD]
+    for key in fields(defaults):
+        if key.name != _KAFKA:
+            setting = f"{key.name} = {_toml(getattr(defaults, key.name))}"
+            blocks.append(_documented(key.metadata.get("doc", ""), setting))
+    blocks.append(_KAFKA_HEAD)
+    for name, definition in sorted(BROKER_CONFIGS.items()):
+        default = definition.default_text()
+        doc = definition.doc if default is not None else f"{definition.doc} Not set by default."
+        blocks.append(_documented(doc, f"{_toml(name)} = {_toml(default or '')}"))
+    return "\n".join(blocks)
+
+
+def _documented(doc: str, setting: str) -> str:
+    lines = textwrap.wrap(doc, 96)
+    return "".join(f"# {line}\n" for line in lines) + f"#{setting}\n"
+
+
+def config_text(config: BrokerConfig) -> str:
+    """What differs from the defaults, for `penstock broker --config`."""
+    defaults = BrokerConfig()
+    lines = [
+        f"{key.name} = {_toml(getattr(config, key.name))}"
+        for key in fields(config)
+        if key.name != _KAFKA and getattr(config, key.name) != getattr(defaults, key.name)
+    ]
+    if config.kafka:
+        lines += ["", "[kafka]"]
+        lines += [f"{_toml(name)} = {_toml(value)}" for name, value in config.kafka]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    """Strings, numbers and truth values are written alike in TOML and JSON."""
+    return json.dumps(value, ensure_ascii=True)

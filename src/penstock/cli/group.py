@@ -1,0 +1,324 @@
+"""`penstock group`: who reads what, how far behind, and moving those who have stopped."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli import completion, group_reset
+from penstock.cli.output import CommandFailed, count, emit, emit_json, pipe_guard, printable
+from penstock.cli.session import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Json,
+    Yes,
+    confirm,
+    connect,
+    report,
+    run,
+)
+from penstock.cli.tables import Column, table
+from penstock.cli.times import TIME_FORMS
+from penstock.client import groups
+from penstock.client.cluster import Cluster, TopicPartition
+from penstock.client.errors import BrokerError, ClientError
+from penstock.client.offsets import EARLIEST, LATEST, list_offsets
+
+_LIST_HELP = """List the consumer groups.
+
+\b
+Examples:
+  penstock group list
+  penstock group list --json | jq -r '.groups[].group'
+"""
+_DESCRIBE_HELP = """Show what GROUP has read, partition by partition, and how far behind it is.
+
+Lag is the number of offsets between what was committed and the end of the log. Where nothing was
+committed there is no lag to tell.
+
+\b
+Examples:
+  penstock group describe billing
+  penstock group describe billing --json | jq .lag
+"""
+_RESET_HELP = f"""Move GROUP to other offsets. Shows what would change; --execute does it.
+
+The group must have no members: stop its consumers first. Topics are those the group has committed
+to, unless --topic says otherwise. New offsets are kept within what the log holds.
+
+TIME is {TIME_FORMS}.
+
+\b
+Examples:
+  penstock group reset-offsets billing --to-earliest
+  penstock group reset-offsets billing --topic orders --to-datetime 2h --execute
+  penstock group reset-offsets billing --topic orders:0,1 --shift-by -100 --execute
+"""
+_DELETE_HELP = """Delete groups and the offsets they have committed.
+
+\b
+Examples:
+  penstock group delete billing
+"""
+
+_Group = Annotated[
+    str,
+    typer.Argument(metavar="GROUP", help="The group's id.", autocompletion=completion.groups),
+]
+
+
+def register(root: typer.Typer) -> None:
+    app = typer.Typer(
+        help="Consumer groups: list, describe, reset-offsets, delete.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    app.command("list", help=_LIST_HELP)(list_)
+    app.command("describe", help=_DESCRIBE_HELP)(describe)
+    app.command("reset-offsets", help=_RESET_HELP)(reset_offsets)
+    app.command("delete", help=_DELETE_HELP)(delete)
+    root.add_typer(app, name="group")
+
+
+def list_(*, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+    async def main() -> list[groups.GroupListing]:
+        async with connect(bootstrap) as cluster:
+            return await groups.list_groups(cluster)
+
+    found = run(main())
+    with pipe_guard():
+        if json:
+            rows = [
+                {
+                    "group": group.group,
+                    "state": group.state,
+                    "protocol_type": group.protocol_type,
+                    "type": group.kind,
+                }
+                for group in found
+            ]
+            emit_json({"groups": rows})
+        elif not found:
+            emit("no groups yet: a consumer that joins one or commits offsets makes it")
+        else:
+            emit(
+                table(
+                    (Column("group"), Column("state"), Column("protocol")),
+                    [(group.group, group.state, group.protocol_type) for group in found],
+                )
+            )
+
+
+def describe(
+    group: _Group, *, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False
+) -> None:
+    async def main() -> dict[str, Any]:
+        async with connect(bootstrap) as cluster:
+            return await _described(cluster, group)
+
+    described = run(main())
+    with pipe_guard():
+        if json:
+            emit_json(described)
+        else:
+            emit(_described_text(described))
+
+
+async def _described(cluster: Cluster, group: str) -> dict[str, Any]:
+    info = await groups.describe_group(cluster, group)
+    committed = await groups.group_offsets(cluster, group)
+    assigned = [place for member in info.members for place in member.assignment]
+    places = sorted({*committed, *assigned})
+    bounds = await _bounds(cluster, places)
+    partitions: list[dict[str, Any]] = []
+    for place in places:
+        start, end = bounds.get(place, (None, None))
+        at = committed.get(place)
+        owner = info.owner(place)
+        # What retention has taken cannot be read any more, so it is not lag.
+        behind = None if at is None or end is None else max(0, end - max(at.offset, start or 0))
+        partitions.append(
+            {
+                "topic": place.topic,
+                "partition": place.partition,
+                "committed_offset": None if at is None else at.offset,
+                "metadata": None if at is None else at.metadata,
+                "first_offset": start,
+                "next_offset": end,
+                "lag": behind,
+                "member_id": None if owner is None else owner.member_id,
+                "client_id": None if owner is None else owner.client_id,
+                "host": None if owner is None else owner.client_host,
+            }
+        )
+    return {
+        "group": group,
+        "state": info.state,
+        "protocol_type": info.protocol_type,
+        "protocol": info.protocol,
+        "coordinator": info.coordinator,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "host": member.client_host,
+                "partitions": len(member.assignment),
+            }
+            for member in info.members
+        ],
+        "lag": sum(partition["lag"] or 0 for partition in partitions),
+        "partitions": partitions,
+    }
+
+
+async def _bounds(
+    cluster: Cluster, places: list[TopicPartition]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Where each log begins and ends; a topic may be gone while a group still knows it."""
+    bounds: dict[TopicPartition, tuple[int, int]] = {}
+    for topic in {place.topic for place in places}:
+        own = [place for place in places if place.topic == topic]
+        try:
+            starts = await list_offsets(cluster, dict.fromkeys(own, EARLIEST), deadline_s=5.0)
+            ends = await list_offsets(cluster, dict.fromkeys(own, LATEST), deadline_s=5.0)
+        except ClientError:
+            continue
+        bounds.update({place: (starts[place].offset, ends[place].offset) for place in own})
+    return bounds
+
+
+def _described_text(group: dict[str, Any]) -> str:
+    members = count(len(group["members"]), "member")
+    protocol = f"  assignor {printable(group['protocol'])}" if group["protocol"] else ""
+    head = (
+        f"group {printable(group['group'])}  {printable(group['state'])}  {members}{protocol}  "
+        f"coordinator {group['coordinator']}  lag {group['lag']:,}"
+    )
+    if not group["partitions"]:
+        return f"{head}\nno offsets are committed"
+    columns = (
+        Column("topic"),
+        Column("partition", right=True),
+        Column("committed", right=True),
+        Column("end", right=True),
+        Column("lag", right=True),
+        Column("client"),
+        Column("host"),
+    )
+    rows = [
+        (
+            partition["topic"],
+            partition["partition"],
+            partition["committed_offset"],
+            partition["next_offset"],
+            partition["lag"],
+            partition["client_id"],
+            partition["host"],
+        )
+        for partition in group["partitions"]
+    ]
+    return f"{head}\n{table(columns, rows)}"
+
+
+def reset_offsets(
+    group: _Group,
+    *,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC[:P,P...]",
+            help="Only this topic, or these partitions of it; may be repeated.",
+        ),
+    ] = None,
+    to_earliest: Annotated[
+        bool, typer.Option("--to-earliest", help="To the oldest record there is.")
+    ] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", min=0, metavar="N", help="To this offset.")
+    ] = None,
+    to_datetime: Annotated[
+        str | None,
+        typer.Option("--to-datetime", metavar="TIME", help="To the first record from then on."),
+    ] = None,
+    shift_by: Annotated[
+        int | None,
+        typer.Option("--shift-by", metavar="N", help="From where it is; negative reads again."),
+    ] = None,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Do it; without this, only show it.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    target = group_reset.target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
+    topics = group_reset.parse_topics(topic or ())
+
+    async def main() -> tuple[list[group_reset.Move], dict[TopicPartition, BrokerError | None]]:
+        async with connect(bootstrap) as cluster:
+            moves = await group_reset.plan(cluster, group, topics, target)
+            wanted = {move.place: move.offset for move in moves}
+            if not execute or not wanted:
+                return moves, {}
+            return moves, await groups.commit_offsets(cluster, group, wanted)
+
+    moves, outcomes = run(main())
+    if not moves:
+        raise CommandFailed(
+            f"group {printable(group)} has committed nothing: say with --topic what to set"
+        )
+    done = {place for place, error in outcomes.items() if error is None}
+    with pipe_guard():
+        if json:
+            emit_json(
+                {
+                    "group": group,
+                    "executed": execute,
+                    "partitions": [move.json(move.place in done) for move in moves],
+                }
+            )
+        else:
+            _show_moves(moves, execute)
+    report(outcomes.values())
+
+
+def _show_moves(moves: list[group_reset.Move], executed: bool) -> None:
+    columns = (
+        Column("topic"),
+        Column("partition", right=True),
+        Column("from", right=True),
+        Column("to", right=True),
+        Column("lag then", right=True),
+    )
+    rows = [
+        (move.place.topic, move.place.partition, move.committed, move.offset, move.lag)
+        for move in moves
+    ]
+    emit(table(columns, rows))
+    emit("\noffsets are set" if executed else "\nnothing was changed: add --execute to do it")
+
+
+def delete(
+    group: Annotated[
+        list[str],
+        typer.Argument(metavar="GROUP...", help="Group ids.", autocompletion=completion.groups),
+    ],
+    *,
+    yes: Yes = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    confirm(f"Delete {', '.join(printable(name) for name in group)} and its offsets?", yes=yes)
+
+    async def main() -> dict[str, BrokerError | None]:
+        async with connect(bootstrap) as cluster:
+            return await groups.delete_groups(cluster, group)
+
+    outcomes = run(main())
+    for name, error in outcomes.items():
+        if error is None:
+            emit(f"deleted group {printable(name)}")
+    report(outcomes.values())

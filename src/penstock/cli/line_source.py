@@ -1,0 +1,62 @@
+"""Lines from standard input or a file, read on a thread of their own.
+
+Reading may block for ever, as at a terminal, and a thread that blocks cannot be stopped. So it is
+a daemon, which the end of the program does not wait for, and it reads the descriptor itself: the
+buffered stream has a lock that a daemon must not hold when the interpreter goes away. At most a
+few chunks are read ahead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+from typing import Final
+
+_CHUNK_BYTES: Final = 1 << 20
+_CHUNKS_AHEAD: Final = 4
+
+
+async def read_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
+    """Whole lines without their line breaks, as many at a time as have come."""
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    room = threading.Semaphore(_CHUNKS_AHEAD)
+    stopped = threading.Event()
+
+    def work() -> None:
+        while not stopped.is_set():
+            chunk: bytes | OSError
+            try:
+                chunk = os.read(descriptor, _CHUNK_BYTES)
+            except OSError as error:
+                chunk = error
+            room.acquire()
+            if stopped.is_set():
+                return
+            loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+            if not chunk or isinstance(chunk, OSError):
+                return
+
+    threading.Thread(target=work, daemon=True, name="penstock-input").start()
+    try:
+        rest: list[bytes] = []
+        while True:
+            chunk = await chunks.get()
+            room.release()
+            if isinstance(chunk, OSError):
+                raise chunk
+            if not chunk:
+                break
+            lines = chunk.split(b"\n")
+            rest.append(lines[0])
+            if len(lines) > 1:
+                lines[0] = b"".join(rest)
+                rest = [lines.pop()]
+                yield lines
+        if last := b"".join(rest):
+            yield [last]
+    finally:
+        stopped.set()
+        room.release()

@@ -1,0 +1,125 @@
+"""What the commands that talk to a cluster share: how to reach it, and how failures read.
+
+Exit codes: 2 when the cluster could not be reached or did not answer, 1 when it did and refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Coroutine, Iterable
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+
+from penstock.cli.output import EXIT_UNUSABLE, CommandFailed, printable
+from penstock.client.address import Address, parse_bootstrap
+from penstock.client.cluster import Cluster, ClusterConfig
+from penstock.client.connection import ConnectionConfig
+from penstock.client.errors import (
+    BrokerError,
+    ClientError,
+    ConnectFailed,
+    TopicNotFound,
+)
+from penstock.net.sockets import SocketNetwork
+from penstock.runtime import SystemClock, SystemRandom
+from penstock.wire.errors import ErrorCode
+
+T = TypeVar("T")
+DEFAULT_BOOTSTRAP: Final = "localhost:9092"
+BOOTSTRAP_VARIABLE: Final = "PENSTOCK_BOOTSTRAP"
+EXIT_REFUSED: Final = 1
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        envvar=BOOTSTRAP_VARIABLE,
+        metavar="HOST:PORT,...",
+        help="Any brokers of the cluster.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="The result as JSON, for programs.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+_HINTS: Final = {
+    # For brokers that answer with a code alone; one that explains itself needs no help.
+    ErrorCode.TOPIC_ALREADY_EXISTS: "see it with: penstock topic describe",
+    ErrorCode.NON_EMPTY_GROUP: "stop its consumers first",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "see the brokers with: penstock status",
+    ErrorCode.MESSAGE_TOO_LARGE: (
+        "raise it with: penstock topic alter TOPIC --config max.message.bytes=BYTES"
+    ),
+    ErrorCode.NOT_ENOUGH_REPLICAS: "see which brokers are missing with: penstock status",
+}
+
+
+def connect(
+    bootstrap: str, *, request_timeout_s: float = 30.0, connect_timeout_s: float = 5.0
+) -> Cluster:
+    """A cluster to enter with `async with`."""
+    config = ClusterConfig(
+        addresses(bootstrap),
+        ConnectionConfig(
+            client_id="penstock-cli",
+            connect_timeout_s=connect_timeout_s,
+            request_timeout_s=request_timeout_s,
+        ),
+        deadline_s=request_timeout_s,
+    )
+    return Cluster(config, SocketNetwork(), SystemClock(), SystemRandom())
+
+
+def addresses(bootstrap: str) -> tuple[Address, ...]:
+    try:
+        return parse_bootstrap(bootstrap)
+    except ValueError as error:
+        raise CommandFailed(f"--bootstrap: {error}") from error
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run to the end; what the client raises becomes the one line its user sees."""
+    try:
+        return asyncio.run(main)
+    except ClientError as error:
+        raise CommandFailed(explain_client(error), exit_code(error)) from error
+
+
+def exit_code(error: ClientError) -> int:
+    return EXIT_REFUSED if isinstance(error, BrokerError) else EXIT_UNUSABLE
+
+
+def explain_client(error: ClientError) -> str:
+    text = printable(str(error)).rstrip(".")
+    match error:
+        case ConnectFailed():
+            return f"{text}: is a broker running? start one with: penstock up"
+        case TopicNotFound(partition=None):
+            name = printable(error.topic)
+            return f"{text}: see penstock topic list, or penstock topic create {name}"
+        case TopicNotFound():
+            return f"{text}: see penstock topic describe {printable(error.topic)}"
+        case BrokerError() if error.code in _HINTS and error.message == error.code.message:
+            return f"{text}: {_HINTS[error.code]}"
+    return text
+
+
+def report(outcomes: Iterable[BrokerError | None]) -> None:
+    """Fail with everything that was refused, on one line, if anything was."""
+    refused = [explain_client(error) for error in outcomes if error is not None]
+    if refused:
+        raise CommandFailed("; ".join(refused), EXIT_REFUSED)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on stderr, where a person is there to answer; a program must say `--yes`."""
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise CommandFailed(f"{question} Say so with --yes: there is nobody here to ask")
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandFailed("nothing was changed", EXIT_REFUSED)

@@ -1,0 +1,173 @@
+"""Several brokers as processes: started, watched, started again when they crash, stopped together.
+
+A child that ends by itself with success was stopped by somebody and stays down. One that crashes
+is started again, after a pause that doubles with every crash in a row. One that never became ready
+and says by its exit code that it cannot run at all (wrong config, port in use) ends the whole:
+the line it wrote says why.
+
+Children have sessions of their own, so that Ctrl-C reaches only the supervisor, which asks them to
+stop and, if they do not, kills them. Their standard input is a pipe that closes when the
+supervisor dies by whatever means; they stop then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from penstock.broker.config import BrokerConfig
+from penstock.cli.broker_files import config_text
+from penstock.cli.output import EXIT_UNUSABLE
+from penstock.ports import Clock
+from penstock.runtime import SystemClock
+
+_READY: Final = "ready bootstrap="
+_PROGRAM: Final = (sys.executable, "-m", "penstock.cli.main")
+
+
+@dataclass(frozen=True, slots=True)
+class SuperviseConfig:
+    restart_pause_s: float = 0.2
+    restart_pause_max_s: float = 5.0
+    steady_s: float = 30.0
+    """A child that ran this long crashed anew; the pause starts small again."""
+    stop_timeout_s: float = 10.0
+
+
+def run_brokers(
+    directory: str, configs: Sequence[BrokerConfig], on_ready: Callable[[list[str]], None]
+) -> int:
+    """Run one process per config until stopped; the exit code."""
+    commands = []
+    for config in configs:
+        path = f"{directory}/broker-{config.broker_id}.toml"
+        Path(path).write_text(config_text(config), "utf-8")
+        commands.append((*_PROGRAM, "broker", "--config", path, "--stop-with-stdin"))
+    supervisor = Supervisor(commands, SystemClock(), on_ready)
+    return asyncio.run(supervisor.run())
+
+
+class _Child:
+    def __init__(self, number: int, command: Sequence[str]) -> None:
+        self.number = number
+        self.command = command
+        self.process: asyncio.subprocess.Process | None = None
+        self.address: str | None = None
+        """Where it listens, from the first time it was ready on."""
+
+
+class Supervisor:
+    def __init__(
+        self,
+        commands: Sequence[Sequence[str]],
+        clock: Clock,
+        on_ready: Callable[[list[str]], None],
+        config: SuperviseConfig | None = None,
+    ) -> None:
+        self._children = [_Child(number, command) for number, command in enumerate(commands)]
+        self._clock = clock
+        self._on_ready = on_ready
+        self._config = config or SuperviseConfig()
+        self._stopping = asyncio.Event()
+        self._announced = False
+        self._code = 0
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                watching = [tasks.create_task(self._watch(child)) for child in self._children]
+                stopper = tasks.create_task(self._stop_children())
+                await asyncio.wait(watching)
+                stopper.cancel()
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+        return self._code
+
+    def _on_signal(self) -> None:
+        if self._stopping.is_set():
+            # Asked twice: whoever asks does not want to wait.
+            self._signal_all(signal.SIGKILL)
+        self._stopping.set()
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for child in self._children:
+            if child.process is not None and child.process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    child.process.send_signal(number)
+
+    async def _stop_children(self) -> None:
+        await self._stopping.wait()
+        self._signal_all(signal.SIGTERM)
+        await self._clock.sleep(self._config.stop_timeout_s)
+        self._signal_all(signal.SIGKILL)
+
+    async def _watch(self, child: _Child) -> None:
+        config = self._config
+        pause_s = config.restart_pause_s
+        while not self._stopping.is_set():
+            started = self._clock.monotonic()
+            code = await self._run(child)
+            if self._stopping.is_set():
+                return
+            if code == 0:
+                _say(f"broker {child.number} was stopped; the others go on")
+                return
+            if child.address is None and code == EXIT_UNUSABLE:
+                self._code = EXIT_UNUSABLE
+                self._stopping.set()
+                return
+            if self._clock.monotonic() - started >= config.steady_s:
+                pause_s = config.restart_pause_s
+            _say(f"broker {child.number} {_ending(code)}; starting it again in {pause_s:g} s")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._stopping.wait()
+            pause_s = min(pause_s * 2, config.restart_pause_max_s)
+
+    async def _run(self, child: _Child) -> int:
+        """One life of a child: its exit code, negative for a signal."""
+        process = child.process = await asyncio.create_subprocess_exec(
+            *child.command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        if self._stopping.is_set():
+            process.terminate()
+        assert process.stdout is not None
+        while line := (await process.stdout.readline()).decode(errors="replace"):
+            if line.startswith(_READY):
+                child.address = line.removeprefix(_READY).strip()
+                self._announce()
+            else:
+                sys.stderr.write(line)
+        return await process.wait()
+
+    def _announce(self) -> None:
+        addresses = [child.address for child in self._children if child.address is not None]
+        if len(addresses) == len(self._children) and not self._announced:
+            self._announced = True
+            self._on_ready(addresses)
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"penstock: {text}\n")

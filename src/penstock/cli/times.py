@@ -1,0 +1,37 @@
+"""Points in time as people write them. Pure: what is relative is relative to a given now."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+_AGO: Final = re.compile(r"(\d+)\s*(ms|s|m|h|d|w)")
+_UNIT_MS: Final = {
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 604_800_000,
+}
+TIME_FORMS: Final = "2026-01-31T12:00:00Z (UTC unless it says), 10m (ago: s m h d w), or ms"
+"""For help texts and errors."""
+
+
+def parse_time_ms(text: str, now_ms: int) -> int:
+    """Milliseconds since 1970; `ValueError` tells the forms that are understood."""
+    given = text.strip()
+    if given == "now":
+        return now_ms
+    if given.isascii() and given.isdigit():
+        return int(given)
+    if found := _AGO.fullmatch(given.removesuffix(" ago")):
+        return now_ms - int(found[1]) * _UNIT_MS[found[2]]
+    try:
+        moment = datetime.fromisoformat(given)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a time: write {TIME_FORMS}") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)

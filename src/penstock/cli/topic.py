@@ -1,0 +1,393 @@
+"""`penstock topic`: create, list, describe, alter and delete topics."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from penstock.cli import completion
+from penstock.cli.output import (
+    CommandFailed,
+    count,
+    emit,
+    emit_json,
+    parse_settings,
+    pipe_guard,
+    printable,
+)
+from penstock.cli.session import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Json,
+    Yes,
+    confirm,
+    connect,
+    report,
+    run,
+)
+from penstock.cli.tables import Column, table
+from penstock.client import admin
+from penstock.client.cluster import Cluster, TopicPartition
+from penstock.client.errors import BrokerError, ClientError
+from penstock.client.offsets import EARLIEST, LATEST, list_offsets
+from penstock.metadata.config_types import ConfigSource
+from penstock.wire.errors import ErrorCode
+
+_CREATE_HELP = """Create TOPIC.
+
+Partitions and replicas are the broker's defaults unless given. Configs are Kafka's topic configs.
+
+\b
+Examples:
+  penstock topic create orders --partitions 6
+  penstock topic create users --config cleanup.policy=compact
+  penstock topic create logs --config retention.ms=86400000 --if-not-exists
+"""
+_LIST_HELP = """List the topics.
+
+\b
+Examples:
+  penstock topic list
+  penstock topic list --json | jq -r '.topics[].name'
+"""
+_DESCRIBE_HELP = """Show partitions, offsets and configs of topics.
+
+Configs that were not changed are left out, unless --all-configs is given.
+
+\b
+Examples:
+  penstock topic describe orders
+  penstock topic describe orders --all-configs --json | jq '.topics[0].configs'
+"""
+_ALTER_HELP = """Change TOPIC: more partitions, other configs.
+
+Partitions can only be added; records with keys may then land elsewhere than before.
+
+\b
+Examples:
+  penstock topic alter orders --partitions 12
+  penstock topic alter orders --config retention.ms=3600000 --delete-config segment.bytes
+"""
+_DELETE_HELP = """Delete topics and all their records.
+
+\b
+Examples:
+  penstock topic delete orders
+  penstock topic delete orders users --yes
+"""
+
+_SOURCES: Final = {
+    ConfigSource.UNKNOWN: "unknown",
+    ConfigSource.DYNAMIC_TOPIC_CONFIG: "topic",
+    ConfigSource.DYNAMIC_BROKER_CONFIG: "broker",
+    ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG: "cluster",
+    ConfigSource.STATIC_BROKER_CONFIG: "broker file",
+    ConfigSource.DEFAULT_CONFIG: "default",
+}
+
+_Topic = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=completion.topics),
+]
+_Topics = Annotated[
+    list[str],
+    typer.Argument(metavar="TOPIC...", help="Topic names.", autocompletion=completion.topics),
+]
+_Configs = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", metavar="KEY=VALUE", help="Set a config; may be repeated."),
+]
+
+
+def register(root: typer.Typer) -> None:
+    app = typer.Typer(
+        help="Topics: create, list, describe, alter, delete.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    app.command("create", help=_CREATE_HELP)(create)
+    app.command("list", help=_LIST_HELP)(list_)
+    app.command("describe", help=_DESCRIBE_HELP)(describe)
+    app.command("alter", help=_ALTER_HELP)(alter)
+    app.command("delete", help=_DELETE_HELP)(delete)
+    root.add_typer(app, name="topic")
+
+
+def create(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The new topic's name.")],
+    *,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="How many partitions.")
+    ] = None,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option("--replication-factor", "-r", min=1, help="Copies of each partition."),
+    ] = None,
+    config: _Configs = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Fine if it is there already.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    new = admin.NewTopic(
+        topic,
+        partitions or admin.BROKER_DEFAULT,
+        replication_factor or admin.BROKER_DEFAULT,
+        parse_settings(config or (), "--config"),
+    )
+
+    async def main() -> admin.CreatedTopic | None:
+        async with connect(bootstrap) as cluster:
+            try:
+                return await admin.create_topic(cluster, new)
+            except BrokerError as error:
+                if error.code == ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists:
+                    return None
+                raise
+
+    created = run(main())
+    if json:
+        emit_json({"topic": topic, "created": created is not None, **_created_json(created)})
+    elif created is None:
+        emit(f"topic {printable(topic)} exists already")
+    else:
+        shape = ""
+        if created.partitions > 0:
+            shape = (
+                f": {count(created.partitions, 'partition')}, "
+                f"replication factor {created.replication_factor}"
+            )
+        emit(f"created topic {printable(topic)}{shape}")
+
+
+def _created_json(created: admin.CreatedTopic | None) -> dict[str, object]:
+    if created is None:
+        return {}
+    return {
+        "topic_id": created.topic_id,
+        "partition_count": created.partitions,
+        "replication_factor": created.replication_factor,
+    }
+
+
+def list_(
+    *,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Also the cluster's own topics.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    async def main() -> list[admin.TopicInfo]:
+        async with connect(bootstrap) as cluster:
+            return await admin.list_topics(cluster)
+
+    found = [topic for topic in run(main()) if internal or not topic.internal]
+    with pipe_guard():
+        if json:
+            emit_json({"topics": [_listed_json(topic) for topic in found]})
+        elif not found:
+            emit("no topics yet: create one with: penstock topic create TOPIC")
+        else:
+            columns = (
+                Column("topic"),
+                Column("partitions", right=True),
+                Column("replicas", right=True),
+                Column("under-replicated", right=True),
+            )
+            emit(table(columns, [_listed_row(topic) for topic in found]))
+
+
+def _under_replicated(topic: admin.TopicInfo) -> int:
+    return sum(partition.under_replicated for partition in topic.partitions)
+
+
+def _listed_row(topic: admin.TopicInfo) -> tuple[object, ...]:
+    under = _under_replicated(topic)
+    return topic.name, len(topic.partitions), topic.replication_factor, under or ""
+
+
+def _listed_json(topic: admin.TopicInfo) -> dict[str, object]:
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "internal": topic.internal,
+        "partition_count": len(topic.partitions),
+        "replication_factor": topic.replication_factor,
+        "under_replicated": _under_replicated(topic),
+    }
+
+
+def describe(
+    topic: _Topics,
+    *,
+    all_configs: Annotated[
+        bool, typer.Option("--all-configs", help="Show configs at their defaults too.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    async def main() -> tuple[list[dict[str, Any]], list[BrokerError]]:
+        described: list[dict[str, Any]] = []
+        missing: list[BrokerError] = []
+        async with connect(bootstrap) as cluster:
+            for found in (await admin.describe_topics(cluster, topic)).values():
+                if isinstance(found, BrokerError):
+                    missing.append(found)
+                else:
+                    described.append(await _described(cluster, found, all_configs))
+        return described, missing
+
+    described, missing = run(main())
+    with pipe_guard():
+        if json:
+            emit_json({"topics": described})
+        else:
+            emit("\n\n".join(_described_text(one) for one in described) if described else "")
+    report(missing)
+
+
+async def _described(cluster: Cluster, topic: admin.TopicInfo, all_configs: bool) -> dict[str, Any]:
+    led = [
+        TopicPartition(topic.name, partition.index)
+        for partition in topic.partitions
+        if partition.leader >= 0
+    ]
+    first = await _offsets(cluster, led, EARLIEST)
+    after = await _offsets(cluster, led, LATEST)
+    configs = await admin.describe_configs(cluster, admin.ResourceType.TOPIC, topic.name)
+    return {
+        **_listed_json(topic),
+        "configs": [
+            {
+                "name": config.name,
+                "value": None if config.sensitive else config.value,
+                "source": _SOURCES[config.source],
+            }
+            for config in configs
+            if all_configs or config.source == ConfigSource.DYNAMIC_TOPIC_CONFIG
+        ],
+        "partitions": [
+            {
+                "partition": partition.index,
+                "leader": partition.leader if partition.leader >= 0 else None,
+                "leader_epoch": partition.leader_epoch,
+                "replicas": list(partition.replicas),
+                "in_sync": list(partition.in_sync),
+                "first_offset": first.get(partition.index),
+                "next_offset": after.get(partition.index),
+            }
+            for partition in topic.partitions
+        ],
+    }
+
+
+async def _offsets(cluster: Cluster, places: list[TopicPartition], time_ms: int) -> dict[int, int]:
+    """A description is worth showing without them: a broker may be down."""
+    try:
+        found = await list_offsets(cluster, dict.fromkeys(places, time_ms), deadline_s=5.0)
+    except ClientError:
+        return {}
+    return {place.partition: offset.offset for place, offset in found.items()}
+
+
+def _described_text(topic: dict[str, Any]) -> str:
+    head = (
+        f"topic {printable(topic['name'])}  id {topic['topic_id'] or 'none'}  "
+        f"{count(topic['partition_count'], 'partition')}  "
+        f"replication factor {topic['replication_factor']}"
+    )
+    columns = (
+        Column("partition", right=True),
+        Column("leader", right=True),
+        Column("replicas"),
+        Column("in sync"),
+        Column("first offset", right=True),
+        Column("next offset", right=True),
+    )
+    rows = [
+        (
+            partition["partition"],
+            "none" if partition["leader"] is None else partition["leader"],
+            partition["replicas"],
+            partition["in_sync"],
+            partition["first_offset"],
+            partition["next_offset"],
+        )
+        for partition in topic["partitions"]
+    ]
+    lines = [head, table(columns, rows)]
+    if topic["configs"]:
+        config_columns = Column("config"), Column("value"), Column("set by")
+        config_rows = [
+            (config["name"], config["value"], config["source"]) for config in topic["configs"]
+        ]
+        lines += ["", table(config_columns, config_rows)]
+    return "\n".join(lines)
+
+
+def alter(
+    topic: _Topic,
+    *,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="How many it shall have.")
+    ] = None,
+    config: _Configs = None,
+    delete_config: Annotated[
+        list[str] | None,
+        typer.Option("--delete-config", metavar="KEY", help="Back to its default; repeatable."),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    settings = parse_settings(config or (), "--config")
+    if partitions is None and not settings and not delete_config:
+        raise CommandFailed(
+            "nothing to change: give --partitions, --config KEY=VALUE or --delete-config KEY"
+        )
+
+    async def main() -> None:
+        async with connect(bootstrap) as cluster:
+            if settings or delete_config:
+                await admin.alter_configs(
+                    cluster,
+                    admin.ResourceType.TOPIC,
+                    topic,
+                    set_values=settings,
+                    delete=delete_config or (),
+                )
+            if partitions is not None:
+                await admin.create_partitions(cluster, topic, partitions)
+
+    run(main())
+    done = [f"{key}={value}" for key, value in settings.items()]
+    done += [f"{key} at its default" for key in delete_config or ()]
+    done += [] if partitions is None else [count(partitions, "partition")]
+    emit(f"altered topic {printable(topic)}: {printable(', '.join(done))}")
+
+
+def delete(
+    topic: _Topics,
+    *,
+    yes: Yes = False,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="Fine if it is not there.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    names = ", ".join(printable(name) for name in topic)
+    confirm(f"Delete {names} and all records in it?", yes=yes)
+
+    async def main() -> dict[str, BrokerError | None]:
+        async with connect(bootstrap) as cluster:
+            return await admin.delete_topics(cluster, topic)
+
+    outcomes = run(main())
+    refused: list[BrokerError] = []
+    for name, error in outcomes.items():
+        if error is None:
+            emit(f"deleted topic {printable(name)}")
+        elif not (if_exists and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            refused.append(error)
+    report(refused)

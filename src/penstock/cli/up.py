@@ -1,0 +1,105 @@
+"""`penstock up`: a cluster in the foreground, on this machine.
+
+One broker runs in this very process: it is ready soonest. Several run as processes of their own,
+each with a config file in the data directory that `penstock broker` can run as well.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from functools import partial
+from typing import Annotated, Final
+
+import typer
+
+from penstock.broker.config import BrokerConfig
+from penstock.cli.broker_command import Settings, announce, configured, run_in_foreground
+from penstock.cli.output import CommandFailed
+
+DEFAULT_DATA: Final = "penstock-data"
+
+_HELP = """Run a cluster on this machine, in the foreground.
+
+Broker i listens on port P+i and keeps its data in DIR/broker-i. When clients can connect, the line
+`ready bootstrap=HOST:PORT,...` is printed. SIGTERM and Ctrl-C stop it cleanly; what was written
+is there again the next time.
+
+\b
+Examples:
+  penstock up
+  penstock up --brokers 3 --data /var/lib/penstock
+  penstock up --port 19092 --set num.partitions=4 --set auto.create.topics.enable=false
+"""
+
+
+def register(root: typer.Typer) -> None:
+    root.command("up", help=_HELP)(up)
+
+
+def up(
+    *,
+    brokers: Annotated[
+        int, typer.Option("--brokers", "-n", min=1, max=64, metavar="N", help="How many.")
+    ] = 1,
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data", "-d", envvar="PENSTOCK_DATA", metavar="DIR", help="Where the data is kept."
+        ),
+    ] = DEFAULT_DATA,
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=0, max=65535, metavar="P", help="The first port.")
+    ] = 9092,
+    host: Annotated[
+        str, typer.Option("--host", metavar="H", help="Where to listen; 0.0.0.0 for all.")
+    ] = "127.0.0.1",
+    settings: Settings = None,
+) -> None:
+    directory = data.rstrip("/") or "/"
+    configs = [
+        configured(partial(_config, directory, host, port, number), settings)
+        for number in range(brokers)
+    ]
+    _make_directory(directory)
+
+    def on_ready(addresses: list[str]) -> None:
+        announce(addresses)
+        _hint(directory, addresses)
+
+    if brokers == 1:
+        raise typer.Exit(run_in_foreground(configs[0], on_ready))
+    from penstock.cli import supervise  # noqa: PLC0415 -- a single broker starts without it
+
+    raise typer.Exit(supervise.run_brokers(directory, configs, on_ready))
+
+
+def _config(directory: str, host: str, port: int, number: int) -> BrokerConfig:
+    return BrokerConfig(
+        broker_id=number,
+        host=host,
+        port=port + number if port else 0,
+        data_dir=f"{directory}/broker-{number}",
+        store=f"{directory}/metadata.db",
+    )
+
+
+def _make_directory(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise CommandFailed(
+            f"{path} cannot be made ({error.strerror}): choose another with --data"
+        ) from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise CommandFailed(f"{path} is not writable: choose another with --data")
+
+
+def _hint(directory: str, addresses: list[str]) -> None:
+    at = "" if addresses[0] in ("127.0.0.1:9092", "localhost:9092") else f" -b {addresses[0]}"
+    sys.stderr.write(
+        f"data in {shlex.quote(os.path.abspath(directory))}; Ctrl-C stops\n"
+        f"try: echo hello | penstock produce greetings{at}\n"
+        f"     penstock consume greetings --from-beginning{at}\n"
+    )

@@ -1,0 +1,1 @@
+"""Talking to a cluster: connections, the cluster's view, administration, records in and out."""

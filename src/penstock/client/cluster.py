@@ -1,0 +1,348 @@
+"""The cluster as a client sees it: who its brokers are, and who is responsible for what.
+
+Everything a client asks goes to one of four: any broker, the controller, the coordinator of a
+group, the leader of a partition. Who that is changes while we look; answers say so with codes that
+are worth another try. So every question is an `attempt`, made again with fresh knowledge until it
+succeeds, fails for good, or its time is up. Waits between attempts double and are jittered, so
+that many clients do not come back at once.
+
+Only the very first contact is not retried: who mistyped an address wants to know now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import NamedTuple, Self, TypeVar
+
+from penstock.client.address import Address
+from penstock.client.connection import Connection, ConnectionConfig, open_connection
+from penstock.client.errors import (
+    BrokerError,
+    ClientError,
+    ConnectFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    RequestTimedOut,
+    TopicNotFound,
+    check,
+)
+from penstock.ports import Clock, Network, Random
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from penstock.wire.messages.base import Request, Response
+
+R = TypeVar("R", bound=Response)
+T = TypeVar("T")
+
+_GROUP: int = 0
+_AUTO_CREATE_WAIT_S: float = 3.0
+"""How long a topic that the broker was asked to create may take to appear."""
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    bootstrap: tuple[Address, ...]
+    connection: ConnectionConfig = field(default_factory=ConnectionConfig)
+    deadline_s: float = 30.0
+    """How long a question is tried before it fails, all attempts together."""
+    retry_backoff_s: float = 0.05
+    retry_backoff_max_s: float = 1.0
+
+
+class Cluster:
+    """Use as `async with Cluster(...) as cluster`; connects when entered."""
+
+    def __init__(
+        self, config: ClusterConfig, network: Network, clock: Clock, random: Random
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.random = random
+        self.brokers: dict[int, Address] = {}
+        self.controller_id = -1
+        self.cluster_id: str | None = None
+        self._network = network
+        self._connections: dict[tuple[Address, str], Connection] = {}
+        self._opening: dict[tuple[Address, str], asyncio.Lock] = {}
+        self._topics: dict[str, MetadataResponse.Topic] = {}
+        self._coordinators: dict[str, int] = {}
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._refresh(MetadataRequest(topics=[]))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    async def retry(
+        self,
+        what: str,
+        attempt: Callable[[bool], Awaitable[T]],
+        *,
+        deadline_s: float | None = None,
+        idempotent: bool = True,
+    ) -> T:
+        """Make the attempt until it succeeds; from the second on it is told to look afresh.
+
+        What is not idempotent is not made again once it may have been done: when the connection
+        was lost or no answer came.
+        """
+        limit_s = self.config.deadline_s if deadline_s is None else deadline_s
+        end = self.clock.monotonic() + limit_s
+        backoff_s = self.config.retry_backoff_s
+        fresh = False
+        while True:
+            try:
+                return await attempt(fresh)
+            except ClientError as error:
+                uncertain = isinstance(error, ConnectionLost | RequestTimedOut)
+                if not error.retriable or (uncertain and not idempotent):
+                    raise
+                pause_s = backoff_s * (0.5 + self.random.uniform())
+                if self.clock.monotonic() + pause_s >= end:
+                    raise DeadlineExceeded(what, limit_s, error) from error
+            await self.clock.sleep(pause_s)
+            backoff_s = min(backoff_s * 2, self.config.retry_backoff_max_s)
+            fresh = True
+
+    async def ask_any(self, request: Request, response_class: type[R]) -> R:
+        async def attempt(fresh: bool) -> R:
+            return await (await self._any()).call(request, response_class)
+
+        return await self.retry(_name(request), attempt)
+
+    async def ask_broker(self, broker_id: int, request: Request, response_class: type[R]) -> R:
+        async def attempt(fresh: bool) -> R:
+            return await (await self.connection(broker_id)).call(request, response_class)
+
+        return await self.retry(f"{_name(request)} at broker {broker_id}", attempt)
+
+    async def ask_controller(
+        self,
+        request: Request,
+        response_class: type[R],
+        codes: Callable[[R], Iterable[int]],
+        *,
+        idempotent: bool = False,
+    ) -> R:
+        """`codes` are the error codes in an answer: some mean that another broker must be asked."""
+
+        async def attempt(fresh: bool) -> R:
+            answer = await (await self._controller(fresh)).call(request, response_class)
+            _raise_for(codes(answer), (ErrorCode.NOT_CONTROLLER,))
+            return answer
+
+        return await self.retry(_name(request), attempt, idempotent=idempotent)
+
+    async def controller_connection(self) -> Connection:
+        """For a request whose form depends on what its receiver speaks."""
+
+        async def attempt(fresh: bool) -> Connection:
+            return await self._controller(fresh)
+
+        return await self.retry("the controller", attempt)
+
+    async def _controller(self, fresh: bool) -> Connection:
+        if fresh or self.controller_id not in self.brokers:
+            await self._refresh(MetadataRequest(topics=[]))
+        return await self.connection(self.controller_id)
+
+    async def ask_coordinator(
+        self,
+        group: str,
+        request: Request,
+        response_class: type[R],
+        codes: Callable[[R], Iterable[int]],
+    ) -> R:
+        async def attempt(fresh: bool) -> R:
+            coordinator = await self._coordinator(group, fresh)
+            answer = await coordinator.call(request, response_class)
+            _raise_for(
+                codes(answer),
+                (
+                    ErrorCode.NOT_COORDINATOR,
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                ),
+            )
+            return answer
+
+        return await self.retry(f"{_name(request)} for group {group}", attempt)
+
+    def coordinator_of(self, group: str) -> int:
+        """The broker that answered last for the group; -1 before any did."""
+        return self._coordinators.get(group, -1)
+
+    async def coordinator_connection(self, group: str) -> Connection:
+        """For a request whose form depends on what its receiver speaks."""
+
+        async def attempt(fresh: bool) -> Connection:
+            return await self._coordinator(group, fresh)
+
+        return await self.retry(f"the coordinator of group {group}", attempt)
+
+    async def _coordinator(self, group: str, fresh: bool) -> Connection:
+        if fresh or group not in self._coordinators:
+            self._coordinators[group] = await self._find_coordinator(group)
+        return await self.connection(self._coordinators[group])
+
+    async def _find_coordinator(self, group: str) -> int:
+        connection = await self._any()
+        if connection.version_of(FindCoordinatorRequest) >= 4:
+            request = FindCoordinatorRequest(key_type=_GROUP, coordinator_keys=[group])
+        else:
+            request = FindCoordinatorRequest(key=group, key_type=_GROUP)
+        answer = await connection.call(request, FindCoordinatorResponse)
+        found = answer.coordinators[0] if answer.coordinators else answer
+        check(found.error_code, found.error_message, f"the coordinator of group {group}")
+        self.brokers[found.node_id] = Address(found.host, found.port)
+        return found.node_id
+
+    # -- knowing --------------------------------------------------------------------------------
+
+    async def metadata(self, topics: Sequence[str] | None = None) -> MetadataResponse:
+        """What the cluster says about these topics (None: all) right now."""
+        wanted = None if topics is None else [MetadataRequest.Topic(name=name) for name in topics]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+
+        async def attempt(fresh: bool) -> MetadataResponse:
+            return await self._refresh(request)
+
+        return await self.retry("Metadata", attempt)
+
+    async def partitions(self, topic: str, *, auto_create: bool = False) -> int:
+        """How many partitions the topic has; with `auto_create` the broker may make it first."""
+        request = MetadataRequest(
+            topics=[MetadataRequest.Topic(name=topic)], allow_auto_topic_creation=auto_create
+        )
+
+        async def attempt(fresh: bool) -> int:
+            found = (await self._refresh(request)).topics[0]
+            if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not auto_create:
+                raise TopicNotFound(topic)
+            check(found.error_code, subject=f"topic {topic}")
+            return len(found.partitions)
+
+        try:
+            wait_s = _AUTO_CREATE_WAIT_S if auto_create else None
+            return await self.retry(f"topic {topic}", attempt, deadline_s=wait_s)
+        except DeadlineExceeded as error:
+            if getattr(error.last, "code", None) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise TopicNotFound(topic) from error
+            raise
+
+    async def leader(self, place: TopicPartition, *, fresh: bool = False) -> int:
+        """The broker that leads the partition, as far as known; `fresh` asks again."""
+        if fresh or place.topic not in self._topics:
+            await self._refresh(
+                MetadataRequest(
+                    topics=[MetadataRequest.Topic(name=place.topic)],
+                    allow_auto_topic_creation=False,
+                )
+            )
+        topic = self._topics.get(place.topic)
+        if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise TopicNotFound(place.topic)
+        check(topic.error_code, subject=f"topic {place.topic}")
+        for partition in topic.partitions:
+            if partition.partition_index == place.partition:
+                if partition.leader_id not in self.brokers:
+                    raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, subject=str(place))
+                return partition.leader_id
+        raise TopicNotFound(place.topic, place.partition)
+
+    def forget(self, topic: str) -> None:
+        """The next question about who leads the topic's partitions is put to the cluster."""
+        self._topics.pop(topic, None)
+
+    async def _refresh(self, request: MetadataRequest) -> MetadataResponse:
+        connection = await self._any()
+        answer = await connection.call(request, MetadataResponse)
+        check(answer.error_code, subject="Metadata")
+        # A broker that knows of none, itself included, has only just started.
+        if answer.brokers:
+            self.brokers = {
+                broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers
+            }
+        self.controller_id = answer.controller_id
+        self.cluster_id = answer.cluster_id
+        for topic in answer.topics:
+            if topic.name is not None:
+                self._topics[topic.name] = topic
+        return answer
+
+    # -- connecting -----------------------------------------------------------------------------
+
+    async def connection(self, broker_id: int, purpose: str = "") -> Connection:
+        """The connection to a broker; another `purpose` has one of its own, since a long poll
+        holds up whatever is asked behind it."""
+        address = self.brokers.get(broker_id)
+        if address is None:
+            raise ConnectFailed(f"broker {broker_id}", "it is not in the cluster at the moment")
+        return await self._connect(address, purpose)
+
+    async def _any(self) -> Connection:
+        for (_, purpose), connection in self._connections.items():
+            if not purpose and connection.is_open:
+                return connection
+        failures: list[ConnectFailed] = []
+        for address in dict.fromkeys((*self.brokers.values(), *self.config.bootstrap)):
+            try:
+                return await self._connect(address, "")
+            except ConnectFailed as error:
+                failures.append(error)
+        if len(failures) == 1:
+            raise failures[0]
+        reasons = "; ".join(f"{failure.address}: {failure.reason}" for failure in failures)
+        raise ConnectFailed("any broker", reasons)
+
+    async def _connect(self, address: Address, purpose: str) -> Connection:
+        key = address, purpose
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            connection = self._connections.get(key)
+            if connection is None or not connection.is_open:
+                connection = await open_connection(self._network, address, self.config.connection)
+                self._connections[key] = connection
+            return connection
+
+
+def _raise_for(codes: Iterable[int], retriable: tuple[ErrorCode, ...]) -> None:
+    for code in codes:
+        if code in retriable:
+            raise BrokerError(code)
+
+
+def _name(request: Request) -> str:
+    return type(request).__name__.removesuffix("Request")

@@ -1,0 +1,98 @@
+"""What can go wrong for a client. One tree; each error knows whether trying again may help.
+
+ClientError
+  ConnectFailed        no connection could be made                              retriable
+  ConnectionLost       the connection ended before the answer came              retriable
+  RequestTimedOut      no answer came in time; the request may have been done   retriable
+  NotKafka             the answer is not the Kafka protocol
+  ApiNotServed         the broker and this client share no version of an API
+  BrokerError          the broker answered with an error code                   as the code says
+    TopicNotFound      it knows no such topic, or no such partition of it
+  DeadlineExceeded     retries went on until the time was up; says the last reason
+"""
+
+from __future__ import annotations
+
+from penstock.wire.errors import ErrorCode
+
+
+class ClientError(Exception):
+    """Base of everything the client raises on purpose."""
+
+    retriable: bool = False
+
+
+class ConnectFailed(ClientError):
+    retriable = True
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"cannot connect to {address}: {reason}")
+        self.address = address
+        self.reason = reason
+
+
+class ConnectionLost(ClientError):
+    retriable = True
+
+
+class RequestTimedOut(ClientError):
+    retriable = True
+
+
+class NotKafka(ClientError):
+    """The peer is no Kafka broker, or it and we disagree about the protocol."""
+
+
+class ApiNotServed(ClientError):
+    pass
+
+
+class BrokerError(ClientError):
+    """A refusal, with the broker's own words where it had any."""
+
+    def __init__(self, code: int, message: str | None = None, subject: str = "") -> None:
+        self.code = _known(code)
+        self.message = message or self.code.message
+        if self.code != code:
+            self.message = message or f"error code {code}, which this client does not know"
+        self.subject = subject
+        self.retriable = self.code.retriable
+        super().__init__(f"{subject}: {self.message}" if subject else self.message)
+
+
+class TopicNotFound(BrokerError):
+    """The code is retriable in Kafka's book, since news of a topic spreads with a delay; whoever
+    raises this has asked, and waited if it was worth it."""
+
+    def __init__(self, topic: str, partition: int | None = None) -> None:
+        subject = f"topic {topic}" if partition is None else f"partition {partition} of {topic}"
+        super().__init__(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{subject} does not exist", subject=""
+        )
+        self.retriable = False
+        self.topic = topic
+        self.partition = partition
+
+
+class DeadlineExceeded(ClientError):
+    def __init__(self, what: str, seconds: float, last: ClientError) -> None:
+        super().__init__(f"{what}: gave up after {seconds:g} s: {last}")
+        self.last = last
+
+
+def check(code: int, message: str | None = None, subject: str = "") -> None:
+    """Raise the error that a response carries, if it carries one."""
+    if code != ErrorCode.NONE:
+        raise BrokerError(code, message, subject)
+
+
+def outcome(code: int, message: str | None = None, subject: str = "") -> BrokerError | None:
+    """The same as a value, for answers about many things of which some may have failed."""
+    return None if code == ErrorCode.NONE else BrokerError(code, message, subject)
+
+
+def _known(code: int) -> ErrorCode:
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

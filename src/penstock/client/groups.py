@@ -1,0 +1,236 @@
+"""Consumer groups from outside: who they are, what they have read, and moving them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.client.cluster import Cluster, TopicPartition
+from penstock.client.errors import BrokerError, check, outcome
+from penstock.wire.codec import decode_embedded
+from penstock.wire.errors import ErrorCode, ProtocolError
+from penstock.wire.messages import (
+    ConsumerProtocolAssignment,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+_DEAD = "Dead"
+_CONSUMER = "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    group: str
+    state: str
+    """Empty when the broker is too old to say."""
+    protocol_type: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    assignment: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    group: str
+    state: str
+    protocol_type: str
+    protocol: str
+    members: tuple[GroupMember, ...]
+    coordinator: int
+
+    def owner(self, place: TopicPartition) -> GroupMember | None:
+        return next((member for member in self.members if place in member.assignment), None)
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+async def list_groups(cluster: Cluster) -> list[GroupListing]:
+    """Every broker is asked: each knows the groups that it coordinates."""
+    await cluster.metadata([])
+    found: dict[str, GroupListing] = {}
+    for broker_id in sorted(cluster.brokers):
+        answer = await cluster.ask_broker(broker_id, ListGroupsRequest(), ListGroupsResponse)
+        check(answer.error_code, subject=f"ListGroups at broker {broker_id}")
+        for group in answer.groups:
+            found[group.group_id] = GroupListing(
+                group.group_id, group.group_state, group.protocol_type, group.group_type
+            )
+    return [found[name] for name in sorted(found)]
+
+
+async def describe_group(cluster: Cluster, group: str) -> GroupInfo:
+    answer = await cluster.ask_coordinator(
+        group,
+        DescribeGroupsRequest(groups=[group]),
+        DescribeGroupsResponse,
+        lambda answer: [group.error_code for group in answer.groups],
+    )
+    found = answer.groups[0]
+    if found.error_code == ErrorCode.NONE and found.group_state == _DEAD:
+        raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group} does not exist")
+    if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        raise BrokerError(found.error_code, f"group {group} does not exist")
+    check(found.error_code, found.error_message, f"group {group}")
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            _assignment(found.protocol_type, member.member_assignment),
+        )
+        for member in found.members
+    )
+    return GroupInfo(
+        group,
+        found.group_state,
+        found.protocol_type,
+        found.protocol_data,
+        tuple(sorted(members, key=lambda member: member.member_id)),
+        cluster.coordinator_of(group),
+    )
+
+
+def _assignment(protocol_type: str, data: bytes) -> tuple[TopicPartition, ...]:
+    """What a consumer was given to read; other kinds of group keep what they like in there."""
+    if protocol_type != _CONSUMER or not data:
+        return ()
+    try:
+        _, message = decode_embedded(ConsumerProtocolAssignment, data)
+    except ProtocolError:
+        return ()
+    return tuple(
+        TopicPartition(topic.topic, partition)
+        for topic in message.assigned_partitions
+        for partition in sorted(topic.partitions)
+    )
+
+
+async def delete_groups(cluster: Cluster, groups: Sequence[str]) -> dict[str, BrokerError | None]:
+    outcomes: dict[str, BrokerError | None] = {}
+    for group in groups:
+        answer = await cluster.ask_coordinator(
+            group,
+            DeleteGroupsRequest(groups_names=[group]),
+            DeleteGroupsResponse,
+            lambda answer: [result.error_code for result in answer.results],
+        )
+        code = answer.results[0].error_code
+        message = f"group {group} does not exist" if code == ErrorCode.GROUP_ID_NOT_FOUND else None
+        outcomes[group] = outcome(code, message, "" if message else f"group {group}")
+    return outcomes
+
+
+async def group_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, CommittedOffset]:
+    """Every offset the group has committed."""
+    # From version 8 on one request asks for many groups, in fields of their own.
+    coordinator = await cluster.coordinator_connection(group)
+    if coordinator.version_of(OffsetFetchRequest) >= 8:
+        wanted = OffsetFetchRequest.Group(group_id=group, topics=None)
+        request = OffsetFetchRequest(groups=[wanted])
+    else:
+        request = OffsetFetchRequest(group_id=group, topics=None)
+    answer = await cluster.ask_coordinator(
+        group,
+        request,
+        OffsetFetchResponse,
+        lambda answer: [answer.error_code, *(found.error_code for found in answer.groups)],
+    )
+    check(answer.error_code, subject=f"group {group}")
+    topics: Iterable[OffsetFetchResponse.Topic | OffsetFetchResponse.GroupTopic] = answer.topics
+    for found in answer.groups:
+        check(found.error_code, subject=f"group {group}")
+        topics = found.topics
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    for topic in topics:
+        for partition in topic.partitions:
+            place = TopicPartition(topic.name, partition.partition_index)
+            check(partition.error_code, subject=f"group {group}, {place}")
+            if partition.committed_offset >= 0:
+                offsets[place] = CommittedOffset(
+                    partition.committed_offset,
+                    partition.committed_leader_epoch,
+                    partition.metadata or "",
+                )
+    return dict(sorted(offsets.items()))
+
+
+async def commit_offsets(
+    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, BrokerError | None]:
+    """Move a group that has no members; a member would commit over it."""
+    topics: dict[str, list[OffsetCommitRequest.Partition]] = defaultdict(list)
+    for place, offset in offsets.items():
+        topics[place.topic].append(
+            OffsetCommitRequest.Partition(place.partition, offset, committed_metadata="")
+        )
+    request = OffsetCommitRequest(
+        group_id=group,
+        topics=[
+            OffsetCommitRequest.Topic(name, partitions=partitions)
+            for name, partitions in topics.items()
+        ],
+    )
+    answer = await cluster.ask_coordinator(
+        group,
+        request,
+        OffsetCommitResponse,
+        lambda answer: [
+            partition.error_code for topic in answer.topics for partition in topic.partitions
+        ],
+    )
+    return {
+        (place := TopicPartition(topic.name, partition.partition_index)): outcome(
+            partition.error_code, subject=str(place)
+        )
+        for topic in answer.topics
+        for partition in topic.partitions
+    }
+
+
+async def delete_offsets(
+    cluster: Cluster, group: str, places: Sequence[TopicPartition]
+) -> dict[TopicPartition, BrokerError | None]:
+    """Forget what the group has committed for these partitions."""
+    topics: dict[str, list[OffsetDeleteRequest.Partition]] = defaultdict(list)
+    for place in places:
+        topics[place.topic].append(OffsetDeleteRequest.Partition(place.partition))
+    request = OffsetDeleteRequest(
+        group_id=group,
+        topics=[OffsetDeleteRequest.Topic(name, found) for name, found in topics.items()],
+    )
+    answer = await cluster.ask_coordinator(
+        group, request, OffsetDeleteResponse, lambda answer: [answer.error_code]
+    )
+    check(answer.error_code, subject=f"group {group}")
+    return {
+        (place := TopicPartition(topic.name, partition.partition_index)): outcome(
+            partition.error_code, subject=str(place)
+        )
+        for topic in answer.topics
+        for partition in topic.partitions
+    }

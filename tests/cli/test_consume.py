@@ -1,0 +1,218 @@
+"""`penstock consume`, against a broker made for tests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cli.conftest import Runner
+from client.fake_broker import FakeBroker
+from client.fake_model import Log
+from penstock.cli.consume_format import compile_format
+from penstock.cli.output import Shown
+from penstock.cli.times import parse_time_ms
+from penstock.client.cluster import TopicPartition
+from penstock.records.record import Record, build_batch
+
+PROGRAM = (sys.executable, "-m", "penstock.cli.main")
+NOW = 1_767_225_600_000
+"""2026-01-01T00:00:00Z"""
+PLACE = TopicPartition("orders", 0)
+
+
+@pytest.fixture
+def orders(fake: FakeBroker) -> FakeBroker:
+    """Ten numbered records on partition 0, a second apart; three on partition 1."""
+    topic = fake.model.add_topic("orders", 2)
+    for log, numbers in zip(topic.logs, (range(10), range(100, 103)), strict=True):
+        records = [
+            Record(index, NOW + index * 1000, b"k%d" % number, b"%d" % number)
+            for index, number in enumerate(numbers)
+        ]
+        log.append(build_batch(records[:2]))
+        rest = [record._replace(offset=index) for index, record in enumerate(records[2:])]
+        log.append(build_batch(rest))
+    return fake
+
+
+def test_from_beginning_until_end(orders: FakeBroker, penstock: Runner) -> None:
+    """Everything that is there, each partition in its order."""
+    ended = penstock("consume", "orders", "--from-beginning", "--until-end")
+    assert (ended.code, ended.err) == (0, "")
+    numbers = [int(line) for line in ended.out.splitlines()]
+    assert [number for number in numbers if number < 100] == list(range(10))
+    assert [number for number in numbers if number >= 100] == [100, 101, 102]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--offset", "7"), [7, 8, 9]),
+        (("--offset", "-2"), [8, 9]),
+        (("--offset", "-200"), list(range(10))),
+        (("--offset", "99"), []),
+        (("--since", "2026-01-01T00:00:06Z"), [6, 7, 8, 9]),
+        (("--since", "2027-01-01"), []),
+        (("--from-beginning", "-n", "3"), [0, 1, 2]),
+        ((), []),
+    ],
+)
+def test_where_to_begin(
+    orders: FakeBroker, penstock: Runner, arguments: tuple[str, ...], expected: list[int]
+) -> None:
+    """By offset, counted from the end, by time; by default at the end."""
+    ended = penstock("consume", "orders", "-p", "0", "--until-end", *arguments)
+    assert ended.code == 0
+    assert [int(line) for line in ended.out.splitlines()] == expected
+
+
+def test_timeout_ends_a_quiet_tail(orders: FakeBroker, penstock: Runner) -> None:
+    """Without a record for so long."""
+    ended = penstock("consume", "orders", "--timeout", "0.05")
+    assert (ended.code, ended.out) == (0, "")
+
+
+def test_new_records_are_shown_as_they_come(orders: FakeBroker) -> None:
+    """The default: a tail, which Ctrl-C ends quietly."""
+    with subprocess.Popen(
+        [*PROGRAM, "consume", "orders", "-p", "0", "--offset", "-1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "9\n"
+        orders.model.topics["orders"].logs[0].append(build_batch([Record(0, NOW, None, b"new")]))
+        assert process.stdout.readline() == "new\n"
+        process.send_signal(2)
+        rest, errors = process.communicate(timeout=30)
+    assert (process.returncode, rest, errors) == (130, "", "")
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(orders: FakeBroker) -> None:
+    """`penstock consume ... | head -1`."""
+    with subprocess.Popen(
+        [*PROGRAM, "consume", "orders", "--from-beginning"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        log = orders.model.topics["orders"].logs[0]
+        log.append(build_batch([Record(n, NOW, None, b"x" * 1000) for n in range(500)]))
+        assert process.stderr is not None
+        assert process.wait(30) == 141
+        assert process.stderr.read() == b""
+
+
+def test_json_has_everything(orders: FakeBroker, penstock: Runner) -> None:
+    """One object per line; what is no text as base64."""
+    log = orders.model.topics["orders"].logs[0] = Log()
+    headers = (("h", b"x"), ("n", None))
+    log.append(build_batch([Record(0, NOW, b"\xff", b'{"a":1}', headers)]))
+    ended = penstock("consume", "orders", "-p", "0", "--from-beginning", "-e", "--json")
+    assert json.loads(ended.out) == {
+        "topic": "orders",
+        "partition": 0,
+        "offset": 0,
+        "timestamp": NOW,
+        "key_base64": "/w==",
+        "value": '{"a":1}',
+        "headers": [{"key": "h", "value": "x"}, {"key": "n", "value": None}],
+    }
+    ended = penstock(
+        "consume", "orders", "-p", "0", "--from-beginning", "-e", "--json", "--values", "json"
+    )
+    assert json.loads(ended.out)["value"] == {"a": 1}
+
+
+def test_the_format_is_followed(orders: FakeBroker, penstock: Runner) -> None:
+    """Every letter of it."""
+    arguments = ("consume", "orders", "-p", "0", "--offset", "3", "-n", "1", "--format")
+    ended = penstock(*arguments, r"%p/%o %k=%v %t %T\t100%%")
+    assert ended.out == f"0/3 k3=3 2026-01-01T00:00:03.000Z {NOW + 3000}\t100%\n"
+
+
+def test_a_record_lost_to_retention_is_told(orders: FakeBroker, penstock: Runner) -> None:
+    """What was skipped is said on stderr, and reading goes on."""
+    log = orders.model.topics["orders"].logs[0]
+    original = orders.model.fetch
+
+    async def fetch(request: object) -> object:
+        log.start = 5
+        return await original(request)  # type: ignore[arg-type]
+
+    orders.model.fetch = fetch  # type: ignore[method-assign, assignment]
+    ended = penstock("consume", "orders", "-p", "0", "--from-beginning", "--until-end")
+    assert "offset 0 of orders-0 is gone; going on from 5" in ended.err
+    assert [int(line) for line in ended.out.splitlines()] == [5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "code"),
+    [
+        (("orders", "--from-beginning", "--offset", "1"), "give one of", 2),
+        (("orders", "--since", "noonish"), "--since: 'noonish' is not a time", 2),
+        (("orders", "--format", "%x"), "--format: %x is not known", 2),
+        (("orders", "--format", "%"), "is not known in a format", 2),
+        (("orders", "-p", "7"), "partition 7 of orders does not exist", 1),
+        (("nope",), "topic nope does not exist", 1),
+    ],
+)
+def test_what_cannot_be_consumed_is_told(
+    orders: FakeBroker, penstock: Runner, arguments: tuple[str, ...], message: str, code: int
+) -> None:
+    """In one line."""
+    ended = penstock("consume", *arguments)
+    assert (ended.code, ended.out) == (code, "")
+    assert message in ended.err
+
+
+def test_a_terminal_gets_escapes_and_a_pipe_gets_bytes() -> None:
+    """A terminal obeys control characters; a file wants what was sent."""
+    record = Record(0, NOW, None, b"\x1b[31mred\xc3\xa9", (("h", b"\x07"),))
+    binary = record._replace(value=b"\xff\xfe")
+
+    def shown(text: str, one: Record, escaped: bool) -> bytes:
+        formatter = compile_format(text, escaped=escaped, keys=Shown.TEXT, values=Shown.TEXT)
+        return formatter.lines(PLACE, [one])
+
+    assert shown("%k|%v|%h", record, True) == "null|\\x1b[31mredé|h=\\x07\n".encode()
+    assert shown("%k|%v|%h", record, False) == b"|\x1b[31mred\xc3\xa9|h=\x07\n"
+    assert shown("%v", binary, True) == b"0xfffe\n"
+    assert shown("%v", binary, False) == b"\xff\xfe\n"
+    assert shown("é\\n\\\\", record, False) == "é\n\\\n".encode()
+    assert shown("", record, False) == b"\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("now", NOW),
+        ("0", 0),
+        ("1767225600000", NOW),
+        ("10m", NOW - 600_000),
+        ("2 h", NOW - 7_200_000),
+        ("1d ago", NOW - 86_400_000),
+        ("1w", NOW - 604_800_000),
+        ("500ms", NOW - 500),
+        ("2026-01-01", NOW),
+        ("2026-01-01T00:00:00Z", NOW),
+        ("2026-01-01T02:00:00+02:00", NOW),
+        ("2026-01-01 00:00:00.250", NOW + 250),
+    ],
+)
+def test_times_as_people_write_them(text: str, expected: int) -> None:
+    """ISO 8601, how long ago, or milliseconds."""
+    assert parse_time_ms(text, NOW) == expected
+
+
+@pytest.mark.parametrize("text", ["", "soon", "10 minutes", "2026-13-01", "-5", "²"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    """With the forms that are understood."""
+    with pytest.raises(ValueError, match="is not a time: write 2026-"):
+        parse_time_ms(text, NOW)

@@ -1,0 +1,103 @@
+"""`penstock log verify`: the verdict, its reasons and its exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.app import run
+from storage.sample_log import SampleLog, stopped_log
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> SampleLog:
+    return stopped_log(str(tmp_path))
+
+
+def verify(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    assert run(["log", "verify", *arguments]) == code
+    written = capsys.readouterr()
+    assert written.err == ""
+    return written.out
+
+
+def damage(sample: SampleLog) -> str:
+    path = Path(sample.directory) / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(data)
+    return str(path)
+
+
+def test_a_sound_log_ends_with_0(sample: SampleLog, capsys: pytest.CaptureFixture[str]) -> None:
+    """With what it holds, and the verdict last."""
+    out = verify(capsys, sample.directory, "--deep")
+    assert "orders-0" in out
+    assert f"from 0, next is {sample.log.end_offset}" in out
+    assert out.splitlines()[-1].startswith("sound: 1 log, ")
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_damage_ends_with_1(sample: SampleLog, capsys: pytest.CaptureFixture[str]) -> None:
+    """And says where it is and what to do."""
+    damage(sample)
+    out = verify(capsys, sample.directory, code=1)
+    assert "00000000000000000000.log at byte 68" in out
+    assert "restore this replica from another one" in " ".join(out.split())
+    assert "NOT SOUND: 1 log, " in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_json_is_one_object(sample: SampleLog, capsys: pytest.CaptureFixture[str]) -> None:
+    """With counts, findings and the verdict."""
+    out = verify(capsys, sample.directory, "--json")
+    assert out.count("\n") == 1
+    result = json.loads(out)
+    assert (result["sound"], result["deep"]) == (True, False)
+    (log,) = result["logs"]
+    assert log["end_offset"] == sample.log.end_offset
+    assert log["batches"] == len(sample.batches)
+    assert log["findings"] == []
+    path = damage(sample)
+    result = json.loads(verify(capsys, sample.directory, "--json", "--deep", code=1))
+    assert (result["sound"], result["deep"]) == (False, True)
+    (finding,) = result["logs"][0]["findings"]
+    assert (finding["severity"], finding["code"]) == ("error", "damage")
+    assert (finding["path"], finding["position"]) == (path, 68)
+
+
+def test_many_logs_are_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One row each; notes are only counted, what needs attention is listed."""
+    for partition in range(3):
+        sample = stopped_log(str(tmp_path), "orders", partition)
+    (Path(sample.directory) / "notes.txt").write_text("hello")
+    out = verify(capsys, str(tmp_path) + "/")
+    assert [
+        line.split()[-1] for line in out.splitlines() if line.lstrip().startswith("orders-")
+    ] == [
+        "sound",
+        "sound",
+        "sound",
+    ]
+    assert "1 note not shown" in out
+    assert "notes.txt" not in out
+    damage(sample)
+    out = verify(capsys, str(tmp_path), code=1)
+    assert "orders-2/00000000000000000000.log at byte 68" in out
+    assert "NOT SOUND: 3 logs, " in out
+    assert "1 error" in out
+
+
+def test_warnings_leave_a_log_sound(sample: SampleLog, capsys: pytest.CaptureFixture[str]) -> None:
+    """The next start mends it, so a script need not wake anybody."""
+    (Path(sample.directory) / "leader-epoch-checkpoint").unlink()
+    out = verify(capsys, sample.directory)
+    assert "warning  leader-epoch-checkpoint" in out
+    assert out.splitlines()[-1].endswith(", 1 warning")

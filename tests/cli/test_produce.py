@@ -1,0 +1,255 @@
+"""`penstock produce`, against a broker made for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Runner
+from client.fake_broker import FakeBroker
+from penstock.cli.line_source import read_lines
+from penstock.cli.produce_input import BadLine, InputRecord, parse_json_line, split_key
+from penstock.records.batch import Codec, read_header
+from penstock.records.record import Record
+from penstock.wire.api import ApiKey
+from penstock.wire.errors import ErrorCode
+
+PROGRAM = (sys.executable, "-m", "penstock.cli.main")
+
+
+def sent(fake: FakeBroker, topic: str = "orders") -> list[Record]:
+    return [record for log in fake.model.topics[topic].logs for record in log.records()]
+
+
+def given(tmp_path: Path, text: str | bytes) -> str:
+    path = tmp_path / "input"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+def test_lines_become_values(fake: FakeBroker, penstock: Runner, tmp_path: Path) -> None:
+    """Empty ones too, and a last one without a line break; bytes stay as they are."""
+    path = given(tmp_path, b"one\n\n\xff\x00two\nlast")
+    ended = penstock("produce", "orders", "--file", path)
+    assert (ended.code, ended.out) == (0, "")
+    assert [record.value for record in sent(fake)] == [b"one", b"", b"\xff\x00two", b"last"]
+    assert {record.key for record in sent(fake)} == {None}
+    assert ended.err.startswith("sent 4 records (12 B) to orders in ")
+    assert "records/s" in ended.err
+
+
+def test_standard_input_is_read_to_its_end(fake: FakeBroker) -> None:
+    """Through a pipe, as most will use it."""
+    result = subprocess.run(
+        [*PROGRAM, "produce", "orders", "--quiet"],
+        input=b"a\nb\n",
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
+    assert [record.value for record in sent(fake)] == [b"a", b"b"]
+
+
+def test_records_leave_while_the_input_is_still_open(fake: FakeBroker) -> None:
+    """Whoever types sees the effect of each line; Ctrl-C ends it quietly."""
+    fake.model.add_topic("orders")
+    with subprocess.Popen(
+        [*PROGRAM, "produce", "orders"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"first\n")
+        process.stdin.flush()
+        with subprocess.Popen(
+            [*PROGRAM, "consume", "orders", "--from-beginning", "-n", "1"], stdout=subprocess.PIPE
+        ) as reader:
+            assert reader.communicate(timeout=30)[0] == b"first\n"
+        process.send_signal(2)
+        errors = process.communicate(timeout=30)[1]
+    assert (process.returncode, errors) == (130, b"")
+
+
+def test_keys_stand_before_the_separator(
+    fake: FakeBroker, penstock: Runner, tmp_path: Path
+) -> None:
+    """The first one in a line counts."""
+    path = given(tmp_path, "a:1\nb:2:3\n:4\n")
+    assert penstock("produce", "orders", "-K", ":", "-f", path).code == 0
+    assert [(record.key, record.value) for record in sent(fake)] == [
+        (b"a", b"1"),
+        (b"b", b"2:3"),
+        (b"", b"4"),
+    ]
+
+
+def test_a_line_without_separator_is_told_by_number(
+    fake: FakeBroker, penstock: Runner, tmp_path: Path
+) -> None:
+    """The command ends there."""
+    ended = penstock("produce", "orders", "-K", ":", "-f", given(tmp_path, "a:1\nb2\n"))
+    assert ended.code == 2
+    assert "line 2: there is no ':' between a key and a value" in ended.err
+
+
+def test_json_lines_say_everything_about_a_record(
+    fake: FakeBroker, penstock: Runner, tmp_path: Path
+) -> None:
+    """Key, headers, partition and timestamp; base64 for what is no text; no blank lines."""
+    fake.model.add_topic("orders", 3)
+    lines = [
+        {
+            "key": "k",
+            "value": {"a": 1},
+            "headers": [{"key": "h", "value": "x"}],
+            "partition": 2,
+            "timestamp": 5,
+        },
+        {"value": None, "key_base64": "/w==", "partition": 2},
+    ]
+    path = given(tmp_path, "\n\n".join(json.dumps(line) for line in lines))
+    assert penstock("produce", "orders", "--json-lines", "-f", path).code == 0
+    first, second = fake.model.topics["orders"].logs[2].records()
+    assert first == Record(0, 5, b"k", b'{"a":1}', (("h", b"x"),))
+    assert (second.key, second.value) == (b"\xff", None)
+
+
+def test_what_consume_writes_produce_reads(
+    fake: FakeBroker, penstock: Runner, tmp_path: Path
+) -> None:
+    """One's JSON lines are the other's."""
+    source = '{"value":"v","key":"k","headers":[{"key":"h","value":"x"}],"timestamp":5}\n'
+    source += '{"value_base64":"/w==","key":null,"timestamp":6}\n'
+    penstock("produce", "orders", "--json-lines", "-f", given(tmp_path, source))
+    out = penstock("consume", "orders", "--from-beginning", "--until-end", "--json").out
+    penstock("produce", "copy", "--json-lines", "-f", given(tmp_path, out))
+    assert sent(fake, "copy") == sent(fake, "orders")
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_compression(fake: FakeBroker, penstock: Runner, tmp_path: Path, codec: str) -> None:
+    """By Kafka's names."""
+    path = given(tmp_path, "x\n" * 100)
+    assert penstock("produce", "orders", "--compression", codec, "-f", path).code == 0
+    batches = fake.model.topics["orders"].logs[0].batches
+    assert {read_header(batch).codec for batch in batches} == {Codec[codec.upper()]}
+
+
+@pytest.mark.parametrize(("acks", "number"), [("all", -1), ("1", 1), ("0", 0)])
+def test_acks(fake: FakeBroker, penstock: Runner, tmp_path: Path, acks: str, number: int) -> None:
+    """By Kafka's names."""
+    assert penstock("produce", "orders", "--acks", acks, "-f", given(tmp_path, "x\n")).code == 0
+    assert [request.acks for request in fake.asked(ApiKey.PRODUCE)] == [number]
+    assert len(sent(fake)) == 1
+
+
+def test_the_summary_may_be_json(fake: FakeBroker, penstock: Runner, tmp_path: Path) -> None:
+    """With the offsets that were written."""
+    summary = penstock("produce", "orders", "--json", "-f", given(tmp_path, "a\nb\n")).json
+    assert (summary["records"], summary["payload_bytes"]) == (2, 2)
+    assert summary["partitions"] == [{"partition": 0, "first_offset": 0, "next_offset": 2}]
+
+
+def test_a_refusal_names_the_partition_and_what_to_do(
+    fake: FakeBroker, penstock: Runner, tmp_path: Path
+) -> None:
+    """As one line."""
+    fake.next(ApiKey.PRODUCE, ErrorCode.MESSAGE_TOO_LARGE)
+    ended = penstock("produce", "orders", "-f", given(tmp_path, "x\n"))
+    assert ended.code == 1
+    assert "orders-0: the batch is larger than max.message.bytes allows: raise it with" in ended.err
+
+
+def test_a_topic_that_may_not_be_made_is_told(
+    fake: FakeBroker, penstock: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the short wait that auto-creation takes elsewhere."""
+    fake.model.auto_create = False
+    monkeypatch.setattr("penstock.client.cluster._AUTO_CREATE_WAIT_S", 0.1)
+    ended = penstock("produce", "nope", "-f", given(tmp_path, "x\n"))
+    assert ended.code == 1
+    assert "topic nope does not exist" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("-K", ":", "--json-lines"), "a JSON object has its own key"),
+        (("-K", ""), "--key-separator is empty"),
+        (("-f", "/nonexistent/file"), "/nonexistent/file"),
+        (("--acks", "2"), "'2'"),
+        (("--compression", "brotli"), "'brotli'"),
+    ],
+)
+def test_wrong_usage(penstock: Runner, arguments: tuple[str, ...], message: str) -> None:
+    """Ends with 2 before any broker is asked."""
+    ended = penstock("produce", "orders", "-b", "127.0.0.1:1", *arguments)
+    assert ended.code == 2
+    assert message in ended.err
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "not a JSON object"),
+        ('{"key": "k"}', 'there is no "value"'),
+        ('{"value": 1, "colour": 2}', "unknown field colour"),
+        ('{"value": "x", "partition": -1}', "partition must be a whole number"),
+        ('{"value": "x", "partition": true}', "partition must be a whole number"),
+        ('{"value": "x", "timestamp": 1.5}', "timestamp must be a whole number"),
+        ('{"value_base64": "%%"}', "value_base64 is not base64"),
+        ('{"value_base64": 5}', "value_base64 is not base64"),
+        ('{"value": "\\ud800"}', "half a character"),
+        ('{"value": "x", "headers": 5}', "headers must be"),
+        ('{"value": "x", "headers": [5]}', "a header must be"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+def test_bad_json_lines_say_what_is_wrong(line: str, problem: str) -> None:
+    """Whatever comes in."""
+    with pytest.raises(BadLine, match=problem):
+        parse_json_line(line.encode())
+
+
+def test_json_lines_have_short_forms() -> None:
+    """Headers as an object, numbers and objects as their JSON."""
+    record = parse_json_line(b'{"value": 5, "key": [1, 2], "headers": {"a": "b", "c": null}}')
+    assert record == InputRecord(b"[1,2]", b"5", (("a", b"b"), ("c", None)))
+
+
+def test_separators_may_be_long() -> None:
+    """Any text, in bytes."""
+    assert split_key("käse => 1".encode(), b" => ") == InputRecord("käse".encode(), b"1")
+
+
+def test_input_that_fails_is_told(penstock: Runner) -> None:
+    """A directory cannot be read, nor can the wrong end of a pipe."""
+    assert penstock("produce", "orders", "-b", "127.0.0.1:1", "--file", "/").code == 2
+    reader, writer = os.pipe()
+
+    async def main() -> None:
+        async for _ in read_lines(writer):
+            raise AssertionError("there is nothing to read")
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        asyncio.run(main())
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.parametrize("size", [1, 1000, (1 << 20) - 1, (1 << 20) + 7, 3 << 20])
+def test_lines_are_whole_wherever_reads_end(tmp_path: Path, size: int) -> None:
+    """A line may be longer than what is read at a time."""
+    lines = [b"a" * size, b"", b"b" * size]
+
+    async def main(descriptor: int) -> list[bytes]:
+        return [line async for some in read_lines(descriptor) for line in some]
+
+    with open(given(tmp_path, b"\n".join(lines)), "rb") as file:
+        assert asyncio.run(main(file.fileno())) == lines

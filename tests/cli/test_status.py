@@ -1,0 +1,112 @@
+"""`penstock status`, against a broker made for tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from cli.conftest import Runner
+from client.fake_broker import FakeBroker
+from penstock.cli import local_processes
+from penstock.cli.local_processes import listening_process
+from penstock.client.address import Address
+
+
+def test_json_is_what_scripts_rely_on(fake: FakeBroker, penstock: Runner) -> None:
+    """Brokers with id, address, pid and whether they control; partitions that lack replicas."""
+    fake.model.add_topic("orders", 2)
+    found = penstock("status", "--json").json
+    _, _, port = fake.address.partition(":")
+    assert found == {
+        "cluster_id": "fake-cluster",
+        "controller": 0,
+        "brokers": [
+            {
+                "id": 0,
+                "address": fake.address,
+                "host": "127.0.0.1",
+                "port": int(port),
+                "rack": None,
+                "controller": True,
+                "pid": os.getpid(),
+            }
+        ],
+        "topics": 1,
+        "partitions": 2,
+        "under_replicated_partitions": [],
+        "offline_partitions": [],
+    }
+
+
+def test_people_get_a_table(fake: FakeBroker, penstock: Runner) -> None:
+    """With a line that says how well it is."""
+    ended = penstock("status")
+    assert ended.code == 0
+    lines = ended.out.splitlines()
+    assert lines[0] == "cluster fake-cluster: 1 broker, 0 topics, 0 partitions"
+    assert lines[4].split() == ["0", fake.address, "-", str(os.getpid()), "controller"]
+    assert lines[-1] == "0 partitions under-replicated, 0 without a leader"
+
+
+def test_partitions_in_trouble_are_listed(fake: FakeBroker, penstock: Runner) -> None:
+    """Those that lack replicas and those without a leader; --check makes it an exit code."""
+    fake.model.add_topic("fine")
+    topic = fake.model.add_topic("orders", 30)
+    topic.replicas, topic.in_sync = (0, 1), (0,)
+    gone = fake.model.add_topic("gone")
+    gone.leader, gone.in_sync = -1, ()
+    ended = penstock("status")
+    assert ended.code == 0
+    assert "31 partitions under-replicated, 1 without a leader" in ended.out
+    assert ["gone", "0", "none", "0"] in [line.split() for line in ended.out.splitlines()]
+    assert "and 11 more: use --json to see them" in ended.out
+    found = penstock("status", "--json").json
+    assert len(found["under_replicated_partitions"]) == 31
+    assert found["offline_partitions"] == [
+        {"topic": "gone", "partition": 0, "leader": None, "replicas": [0], "in_sync": []}
+    ]
+    assert penstock("status", "--check").code == 1
+
+
+def test_check_of_a_cluster_that_is_well(fake: FakeBroker, penstock: Runner) -> None:
+    """Ends with 0."""
+    assert penstock("status", "--check").code == 0
+
+
+def test_watch_goes_on_until_stopped(fake: FakeBroker) -> None:
+    """One JSON object after another, for whoever collects them."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli.main", "status", "-w", "--interval", "0.1", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        first, second = process.stdout.readline(), process.stdout.readline()
+        process.send_signal(2)
+        errors = process.communicate(timeout=30)[1]
+    assert first == second
+    assert (process.returncode, errors) == (130, "")
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such.invalid"])
+def test_addresses_elsewhere_have_no_process(host: str) -> None:
+    """Even when something here listens on the same port."""
+    assert listening_process(Address(host, 22)) is None
+
+
+def test_a_port_without_listener_has_no_process() -> None:
+    """Nor one of another machine's."""
+    assert listening_process(Address("127.0.0.1", 1)) is None
+
+
+def test_a_machine_without_proc_tells_nothing(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And does not fail."""
+    monkeypatch.setattr(local_processes, "_TABLES", ("/nonexistent",))
+    host, _, port = fake.address.partition(":")
+    assert listening_process(Address(host, int(port))) is None

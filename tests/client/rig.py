@@ -1,0 +1,48 @@
+"""How tests open a cluster: on real sockets, with short waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from client.fake_broker import FakeBroker
+from penstock.client.address import parse_bootstrap
+from penstock.client.cluster import Cluster, ClusterConfig
+from penstock.client.connection import ConnectionConfig
+from penstock.net.sockets import SocketNetwork
+from penstock.runtime import SystemClock, SystemRandom
+
+T = TypeVar("T")
+
+
+def cluster_of(
+    bootstrap: str, *, request_timeout_s: float = 5.0, deadline_s: float = 5.0
+) -> Cluster:
+    config = ClusterConfig(
+        parse_bootstrap(bootstrap),
+        ConnectionConfig(connect_timeout_s=2.0, request_timeout_s=request_timeout_s),
+        deadline_s=deadline_s,
+        retry_backoff_s=0.005,
+        retry_backoff_max_s=0.02,
+    )
+    return Cluster(config, SocketNetwork(), SystemClock(), SystemRandom())
+
+
+def with_cluster(
+    fake: FakeBroker,
+    work: Callable[[Cluster], Awaitable[T]],
+    *,
+    request_timeout_s: float = 5.0,
+    deadline_s: float = 5.0,
+) -> T:
+    """Run `work` on an open cluster, to its end."""
+
+    async def main() -> T:
+        cluster = cluster_of(
+            fake.address, request_timeout_s=request_timeout_s, deadline_s=deadline_s
+        )
+        async with cluster:
+            return await work(cluster)
+
+    return asyncio.run(main())

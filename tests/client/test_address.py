@@ -1,0 +1,48 @@
+"""Bootstrap addresses as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.client.address import Address, parse_bootstrap
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("localhost:9092", [Address("localhost", 9092)]),
+        ("broker", [Address("broker", 9092)]),
+        (" a:1 , b:2,", [Address("a", 1), Address("b", 2)]),
+        ("[::1]:9093,[fe80::1]", [Address("::1", 9093), Address("fe80::1", 9092)]),
+    ],
+)
+def test_addresses_are_read(text: str, addresses: list[Address]) -> None:
+    """Several, with and without port, IPv6 in brackets."""
+    assert list(parse_bootstrap(text)) == addresses
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("", "no broker address"),
+        (" , ", "no broker address"),
+        (":9092", "has no host"),
+        ("a:b", "no valid port"),
+        ("a:0", "no valid port"),
+        ("a:65536", "no valid port"),
+        ("a:²", "no valid port"),
+        ("::1", "in brackets"),
+        ("[::1", r"write IPv6 as \[::1\]:9092"),
+        ("[::1]9092", "write IPv6 as"),
+    ],
+)
+def test_what_is_no_address_is_refused(text: str, hint: str) -> None:
+    """With the form that would be right."""
+    with pytest.raises(ValueError, match=hint):
+        parse_bootstrap(text)
+
+
+def test_addresses_read_back_as_written() -> None:
+    """What is shown can be pasted into `--bootstrap`."""
+    for address in (Address("localhost", 9092), Address("::1", 9093)):
+        assert parse_bootstrap(str(address)) == (address,)

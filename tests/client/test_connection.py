@@ -1,0 +1,236 @@
+"""One connection: what it negotiates, how answers find their requests, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+
+from client.fake_broker import DROP, GARBAGE, SILENCE, FakeBroker
+from penstock.client.address import Address
+from penstock.client.connection import Connection, ConnectionConfig, open_connection
+from penstock.client.errors import (
+    ApiNotServed,
+    ClientError,
+    ConnectFailed,
+    ConnectionLost,
+    NotKafka,
+    RequestTimedOut,
+)
+from penstock.net.sockets import SocketNetwork
+from penstock.wire.api import ApiKey
+from penstock.wire.messages import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    FetchRequest,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    ProduceRequest,
+)
+
+T = TypeVar("T")
+
+
+def connected(
+    fake: FakeBroker, work: Callable[[Connection], Awaitable[T]], *, timeout_s: float = 5.0
+) -> T:
+    async def main() -> T:
+        host, _, port = fake.address.partition(":")
+        connection = await open_connection(
+            SocketNetwork(),
+            Address(host, int(port)),
+            ConnectionConfig(request_timeout_s=timeout_s),
+        )
+        try:
+            return await work(connection)
+        finally:
+            connection.close()
+
+    return asyncio.run(main())
+
+
+def test_the_newest_common_version_is_spoken() -> None:
+    """Per API: what the broker has, what the tables have, and no more than the client can use."""
+    with FakeBroker(versions={ApiKey.METADATA: (0, 5)}) as fake:
+
+        async def work(connection: Connection) -> tuple[int, int, int]:
+            return (
+                connection.version_of(MetadataRequest),
+                connection.version_of(FetchRequest),
+                connection.version_of(ProduceRequest),
+            )
+
+        assert connected(fake, work) == (5, 12, 11)
+
+
+def test_an_old_broker_is_asked_again_in_its_own_version() -> None:
+    """A broker that refuses the version of ApiVersions says which it has."""
+    with FakeBroker(versions={ApiKey.API_VERSIONS: (0, 2)}) as fake:
+
+        async def work(connection: Connection) -> int:
+            return connection.version_of(MetadataRequest)
+
+        assert connected(fake, work) == 13
+        versions = [
+            header.api_version
+            for header, _ in fake.requests
+            if header.api_key == ApiKey.API_VERSIONS
+        ]
+        assert versions == [2]
+
+
+@pytest.mark.parametrize("versions", [(20, 30), (-5, -1)])
+def test_an_api_without_a_common_version_is_refused_by_name(versions: tuple[int, int]) -> None:
+    """Before anything is sent."""
+    with FakeBroker(versions={ApiKey.LIST_GROUPS: versions}) as fake:
+
+        async def work(connection: Connection) -> None:
+            await connection.call(ListGroupsRequest(), ListGroupsResponse)
+
+        with pytest.raises(ApiNotServed, match="serves ListGroups in versions"):
+            connected(fake, work)
+        assert fake.asked(ApiKey.LIST_GROUPS) == []
+
+
+def test_many_requests_are_in_flight_and_each_gets_its_own_answer(fake: FakeBroker) -> None:
+    """Requests do not wait for the answers to earlier ones."""
+    for name in ("a", "b", "c"):
+        fake.model.add_topic(name)
+
+    async def work(connection: Connection) -> list[list[str | None]]:
+        async def names(name: str) -> list[str | None]:
+            request = MetadataRequest([MetadataRequest.Topic(name=name)])
+            answer = await connection.call(request, MetadataResponse)
+            return [topic.name for topic in answer.topics]
+
+        cluster = connection.call(DescribeClusterRequest(), DescribeClusterResponse)
+        asked = await asyncio.gather(names("a"), names("b"), cluster, names("c"))
+        return [asked[0], asked[1], asked[3]]
+
+    assert connected(fake, work) == [["a"], ["b"], ["c"]]
+
+
+def test_a_request_without_an_answer_in_time_ends_the_connection(fake: FakeBroker) -> None:
+    """Everything behind it is stuck as well, and fails as lost."""
+    fake.next(ApiKey.METADATA, SILENCE)
+
+    async def work(connection: Connection) -> list[object]:
+        stuck = connection.call(MetadataRequest(), MetadataResponse, timeout_s=0.05)
+        fake.next(ApiKey.DESCRIBE_CLUSTER, SILENCE)
+        behind = connection.call(DescribeClusterRequest(), DescribeClusterResponse)
+        outcomes = await asyncio.gather(stuck, behind, return_exceptions=True)
+        assert not connection.is_open
+        return list(outcomes)
+
+    first, second = connected(fake, work)
+    assert isinstance(first, RequestTimedOut)
+    assert first.retriable
+    assert "did not answer Metadata within 0.05 s" in str(first)
+    assert isinstance(second, ConnectionLost)
+
+
+def test_a_connection_that_the_broker_closes_is_lost(fake: FakeBroker) -> None:
+    """Requests in flight fail so that they may be tried again, and later ones at once."""
+    fake.next(ApiKey.METADATA, DROP)
+
+    async def work(connection: Connection) -> None:
+        with pytest.raises(ConnectionLost, match="closed the connection"):
+            await connection.call(MetadataRequest(), MetadataResponse)
+        with pytest.raises(ConnectionLost):
+            await connection.call(MetadataRequest(), MetadataResponse)
+
+    connected(fake, work)
+
+
+def test_a_connection_that_is_reset_is_lost(fake: FakeBroker) -> None:
+    """As when a broker is killed."""
+    fake.next(ApiKey.METADATA, SILENCE)
+
+    async def work(connection: Connection) -> None:
+        waiting = asyncio.ensure_future(connection.call(MetadataRequest(), MetadataResponse))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(fake.reset_connections)
+        with pytest.raises(ConnectionLost):
+            await waiting
+
+    connected(fake, work)
+
+
+def test_an_answer_that_is_no_kafka_says_so(fake: FakeBroker) -> None:
+    """Whoever gave the port of a web server is told."""
+    fake.next(ApiKey.API_VERSIONS, GARBAGE)
+
+    async def work(connection: Connection) -> None:
+        raise AssertionError("it must not open")
+
+    with pytest.raises(NotKafka, match="check that this is the port of a broker"):
+        connected(fake, work)
+
+
+def test_an_answer_out_of_turn_ends_the_connection(fake: FakeBroker) -> None:
+    """Correlation ids must come back in the order they were sent."""
+
+    async def work(connection: Connection) -> None:
+        waiting = asyncio.ensure_future(connection.call(MetadataRequest(), MetadataResponse))
+        fake.next(ApiKey.METADATA, SILENCE)
+        await asyncio.sleep(0)
+        connection.data_received(b"\x00\x00\x00\x05\x00\x00\x63\x00\x00")
+        with pytest.raises(NotKafka, match="out of turn"):
+            await waiting
+
+    connected(fake, work)
+
+
+def test_a_cancelled_wait_leaves_the_connection_usable(fake: FakeBroker) -> None:
+    """The answer that nobody waits for any more is dropped, and the next one is right."""
+    fake.model.add_topic("a")
+
+    async def work(connection: Connection) -> list[str | None]:
+        waiting = asyncio.ensure_future(connection.call(MetadataRequest([]), MetadataResponse))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        answer = await connection.call(MetadataRequest(None), MetadataResponse)
+        return [topic.name for topic in answer.topics]
+
+    assert connected(fake, work) == ["a"]
+
+
+def test_writing_waits_while_the_network_is_full(fake: FakeBroker) -> None:
+    """A paused transport takes no request until it resumes, and not for ever."""
+
+    async def work(connection: Connection) -> None:
+        connection.pause_writing()
+        waiting = asyncio.ensure_future(connection.call(MetadataRequest([]), MetadataResponse))
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        assert fake.asked(ApiKey.METADATA) == []
+        connection.resume_writing()
+        await waiting
+        connection.pause_writing()
+        with pytest.raises(RequestTimedOut):
+            await connection.call(MetadataRequest([]), MetadataResponse, timeout_s=0.02)
+
+    connected(fake, work)
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"), [("127.0.0.1", "nothing listens there"), ("no-such.invalid", "not known")]
+)
+def test_what_keeps_a_connection_from_opening_is_said(host: str, reason: str) -> None:
+    """In words, with the address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    async def main() -> None:
+        await open_connection(SocketNetwork(), Address(host, port), ConnectionConfig())
+
+    with pytest.raises(ConnectFailed, match=reason) as failed:
+        asyncio.run(main())
+    assert f"{host}:{port}" in str(failed.value)
+    assert isinstance(failed.value, ClientError)
