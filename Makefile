@@ -9,7 +9,7 @@ CASES ?= 20000
 SEED  ?= 1
 JOBS  ?= $(shell nproc)
 
-.PHONY: setup run test lint bench crash sim demo clean
+.PHONY: setup tools run test lint bench crash fuzz kill9 sim demo clean
 
 setup: $(STAMP)
 
@@ -26,7 +26,13 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(KERNELS)
 run: $(STAMP)
 	$(BIN)/penstock up
 
-test: lint
+# Foreign clients that Debian packages. Without root the tests that need them say so and skip.
+tools: $(STAMP)
+	@command -v kcat >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq kcat >/dev/null; } \
+	  || echo "kcat is not here and could not be installed: its tests are skipped"
+
+test: lint tools
 	$(BIN)/python -m pytest
 	PENSTOCK_PURE=1 $(BIN)/python -m pytest tests/records
 
@@ -37,13 +43,26 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
-	@for file in records wire log; do echo "== benchmarks/$$file.py"; $(BIN)/python benchmarks/$$file.py --json || exit 1; done
+	@for name in records wire log floor broker clients scale; do \
+	  echo "== $$name"; $(BIN)/python -m benchmarks.$$name --json || exit 1; done
 
 # 20,000 seeded crashes of the partition log on the simulated disk.
 crash: $(STAMP)
 	$(BIN)/python -m penstock.sim.crash --cases $(CASES) --seed $(SEED) --jobs $(JOBS)
 
+# A million damaged frames, and a hundred kills of a broker under load.
+fuzz: $(STAMP)
+	cd tests && ../$(BIN)/python -m broker.fuzzing --frames 1000000 --seed $(SEED)
+
+kill9: $(STAMP)
+	cd tests && ../$(BIN)/python -m chaos.kill9 --rounds 100
+
+# All that runs on the simulator; today that is the log.
 sim: crash
+
+# A broker, a topic, some records in and out: what the README shows, by itself.
+demo: $(STAMP)
+	$(BIN)/python -m examples.demo
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info src/penstock/records/*.so src/penstock/records/*.c

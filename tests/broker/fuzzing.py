@@ -67,6 +67,8 @@ FRAMES_PER_CONNECTION = 50
 FRAMES_PER_CANARY = 1_000
 FRAMES_PER_TURN = 8
 """How often the event loop may do what the frames asked for."""
+CHANGE_OF_SUBJECT = 0.7
+"""Else the next frame is made of the same request again: sessions remember."""
 MEMORY_SAMPLED = 50
 HANG_S = 60
 SETTINGS = {"offsets.topic.num.partitions": "2", "group.initial.rebalance.delay.ms": "0"}
@@ -324,11 +326,14 @@ async def _play(
     seeds = corpus(known, chance.getrandbits(16), 2)
     feeder = _Feeder(stage, findings, logged)
     _warm_up(stage, seeds)
+    seed_frame = seeds[0]
     for number in range(frames):
         if number % FRAMES_PER_CANARY == 0:
             faulthandler.dump_traceback_later(HANG_S, exit=True)
             await _sing(canary, findings)
-        await feeder.feed(mutate(chance.choice(seeds), seeds, chance))
+        if chance.random() < CHANGE_OF_SUBJECT:
+            seed_frame = chance.choice(seeds)
+        await feeder.feed(mutate(seed_frame, seeds, chance))
     await _sing(canary, findings)
     await stage.broker.replicas.settled()
     faulthandler.cancel_dump_traceback_later()

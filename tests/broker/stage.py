@@ -76,7 +76,7 @@ class NoNetwork:
         raise ConnectionRefusedError(f"{host}:{port} is on no network")
 
 
-class _Peer:
+class StagePeer:
     host = "192.0.2.1"
     port = 40_000
     frame_bytes_max = 100 << 20
@@ -91,7 +91,7 @@ class Stage:
     def __init__(self, brokers: Sequence[Broker], disks: Sequence[SimDisk]) -> None:
         self.brokers = brokers
         self.disks = disks
-        self._sessions: list[Session] = [each.server.new_session(_Peer()) for each in brokers]
+        self._sessions: list[Session] = [each.server.new_session(StagePeer()) for each in brokers]
         self._correlation_ids = count(1)
 
     @property

@@ -3,6 +3,9 @@
 A handler is a plain function. It returns its response, or a future of it where it must wait, or
 None where the protocol has no answer (acks=0). Whatever it raises becomes an error response, built
 by the handler module's own `refuse` where its response has no error code at the top.
+
+Produce requests of a shape seen before take a lane (`produce_lane`): the same outcome, without
+being taken apart.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Final
 
 from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED, code_of
+from penstock.broker.produce_lane import ProduceLanes
 from penstock.broker.services import Services
 from penstock.net.session import Answer, Peer
 from penstock.wire.api import ApiKey, advertised, served
@@ -27,10 +31,13 @@ from penstock.wire.codec import (
     response_class,
 )
 from penstock.wire.errors import ErrorCode, ProtocolError
-from penstock.wire.messages import ApiVersionsResponse
+from penstock.wire.messages import ApiVersionsResponse, ProduceRequest
 from penstock.wire.messages.base import Buffer, Request, Response
 
 _log = logging.getLogger(__name__)
+
+_SHORTEST: Final = 10
+"""No request is as short: key, version, correlation id, and the length of a client id."""
 
 Handler = Callable[[Request, RequestContext], Response | asyncio.Future[Response] | None]
 
@@ -108,17 +115,22 @@ class Dispatcher:
 class BrokerSession:
     """One connection's requests."""
 
-    __slots__ = ("_connection_id", "_dispatcher", "_host", "_services")
+    __slots__ = ("_connection_id", "_dispatcher", "_host", "_lanes", "_services")
 
     def __init__(
         self, services: Services, dispatcher: Dispatcher, peer: Peer, connection_id: int
     ) -> None:
         self._services = services
         self._dispatcher = dispatcher
+        self._lanes = ProduceLanes(services)
         self._host = peer.host
         self._connection_id = connection_id
 
     def on_frame(self, frame: memoryview) -> Answer:
+        if len(frame) > _SHORTEST and frame[0] == 0 and frame[1] == ApiKey.PRODUCE:
+            answer = self._lanes.serve(frame)
+            if answer is not None:
+                return answer
         try:
             header, request = decode_request(frame, self._dispatcher.served)
         except UnsupportedRequest as error:
@@ -136,6 +148,8 @@ class BrokerSession:
             raise
         except Exception as error:  # noqa: BLE001 - every failure has an answer
             response = self._refuse(request, header, error)
+        if isinstance(request, ProduceRequest):
+            self._lanes.learn(frame, header, request)
         if response is None:
             return None
         if isinstance(response, asyncio.Future):

@@ -35,6 +35,7 @@ from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log
 from penstock.wire.errors import ErrorCode, KafkaError
 
+_NEVER = 2**63 - 1
 _CODECS = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
 
 
@@ -50,6 +51,7 @@ class HostedPartition:
     __slots__ = (
         "_codec",
         "_flusher",
+        "_flushes_by_policy",
         "_listeners",
         "_rules",
         "_settings",
@@ -90,6 +92,7 @@ class HostedPartition:
         self._settings = settings
         self._stamps_time = settings.message_timestamp_type == "LogAppendTime"
         self._waits_for_disk = settings.durability == "fsync"
+        self._flushes_by_policy = min(settings.flush_messages, settings.flush_ms) < _NEVER
         self._codec = _CODECS.get(settings.compression_type)
         self._rules = AppendRules(
             max_message_bytes=settings.max_message_bytes,
@@ -112,11 +115,12 @@ class HostedPartition:
             held.isr = frozenset(partition.isr)
             return
         self.resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self.log.note_epoch(partition.leader_epoch)
+        # The log notes the epoch with the first batch of it: leading alone writes nothing.
         self.leadership = Leadership(
             broker_id, partition.leader_epoch, partition.isr, self._counted_end()
         )
-        self._flusher.request(self.log)
+        if self._waits_for_disk and self.log.needs_flush:
+            self._flusher.request(self.log)
 
     def resign(self, code: ErrorCode) -> None:
         """Stop leading; whoever waits is told why."""
@@ -206,14 +210,14 @@ class HostedPartition:
         append_time_ms: int,
     ) -> Written:
         log = self.log
-        base_offset, last_offset = log.append(
-            batch, leadership.epoch, now_ms, BatchHeader._make(fields)
-        )
+        base_offset, last_offset = log.append(batch, leadership.epoch, now_ms, fields)
         self.committed_bytes += len(batch)
-        if self._waits_for_disk or log.flush_due(now_ms):
+        if self._waits_for_disk:
             self._flusher.request(log)
-        if not self._waits_for_disk:
-            self._advance(log.end_offset)
+        else:
+            if self._flushes_by_policy and log.flush_due(now_ms):
+                self._flusher.request(log)
+            self._advance(last_offset + 1)
         return Written(base_offset, last_offset + 1, append_time_ms)
 
     # Waiting for what was appended

@@ -307,7 +307,6 @@ class Case:
         self._raise_epoch()
         if self.draws.random() < 0.5:
             self.rig.log.note_epoch(self.epoch)
-            self.rig.model.noted_epochs.add(self.epoch)
             self.rig.tell(f"note_epoch {self.epoch}")
 
     # Batches

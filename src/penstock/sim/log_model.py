@@ -82,8 +82,6 @@ class LogModel:
     ledger: list[ModelBatch] = field(default_factory=list)
     contents: list[ModelBatch] = field(default_factory=list)
     compacted: bool = False
-    noted_epochs: set[int] = field(default_factory=set)
-    """Epochs of leaders that said so before they wrote anything, if they ever did."""
 
     # What happened
 

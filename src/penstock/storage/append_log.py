@@ -36,6 +36,7 @@ from penstock.records.batch import (
     LOG_OVERHEAD,
     BatchHeader,
     CorruptBatch,
+    HeaderFields,
     iter_batches,
     read_header,
     stamp_prefix,
@@ -71,11 +72,11 @@ class AppendLog(ReadLog):
         batch: bytearray | memoryview,
         leader_epoch: int,
         now_ms: int,
-        header: BatchHeader | None = None,
+        header: HeaderFields | None = None,
     ) -> Appended:
         """Give one batch the next offsets and write it, as the partition's leader.
 
-        `batch` is stamped in place. Pass `header` if `validate` has been through it already.
+        `batch` is stamped in place. Pass `header` if it has been validated already.
         """
         if self._failure is not None:
             self._refuse()

@@ -274,8 +274,14 @@ class Log(AppendLog):
 
     def close(self) -> None:
         """Stop cleanly: flush, and note what the next start may trust. Blocking."""
-        if self._failure is None and (self.changed or self.needs_flush):
-            active = self._active
+        active = self._active
+        never_used = (
+            len(self._segments) == 1
+            and active.size == 0
+            and active.base_offset == self._end_offset == self._log_start_offset
+            and self.noted_point == self._end_offset
+        )
+        if self._failure is None and not never_used and (self.changed or self.needs_flush):
             try:
                 active.seal()
                 snapshot = f"{self.directory}/{offset_name(self._end_offset, SNAPSHOT)}"

@@ -28,6 +28,7 @@ from penstock.partition.epochs import LeaderEpochs
 from penstock.partition.producers import ProducerStates
 from penstock.storage.checkpoints import (
     Checkpoint,
+    CleanStop,
     decode_checkpoint,
     decode_partition_metadata,
     encode_checkpoint,
@@ -314,14 +315,28 @@ class _Opening(Salvage):
     def _is_clean(self) -> bool:
         stop = self.checkpoint.clean_stop if self.checkpoint else None
         last = self.segments[-1]
-        return stop is not None and stop.base_offset == last.base_offset and stop.size == last.size
+        if stop is None:
+            return self._never_used()
+        return stop.base_offset == last.base_offset and stop.size == last.size
+
+    def _never_used(self) -> bool:
+        """An empty log of which nothing was ever promised: there is nothing to read back."""
+        last = self.segments[-1]
+        return (
+            self.checkpoint is not None
+            and self.checkpoint.truncating_to < 0
+            and len(self.segments) == 1
+            and last.size == 0
+            and last.base_offset == self.checkpoint.recovery_point == self._start
+        )
 
     def _trust(self) -> int:
         """After a clean stop only the shape of the indexes is looked at."""
         checkpoint, last = self.checkpoint, self.segments[-1]
-        if checkpoint is None or checkpoint.clean_stop is None:
+        if checkpoint is None:
             raise RuntimeError("only a clean stop can be trusted")
-        stop = checkpoint.clean_stop
+        base = last.base_offset
+        stop = checkpoint.clean_stop or CleanStop(base, 0, base, 0, 0)
         for segment in self.segments[:-1]:
             self._mend_indexes(segment)
         try:

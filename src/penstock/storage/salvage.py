@@ -7,7 +7,7 @@ log together from what was found.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.partition.epochs import UNDEFINED_EPOCH, LeaderEpochs
 from penstock.partition.retention import RELATIVE_OFFSET_MAX
@@ -271,6 +271,8 @@ class Salvage:
         beyond it, unless what lay between was compacted."""
         if self.checkpoint is None or expected < self.checkpoint.sparse_offset:
             return
+        if any(held.start_offset <= expected < held.end_offset for held in self.damage):
+            return  # it is known to be lost
         if expected < self.checkpoint.recovery_point <= header.base_offset:
             raise BadBatch(
                 position, f"offset {header.base_offset} jumps over {expected}, which was promised"
@@ -315,9 +317,11 @@ class Salvage:
     ) -> int:
         if segment is self.segments[-1] and end == segment.size:
             next_offset = max(expected + 1, self._recovery_point or 0)
-        self.damage.append(
-            Damage(segment.base_offset, bad.position, end, expected, next_offset, bad.reason)
-        )
+        found = Damage(segment.base_offset, bad.position, end, expected, next_offset, bad.reason)
+        # The words of whoever saw it first stay: the same hole may look different later.
+        noted = self.checkpoint.damage if self.checkpoint is not None else ()
+        same = (held for held in noted if replace(held, reason="") == replace(found, reason=""))
+        self.damage.append(next(same, found))
         return next_offset
 
     def _load_epochs(self, end_offset: int) -> None:

@@ -85,12 +85,10 @@ def _module(messages: list[str]) -> str:
     bases += ["Buffer"] if ": Buffer" in body else []
     bases += ["Message"] if schemas[0].api_key is None else ["Request", "Response"]
     bases.sort(key=lambda name: (name != "EMPTY", name))
-    structs = [struct for schema in schemas for struct in [schema.root, *schema.structs()]]
-    wide = "PLR0917, " if any(len(struct.fields) > 5 for struct in structs) else ""
     head = [
         f'"""{_NOTE}"""',
         "",
-        f"# ruff: noqa: {wide}RUF023 -- fields, and so arguments and slots, follow the wire",
+        "# ruff: noqa: RUF023 -- fields, and so arguments and slots, follow the wire",
         "",
         "from __future__ import annotations",
         "",

@@ -69,10 +69,10 @@ class _Fetch:
     __slots__ = (
         "_by_id",
         "_bytes_max",
+        "_has_epochs",
         "_request",
         "_services",
         "_session",
-        "_tells_leader",
         "hosted",
         "wanted",
     )
@@ -89,7 +89,7 @@ class _Fetch:
         self._services = services
         self._session = session
         self._by_id = version >= 13
-        self._tells_leader = version >= 12
+        self._has_epochs = version >= 12
         self._bytes_max = services.configs().int_value("fetch.max.bytes")
         self.wanted = wanted
         self.hosted: list[HostedPartition | None] = [
@@ -134,7 +134,12 @@ class _Fetch:
         answer.last_stable_offset = hosted.last_stable_offset
         answer.log_start_offset = log.log_start_offset
         answer.aborted_transactions = [] if committed else None
-        if each.last_fetched_epoch >= 0 and self._diverges(each, hosted, answer):
+        # A session may have been begun by a later version than this request has.
+        if (
+            self._has_epochs
+            and each.last_fetched_epoch >= 0
+            and self._diverges(each, hosted, answer)
+        ):
             return 0
         if each.fetch_offset > log.end_offset or each.fetch_offset < log.log_start_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -166,7 +171,7 @@ class _Fetch:
         answer.high_watermark = answer.last_stable_offset = -1
         partition = self._services.image.partition(each.topic, each.index)
         moved = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-        if self._tells_leader and code in moved and partition is not None and partition.leader >= 0:
+        if self._has_epochs and code in moved and partition is not None and partition.leader >= 0:
             answer.current_leader = FetchResponse.Leader(partition.leader, partition.leader_epoch)
 
     def answer(self, read: _Read) -> FetchResponse:

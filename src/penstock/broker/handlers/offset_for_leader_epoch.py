@@ -20,9 +20,14 @@ def handle(
             answers.partitions.append(answer)
             try:
                 hosted = context.services.replicas.require(topic.topic, asked.partition)
-                hosted.require_leader(asked.current_leader_epoch)
-                found = hosted.log.epochs.end_offset_for(asked.leader_epoch, hosted.log.end_offset)
-                answer.leader_epoch, answer.end_offset = found
+                term = hosted.require_leader(asked.current_leader_epoch)
+                end_offset = hosted.log.end_offset
+                if asked.leader_epoch == term.epoch:
+                    # Known even before the first batch of the term is written.
+                    answer.leader_epoch, answer.end_offset = term.epoch, end_offset
+                else:
+                    found = hosted.log.epochs.end_offset_for(asked.leader_epoch, end_offset)
+                    answer.leader_epoch, answer.end_offset = found
             except EXPECTED as error:
                 answer.error_code = code_of(error)
     return response

@@ -1,0 +1,182 @@
+"""Produce requests for one partition, without taking them apart.
+
+Most producers send one batch for one partition per request, over and over: librdkafka never does
+anything else. Such requests of one connection differ only in correlation id, partition and batch;
+everything before the partition is the same bytes. So the first of its kind goes the long way, is
+decoded and checked against what is assumed here, and leaves a lane: the bytes it began with, and
+the bytes of its answer. Later ones that begin with the same bytes are served from the lane: the
+batch is appended where it lies and the answer is a copy with the new numbers written into it.
+
+A lane decides nothing: whatever is unusual (an error, a request of another shape, an old version)
+is left to `handlers/produce.py`. An append that raised has changed nothing, so the long way meets
+the same error and answers it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from penstock.broker.failures import EXPECTED
+from penstock.broker.hosted import HostedPartition
+from penstock.broker.purgatory import CommitWait
+from penstock.broker.services import Services
+from penstock.net.session import Answer
+from penstock.wire.codec import RequestHeader, encode_response
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import ProduceRequest, ProduceResponse
+from penstock.wire.messages.base import Buffer
+
+LANES_MAX: Final = 64
+"""Topics times acks of one connection; beyond that it starts afresh."""
+FLEXIBLE: Final = 9
+"""From this version on lengths are varints and every struct ends in tags."""
+_AFTER_HEADER: Final = 8
+"""Key, version and correlation id; the client id follows."""
+_NO_TAGS: Final = b"\0\0\0"
+"""Of partition, topic and request, behind the batch."""
+_ALL: Final = -1
+_index: Final = Struct(">i").unpack_from
+_outcome: Final = Struct(">ihqqq").pack_into
+"""Partition, error code, base offset, append time, log start."""
+_OUTCOME_OF_SAMPLE: Final = Struct(">ihqqq").pack(0x5A5A5A5A, 0, 0x5B5B5B5B, 0x5C5C5C5C, 0x5D5D5D5D)
+
+
+class _Lane(NamedTuple):
+    version: int
+    topic: str
+    acks: int
+    timeout_s: float
+    answer: bytes
+    outcome_at: int
+
+
+class ProduceLanes:
+    """Of one connection."""
+
+    __slots__ = ("_lanes", "_name_at", "_services")
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._lanes: dict[bytes, _Lane] = {}
+        self._name_at = 0
+        """Where the topic's name begins, with its length; the same as long as the client id is."""
+
+    def serve(self, frame: memoryview) -> Answer:
+        """The answer, or None if the request must go the long way. It is a Produce request."""
+        name_at = self._name_at
+        if not name_at or len(frame) <= name_at:
+            return None
+        # The length is one more than the name's, and the count of partitions follows the name.
+        index_at = name_at + frame[name_at] + 1
+        lane = self._lanes.get(bytes(frame[_AFTER_HEADER:index_at]))
+        if lane is None or lane.version != frame[3]:
+            return None
+        start, end = _batch_at(frame, index_at + 4)
+        if end + len(_NO_TAGS) != len(frame) or bytes(frame[end:]) != _NO_TAGS:
+            return None
+        index = _index(frame, index_at)[0]
+        services = self._services
+        hosted = services.replicas.get(lane.topic, index)
+        if hosted is None:
+            return None
+        try:
+            if lane.acks == _ALL:
+                hosted.require_insync()
+            written = hosted.append(frame[start:end], services.now_ms())
+        except EXPECTED:
+            return None
+        answer = bytearray(lane.answer)
+        answer[4:8] = frame[4:8]
+        _outcome(
+            answer,
+            lane.outcome_at,
+            index,
+            0,
+            written.base_offset,
+            written.append_time_ms,
+            hosted.log.log_start_offset,
+        )
+        if lane.acks != _ALL or hosted.high_watermark >= written.end_offset:
+            return (answer,)
+        return self._wait(lane, index, answer, hosted, written.end_offset)
+
+    @staticmethod
+    def _wait(
+        lane: _Lane, index: int, answer: bytearray, hosted: HostedPartition, end_offset: int
+    ) -> asyncio.Future[Sequence[Buffer] | None]:
+        correlation_id = int.from_bytes(answer[4:8], "big", signed=True)
+
+        def finish(outcomes: Sequence[ErrorCode | None]) -> Sequence[Buffer] | None:
+            code = outcomes[0]
+            if code is None:
+                return (answer,)
+            failed = ProduceResponse.Partition(
+                index=index, error_code=code, base_offset=-1, error_message=code.message
+            )
+            topic = ProduceResponse.Topic(name=lane.topic, partition_responses=[failed])
+            return encode_response(ProduceResponse([topic]), lane.version, correlation_id)
+
+        return CommitWait([(hosted, end_offset)], lane.timeout_s, finish).future
+
+    def learn(self, frame: memoryview, header: RequestHeader, request: ProduceRequest) -> None:
+        """Make a lane of a request that went the long way, if others like it may take it."""
+        if header.api_version < FLEXIBLE or request.acks not in (1, _ALL):
+            return
+        if request.transactional_id is not None or len(request.topic_data) != 1:
+            return
+        topic = request.topic_data[0]
+        name_bytes = len(topic.name.encode())
+        if len(topic.partition_data) != 1 or not 0 < name_bytes < 127:
+            return
+        client_bytes = len((header.client_id or "").encode())
+        # Client id and header tags; no transactional id, acks, timeout, one topic.
+        name_at = _AFTER_HEADER + 2 + client_bytes + 1 + 1 + 2 + 4 + 1
+        index_at = name_at + 1 + name_bytes + 1
+        records = topic.partition_data[0].records
+        start, end = _batch_at(frame, index_at + 4)
+        # Header tags, long counts and the like make other layouts: those keep to the long way.
+        if (
+            records is None
+            or frame[name_at] != name_bytes + 1
+            or _index(frame, index_at)[0] != topic.partition_data[0].index
+            or end + len(_NO_TAGS) != len(frame)
+            or end - start != len(records)
+        ):
+            return
+        sample = ProduceResponse.Partition(0x5A5A5A5A, 0, 0x5B5B5B5B, 0x5C5C5C5C, 0x5D5D5D5D)
+        answer = b"".join(
+            encode_response(
+                ProduceResponse([ProduceResponse.Topic(topic.name, partition_responses=[sample])]),
+                header.api_version,
+                0,
+            )
+        )
+        outcome_at = answer.find(_OUTCOME_OF_SAMPLE)
+        if outcome_at < 0:
+            return
+        if len(self._lanes) >= LANES_MAX or self._name_at != name_at:
+            self._lanes.clear()
+        self._name_at = name_at
+        self._lanes[bytes(frame[_AFTER_HEADER:index_at])] = _Lane(
+            header.api_version,
+            topic.name,
+            request.acks,
+            max(0, request.timeout_ms) / 1000,
+            answer,
+            outcome_at,
+        )
+
+
+def _batch_at(frame: memoryview, position: int) -> tuple[int, int]:
+    """Where the batch begins and ends whose length stands at `position`; (0, 0) if nowhere."""
+    size = shift = 0
+    for at in range(position, min(position + 5, len(frame))):
+        byte = frame[at]
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return at + 1, at + size
+        shift += 7
+    return 0, 0

@@ -1,0 +1,104 @@
+"""A cluster of ours as a user starts it: `penstock up`, a process of its own, on free ports."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+PENSTOCK = str(Path(sys.executable).with_name("penstock"))
+READY_S = 20.0
+STOP_S = 5.0
+SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+"""Kafka waits three seconds for more members before a group's first rebalance."""
+
+_READY = re.compile(r"^ready bootstrap=(\S+)$", re.MULTILINE)
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` neighbouring ports that nobody listens on."""
+    for _ in range(50):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first: int = probe.getsockname()[1]
+        if all(_is_free(first + i) for i in range(count)):
+            return first
+    raise AssertionError(f"found no {count} neighbouring free ports")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError):
+            return False
+        return True
+
+
+class Cluster:
+    """Start it, use `bootstrap`, stop it; the data stays, so it may be started again."""
+
+    def __init__(
+        self, data: Path, brokers: int = 1, settings: Mapping[str, str] = SETTINGS
+    ) -> None:
+        self.data = data
+        self.log = data.with_name(data.name + ".log")
+        self.errors = data.with_name(data.name + ".errors")
+        self.command = [PENSTOCK, "up", "--brokers", str(brokers), "--data", str(data)]
+        self.command += ["--port", str(free_ports(brokers))]
+        for key, value in settings.items():
+            self.command += ["--set", f"{key}={value}"]
+        self.process: subprocess.Popen[bytes] | None = None
+        self.bootstrap = ""
+
+    def start(self) -> str:
+        with self.log.open("wb") as out, self.errors.open("ab") as errors:
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors
+            )
+        deadline = time.monotonic() + READY_S
+        pause = threading.Event()
+        while time.monotonic() < deadline:
+            if found := _READY.search(self.log.read_text(errors="replace")):
+                self.bootstrap = found[1]
+                return self.bootstrap
+            if self.process.poll() is not None:
+                break
+            pause.wait(0.02)
+        self.kill()
+        raise AssertionError(
+            f"`{' '.join(self.command)}` did not get ready within {READY_S:g} seconds:\n"
+            + self.output()
+        )
+
+    def stop(self) -> int:
+        """SIGTERM, as a supervisor would; the exit code. Too slow a stop is a failure."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(
+                f"`penstock up` did not stop within {STOP_S:g} seconds of SIGTERM:\n"
+                + self.output()
+            ) from None
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def output(self, lines: int = 200) -> str:
+        """The end of what it wrote to stdout and stderr."""
+        shown = []
+        for path in (self.log, self.errors):
+            text = path.read_text(errors="replace") if path.exists() else ""
+            shown.append(f"--- {path.name}\n" + "\n".join(text.splitlines()[-lines:]))
+        return "\n".join(shown)

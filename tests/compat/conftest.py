@@ -1,0 +1,120 @@
+"""Fixtures for tests against a running broker: ours, or the one PENSTOCK_COMPAT_BOOTSTRAP names.
+
+Pointing the suite at Apache Kafka (with `group.initial.rebalance.delay.ms=0`) tests the tests.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Protocol, TypeVar
+
+import pytest
+
+from compat.clients.aio import AioClient
+from compat.clients.base import Client, Consumer, wait_until
+from compat.clients.confluent import ConfluentClient
+from compat.clients.kafkapython import KafkaPythonClient
+from compat.cluster import Cluster
+
+CLIENTS: dict[str, type[Client]] = {
+    kind.name: kind for kind in (ConfluentClient, KafkaPythonClient, AioClient)
+}
+ConsumerType = TypeVar("ConsumerType", bound=Consumer)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: takes seconds; leave out with -m 'not slow'")
+
+
+class TopicFactory(Protocol):
+    def __call__(self, partitions: int = 1, **configs: str) -> str: ...
+
+
+@pytest.fixture(scope="session")
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The bootstrap address of one broker that all tests share."""
+    if given := os.environ.get("PENSTOCK_COMPAT_BOOTSTRAP"):
+        yield given
+        return
+    cluster = Cluster(tmp_path_factory.mktemp("compat") / "data")
+    failed = request.session.testsfailed
+    try:
+        yield cluster.start()
+        cluster.stop()
+    finally:
+        cluster.kill()
+        if request.session.testsfailed > failed:
+            print(cluster.output())
+
+
+@pytest.fixture(scope="session")
+def clients(broker: str) -> Iterator[Callable[[str], Client]]:
+    """A Python client by name, made once and kept for the whole session."""
+    made: dict[str, Client] = {}
+
+    def client(name: str) -> Client:
+        if name not in made:
+            made[name] = CLIENTS[name](broker)
+        return made[name]
+
+    yield client
+    for opened in made.values():
+        opened.close()
+
+
+@pytest.fixture(params=list(CLIENTS))
+def client(request: pytest.FixtureRequest, clients: Callable[[str], Client]) -> Client:
+    """Each of the Python clients in turn."""
+    return clients(request.param)
+
+
+@pytest.fixture(scope="session")
+def names() -> Iterator[str]:
+    """Names that nobody has used before, on this broker or an older one."""
+    run = uuid.uuid4().hex[:8]
+    return (f"compat-{run}-{number}" for number in count())
+
+
+@pytest.fixture
+def name(names: Iterator[str]) -> Callable[[], str]:
+    return lambda: next(names)
+
+
+@pytest.fixture
+def topic(clients: Callable[[str], Client], names: Iterator[str]) -> TopicFactory:
+    """Makes topics; configs are written with underscores: `topic(3, retention_ms="1000")`."""
+
+    def make(partitions: int = 1, **configs: str) -> str:
+        admin, made = clients(ConfluentClient.name), next(names)
+        settings = {key.replace("_", "."): value for key, value in configs.items()}
+        admin.create_topic(made, partitions, configs=settings)
+        # Kafka answers before every part of it knows the topic.
+        assert wait_until(
+            lambda: (
+                made in admin.list_topics()
+                and len(admin.describe_topic(made)) == partitions
+                and all(p.leader >= 0 for p in admin.describe_topic(made).values())
+            )
+        ), f"topic {made} got no leaders"
+        return made
+
+    return make
+
+
+@pytest.fixture
+def keep() -> Iterator[Callable[[ConsumerType], ConsumerType]]:
+    """Consumers handed to it are closed when the test ends, however it ends."""
+    kept: list[Consumer] = []
+
+    def keep_one(consumer: ConsumerType) -> ConsumerType:
+        kept.append(consumer)
+        return consumer
+
+    yield keep_one
+    for consumer in kept:
+        consumer.close()

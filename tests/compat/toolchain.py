@@ -1,0 +1,127 @@
+"""Foreign toolchains for the clients that are not Python: fetched once, kept in the user's cache.
+
+When a tool or its package registry is not there, the tests that need it are skipped and say which
+it was; when the fetch fails for any other reason, that is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FETCH_S = 90
+RUN_S = 100
+HERE = Path(__file__).parent
+
+UNREACHABLE = re.compile(
+    r"UnknownHost|Unknown host|Connection (refused|timed out|reset)|connect timed out|"
+    r"No route to host|Network is unreachable|Temporary failure in name resolution|"
+    r"Could not transfer (artifact|metadata)|transfer failed|Read timed out|in offline mode|"
+    r"ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ENOTCACHED|EHOSTUNREACH|"
+    r"ENETUNREACH|network request to .* failed",
+    re.IGNORECASE,
+)
+
+POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>penstock.tests</groupId>
+  <artifactId>java-client</artifactId>
+  <version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka-clients</artifactId>
+      <version>{version}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+
+def cache_directory(name: str) -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    directory = Path(home) / "penstock-tests" / name
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def tool(name: str, hint: str) -> str:
+    """The path of a program, or a skip."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not on the PATH: {hint}")
+    return found
+
+
+def _fetch(what: str, command: Sequence[str], directory: Path) -> None:
+    try:
+        result = subprocess.run(
+            command, cwd=directory, capture_output=True, text=True, check=False, timeout=FETCH_S
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"{what} was not fetched within {FETCH_S} seconds")
+    output = result.stdout + result.stderr
+    if result.returncode and (found := UNREACHABLE.search(output)):
+        pytest.skip(f"{what} is not cached and its registry cannot be reached: {found[0]}")
+    assert not result.returncode, f"fetching {what} failed, not for want of a network:\n{output}"
+
+
+def java_class_path(version: str) -> str:
+    """The jars of kafka-clients, separated as `java -cp` wants them."""
+    tool("java", "install a JRE")
+    maven = tool("mvn", "install Maven")
+    directory = cache_directory(f"kafka-clients-{version}")
+    path = directory / "classpath"
+    if not path.exists() or not all(map(os.path.exists, path.read_text().split(os.pathsep))):
+        (directory / "pom.xml").write_text(POM.format(version=version))
+        command = [maven, "-B", "-q", "dependency:build-classpath", "-Dmdep.outputFile=classpath"]
+        _fetch(f"kafka-clients {version}", command, directory)
+    return path.read_text()
+
+
+def node_modules(packages: Mapping[str, str]) -> Path:
+    """A directory with the packages installed, exactly in these versions."""
+    tool("node", "install Node.js")
+    npm = tool("npm", "install npm")
+    wanted = {"private": True, "dependencies": dict(packages)}
+    directory = cache_directory("node-" + "-".join(f"{k}-{v}" for k, v in packages.items()))
+    marker = directory / "installed.json"
+    if not marker.exists() or json.loads(marker.read_text()) != wanted:
+        (directory / "package.json").write_text(json.dumps(wanted))
+        flags = ["--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=1"]
+        _fetch(f"npm packages {packages}", [npm, "install", *flags], directory)
+        marker.write_text(json.dumps(wanted))
+    return directory / "node_modules"
+
+
+def run_scenario(command: Sequence[str], extra: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Run a program that prints one JSON object per step; its steps by name.
+
+    Other output on stdout is allowed: libraries do log there.
+    """
+    try:
+        result = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=RUN_S,
+            env={**os.environ, **(extra or {})},
+        )
+    except subprocess.TimeoutExpired as late:
+        raise AssertionError(
+            f"{command[-3:]} took longer than {RUN_S} seconds:\n{late.stdout!r}\n{late.stderr!r}"
+        ) from None
+    assert result.returncode == 0, f"{result.stdout[-5000:]}\n{result.stderr[-5000:]}"
+    steps = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    found = {step.pop("step"): step for step in steps}
+    assert found, f"no steps in the output:\n{result.stdout[-2000:]}"
+    return found
