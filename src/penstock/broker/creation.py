@@ -37,11 +37,12 @@ def create_offsets_topic(services: Services) -> None:
         return
     services.creating.add(OFFSETS_TOPIC)
     configs = services.configs()
-    brokers = max(1, len(services.image.brokers))
     spec = TopicSpec(
         OFFSETS_TOPIC,
         configs.int_value("offsets.topic.num.partitions"),
-        min(configs.int_value("offsets.topic.replication.factor"), brokers),
+        # One replica until brokers replicate: a follower that does not follow would hold up
+        # every commit. offsets.topic.replication.factor takes effect with replication.
+        1,
         configs=(
             ("cleanup.policy", "compact"),
             ("compression.type", "producer"),

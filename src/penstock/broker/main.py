@@ -29,26 +29,16 @@ def run_broker(config: BrokerConfig, on_ready: OnReady | None = None) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code."""
     keep_large_blocks()
     os.makedirs(config.data_dir, exist_ok=True)
-    with locked(config.data_dir):
-        return _new_runner().run(_serve(config, on_ready))
+    with locked(config.data_dir), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(config, on_ready))
 
 
-def _new_runner() -> _Runner:
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop  # noqa: PLC0415 - optional: slower without it, but it works
     except ImportError:
-        return _Runner(None)
-    return _Runner(uvloop.new_event_loop)
-
-
-class _Runner:
-    def __init__(self, new_loop: Callable[[], asyncio.AbstractEventLoop] | None) -> None:
-        self._new_loop = new_loop
-
-    def run(self, main: object) -> int:
-        with asyncio.Runner(loop_factory=self._new_loop) as runner:
-            code: int = runner.run(main)  # type: ignore[arg-type]
-            return code
+        return None
+    return uvloop.new_event_loop
 
 
 async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
