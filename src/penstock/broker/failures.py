@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.partition.keys import KeylessRecord
 from penstock.partition.leader import BatchRefused
 from penstock.partition.producers import ProducerRefused
-from penstock.records.batch import CorruptBatch
+from penstock.records.batch import CorruptBatch, MisshapenBatch
 from penstock.storage.errors import OffsetOutOfRange, StorageError
 from penstock.stores.errors import StoreError
 from penstock.wire.errors import ErrorCode, KafkaError, ProtocolError
@@ -28,6 +28,9 @@ def code_of(error: Exception) -> ErrorCode:
         return error.code
     if isinstance(error, BatchRefused | ProducerRefused):
         return ErrorCode(error.code)
+    if isinstance(error, MisshapenBatch):
+        # Not CORRUPT_MESSAGE, which clients take for an accident on the way and retry.
+        return ErrorCode.INVALID_RECORD
     if isinstance(error, CorruptBatch):
         return ErrorCode.CORRUPT_MESSAGE
     if isinstance(error, KeylessRecord):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.metadata.configs import TopicSettings
 from penstock.metadata.model import Partition
@@ -35,7 +35,8 @@ from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log
 from penstock.wire.errors import ErrorCode, KafkaError
 
-_NEVER = 2**63 - 1
+_NEVER: Final = 2**63 - 1
+_make: Final = tuple.__new__
 _CODECS = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
 
 
@@ -218,7 +219,7 @@ class HostedPartition:
             if self._flushes_by_policy and log.flush_due(now_ms):
                 self._flusher.request(log)
             self._advance(last_offset + 1)
-        return Written(base_offset, last_offset + 1, append_time_ms)
+        return _make(Written, (base_offset, last_offset + 1, append_time_ms))
 
     # Waiting for what was appended
 

@@ -80,6 +80,10 @@ class CorruptBatch(ValueError):
     """These bytes are not a sound record batch; the message says why."""
 
 
+class MisshapenBatch(CorruptBatch):
+    """Not even the outline of a batch: too short, or of a format that is no longer taken."""
+
+
 class BatchHeader(NamedTuple):
     base_offset: int
     batch_length: int
@@ -187,20 +191,22 @@ def validate_fields(buffer: Buffer, position: int = 0, *, check_crc: bool = True
     return fields
 
 
-def _short(room: int) -> CorruptBatch:
-    return CorruptBatch(
+def _short(room: int) -> MisshapenBatch:
+    return MisshapenBatch(
         f"a batch header takes {HEADER_SIZE} bytes and only {max(0, room)} are left"
     )
 
 
-def _misshapen(header: BatchHeader, room: int) -> CorruptBatch:
+def _misshapen(header: BatchHeader, room: int) -> MisshapenBatch:
     if header.size < HEADER_SIZE:
-        return CorruptBatch(
+        return MisshapenBatch(
             f"batch length {header.batch_length} is below the {_MIN_LENGTH} bytes of a header"
         )
     if header.size > room:
-        return CorruptBatch(f"the batch says it has {header.size} bytes and only {room} are there")
-    return CorruptBatch(f"magic {header.magic} is not {MAGIC}: only record batch v2 is accepted")
+        return MisshapenBatch(
+            f"the batch says it has {header.size} bytes and only {room} are there"
+        )
+    return MisshapenBatch(f"magic {header.magic} is not {MAGIC}: only record batch v2 is accepted")
 
 
 def check_fields(header: BatchHeader) -> None:

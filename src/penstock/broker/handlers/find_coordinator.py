@@ -14,6 +14,7 @@ from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
 
 _GROUP = 0
+_TRANSACTION = 1
 
 
 def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
@@ -33,7 +34,9 @@ def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoor
 
 
 def _find(key: str, key_type: int, context: RequestContext) -> FindCoordinatorResponse.Coordinator:
-    if key_type != _GROUP:
+    if key_type not in (_GROUP, _TRANSACTION):
+        return _none(key, ErrorCode.INVALID_REQUEST, f"key type {key_type} has no meaning")
+    if key_type == _TRANSACTION:
         return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "transactions are not served yet")
     services = context.services
     image = services.image

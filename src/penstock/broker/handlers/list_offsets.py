@@ -39,10 +39,12 @@ def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsR
             seen.add((topic.name, asked.partition_index))
             try:
                 hosted = context.services.replicas.require(topic.name, asked.partition_index)
-                hosted.require_leader(asked.current_leader_epoch)
+                term = hosted.require_leader(asked.current_leader_epoch)
                 _fill(answer, hosted, asked.timestamp, committed)
-                if context.version >= 4:
-                    answer.leader_epoch = hosted.log.epochs.epoch_at(answer.offset)
+                if context.version >= 4 and answer.offset >= 0:
+                    # What nobody has written yet will be this leader's.
+                    known = hosted.log.epochs.epoch_at(answer.offset)
+                    answer.leader_epoch = term.epoch if known < 0 else known
             except EXPECTED as error:
                 answer.error_code = code_of(error)
     return response

@@ -17,53 +17,63 @@ from penstock.wire.messages import OffsetCommitRequest, OffsetCommitResponse
 __all__ = ["handle", "refuse"]
 
 
+_Places = list[tuple[str, list[OffsetCommitRequest.Partition]]]
+
+
 def handle(
     request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse | asyncio.Future[OffsetCommitResponse]:
+    places = [(topic.name, list(topic.partitions)) for topic in request.topics]
     unknown = _take_unknown(request, context)
     answer = ask(context, request.group_id, request, lambda shard: shard.offset_commit)
     if not unknown:
         committed: OffsetCommitResponse | asyncio.Future[OffsetCommitResponse] = answer
         return committed
     if isinstance(answer, OffsetCommitResponse):
-        answer.topics.extend(unknown)
-        return answer
-    return context.spawn(_with(answer, unknown))
+        return _merged(answer, places)
+    return context.spawn(_with(answer, places))
 
 
 async def _with(
-    answer: asyncio.Future[OffsetCommitResponse], unknown: list[OffsetCommitResponse.Topic]
+    answer: asyncio.Future[OffsetCommitResponse], places: _Places
 ) -> OffsetCommitResponse:
-    response = await answer
-    response.topics.extend(unknown)
-    return response
+    return _merged(await answer, places)
 
 
-def _take_unknown(
-    request: OffsetCommitRequest, context: RequestContext
-) -> list[OffsetCommitResponse.Topic]:
-    """Take out of the request what is for no partition there is, as its part of the answer."""
+def _merged(answer: OffsetCommitResponse, places: _Places) -> OffsetCommitResponse:
+    """One entry per topic in the order of the request; what is not answered has no partition."""
+    codes = {
+        (topic.name, each.partition_index): each.error_code
+        for topic in answer.topics
+        for each in topic.partitions
+    }
+    answer.topics = [
+        OffsetCommitResponse.Topic(
+            name=name,
+            partitions=[
+                OffsetCommitResponse.Partition(
+                    each.partition_index,
+                    codes.get((name, each.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+                )
+                for each in partitions
+            ],
+        )
+        for name, partitions in places
+    ]
+    return answer
+
+
+def _take_unknown(request: OffsetCommitRequest, context: RequestContext) -> bool:
+    """Take out of the request what is for no partition there is; True if anything was."""
     image = context.services.image
-    refused: list[OffsetCommitResponse.Topic] = []
+    taken = False
     for topic in request.topics:
-        missing = [
+        known = [
             asked
             for asked in topic.partitions
-            if image.partition(topic.name, asked.partition_index) is None
+            if image.partition(topic.name, asked.partition_index) is not None
         ]
-        if not missing:
-            continue
-        topic.partitions = [asked for asked in topic.partitions if asked not in missing]
-        refused.append(
-            OffsetCommitResponse.Topic(
-                name=topic.name,
-                partitions=[
-                    OffsetCommitResponse.Partition(
-                        asked.partition_index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    )
-                    for asked in missing
-                ],
-            )
-        )
+        taken = taken or len(known) != len(topic.partitions)
+        topic.partitions = known
     request.topics = [topic for topic in request.topics if topic.partitions]
-    return refused
+    return taken
