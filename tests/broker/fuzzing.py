@@ -408,11 +408,13 @@ async def fuzz_sockets(
             say(f"{findings.frames:,} frames, {findings.canaries} canaries")
             await asyncio.sleep(0.2)
 
-    async with asyncio.TaskGroup() as tasks:
-        for work in [abuse() for _ in range(at_once)] + [watch()]:
-            tasks.create_task(work)
-    await _sing(canary, findings)
-    caller.close()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for work in [abuse() for _ in range(at_once)] + [watch()]:
+                tasks.create_task(work)
+        await _sing(canary, findings)
+    finally:
+        caller.close()
     findings.seconds = round(time.perf_counter() - began, 1)
     return findings
 
@@ -444,7 +446,7 @@ async def _abuse(
             async with asyncio.timeout(chance.choice((0.001, 0.05, 0.5))):
                 while await reader.read(1 << 16):
                     pass
-    except ConnectionError:
+    except OSError:
         findings.refused += 1
     finally:
         writer.transport.abort()
@@ -469,7 +471,7 @@ def main() -> int:
         print(text, file=sys.stderr, flush=True)
 
     if options.bootstrap:
-        findings: Findings = run(
+        findings: Findings = asyncio.run(
             fuzz_sockets(options.bootstrap, options.frames, options.seed, say=say)
         )
     else:

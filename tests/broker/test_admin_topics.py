@@ -160,14 +160,23 @@ async def test_offsets_topic_made_by_hand_is_compacted(stage: Stage) -> None:
 async def test_assignments_are_kept(stage: Stage) -> None:
     """A client may say itself which brokers have which partition."""
     assigned = [
-        CreateTopicsRequest.Assignment(1, [0, 2]),
-        CreateTopicsRequest.Assignment(0, [2, 1]),
+        CreateTopicsRequest.Assignment(1, [0]),
+        CreateTopicsRequest.Assignment(0, [2]),
     ]
     answer = (await create(stage, Wanted("orders", -1, -1, assigned)))["orders"]
-    assert (answer.num_partitions, answer.replication_factor) == (2, 2)
+    assert (answer.num_partitions, answer.replication_factor) == (2, 1)
     partitions = stage.broker.cluster.image.topics["orders"].partitions
-    assert [partition.replicas for partition in partitions] == [(2, 1), (0, 2)]
+    assert [partition.replicas for partition in partitions] == [(2,), (0,)]
     assert [partition.leader for partition in partitions] == [2, 0]
+
+
+@staged_with(brokers=3)
+async def test_replicas_that_nobody_would_feed_are_refused(stage: Stage) -> None:
+    """Brokers do not replicate yet: a second replica would promise what is not kept."""
+    answer = (await create(stage, Wanted("orders", 1, 3)))["orders"]
+    assert answer.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert "use a replication factor of 1" in (answer.error_message or "")
+    assert "orders" not in stage.broker.cluster.image.topics
 
 
 def test_a_request_too_large_for_one_commit_is_split(

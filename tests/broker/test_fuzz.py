@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from pathlib import Path
+
+import pytest
 
 from compat.cluster import Cluster
 
@@ -18,11 +22,16 @@ def test_damaged_frames() -> None:
     assert findings.canaries > 20
 
 
+@pytest.mark.skipif(
+    "PENSTOCK_LONG" not in os.environ,
+    reason="a peer that announces a large frame and stalls holds the request budget for up to a "
+    "minute, and everybody waits: part of `make fuzz`, too slow for every run",
+)
 def test_damaged_streams(tmp_path: Path) -> None:
     """Damaged frames, wrong lengths and torn connections do not reach the client next to them."""
     cluster = Cluster(tmp_path / "data")
     try:
-        findings = fuzzing.run(fuzzing.fuzz_sockets(cluster.start(), 4_000, seed=1))
+        findings = asyncio.run(fuzzing.fuzz_sockets(cluster.start(), 4_000, seed=1))
         assert findings.failures == {}
         assert findings.canaries > 1
         assert "Traceback" not in cluster.output()

@@ -5,10 +5,13 @@ Pointing the suite at Apache Kafka (with `group.initial.rebalance.delay.ms=0`) t
 
 from __future__ import annotations
 
+import gc
 import os
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import pytest
@@ -22,11 +25,28 @@ from compat.cluster import Cluster
 CLIENTS: dict[str, type[Client]] = {
     kind.name: kind for kind in (ConfluentClient, KafkaPythonClient, AioClient)
 }
+HERE = Path(__file__).parent
 ConsumerType = TypeVar("ConsumerType", bound=Consumer)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes seconds; leave out with -m 'not slow'")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Libraries that leave a socket to the garbage collector are not what is tested here."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
+
+
+@pytest.fixture(scope="package", autouse=True)
+def no_litter() -> Iterator[None]:
+    """What the libraries left is collected here, not in the tests of somebody else."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 class TopicFactory(Protocol):

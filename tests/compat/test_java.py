@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from compat.clients.base import HOUR_AGO_MS
 from compat.toolchain import HERE, java_class_path, run_scenario, tool
 
 VERSIONS = ["3.9.2", "4.4.0"]
@@ -40,8 +41,9 @@ def java(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def scenario(java: str, broker: str, name: Callable[[], str]) -> Scenario:
     def run(which: str) -> dict[str, Any]:
         # Short-lived programs: the first compiler level is enough, and starts sooner.
+        arguments = [broker, which, name(), str(HOUR_AGO_MS)]
         flags = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
-        return run_scenario(["java", *flags, "-cp", java, "Scenarios", broker, which, name()])
+        return run_scenario(["java", *flags, "-cp", java, "Scenarios", *arguments])
 
     return run
 
@@ -64,7 +66,7 @@ def expected_records() -> list[dict[str, Any]]:
         {
             "partition": 0,
             "offset": offset,
-            "timestamp": 1_700_000_000_000 + offset,
+            "timestamp": HOUR_AGO_MS + offset,
             "key": encoded(key),
             "value": encoded(value),
             "headers": [[k, encoded(v)] for k, v in headers] if key == b"headers" else [],

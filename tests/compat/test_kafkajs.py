@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from compat.clients.base import HOUR_AGO_MS
 from compat.toolchain import HERE, node_modules, run_scenario
 
 PACKAGES = {"kafkajs": "2.2.4", "kafkajs-snappy": "1.1.0"}
@@ -21,7 +22,7 @@ def scenario(broker: str, name: Callable[[], str]) -> Scenario:
 
     def run(which: str) -> dict[str, Any]:
         extra = {"NODE_PATH": str(modules), "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
-        return run_scenario(["node", script, broker, which, name()], extra)
+        return run_scenario(["node", script, broker, which, name(), str(HOUR_AGO_MS)], extra)
 
     return run
 
@@ -47,7 +48,7 @@ def expected_records() -> list[dict[str, Any]]:
     return [
         {
             "offset": offset,
-            "timestamp": 1_700_000_000_000 + offset,
+            "timestamp": HOUR_AGO_MS + offset,
             "key": encoded(key),
             "value": encoded(value),
             "headers": headers if key == "headers" else [],

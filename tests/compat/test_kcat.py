@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from compat.clients.base import CODECS, Client, Record
+from compat.clients.base import CODECS, HOUR_AGO_MS, Client, Record
 from compat.conftest import TopicFactory
 from compat.toolchain import tool
 
 RUN_S = 30
 Kcat = Callable[..., str]
-BASE_MS = 1_700_000_000_000
+BASE_MS = HOUR_AGO_MS
 
 
 @pytest.fixture

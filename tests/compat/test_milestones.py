@@ -16,6 +16,7 @@ import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -242,8 +243,8 @@ def test_a_producer_outlives_its_broker(cluster: Cluster, client: Client, keep: 
         sender.send("logs", number)
     cluster.start()
     sender.flush()
-    reader = keep(ConfluentClient(cluster.bootstrap).reader("logs"))
-    assert_each_once(sender, reader, 300)
+    with closing(ConfluentClient(cluster.bootstrap)) as again:
+        assert_each_once(sender, keep(again.reader("logs")), 300)
 
 
 @pytest.mark.slow
@@ -254,19 +255,19 @@ def test_a_producer_outlives_a_partition_s_leader(
     """Milestone 2: of three replicas the leader is killed; another leads, and nothing is lost."""
     cluster = start(3)
     at = ("--bootstrap", cluster.bootstrap)
-    admin = ConfluentClient(cluster.bootstrap)
-    admin.create_topic("logs", 1, replication=3)
-    (status,) = penstock("status", *at)
-    pids = {broker["id"]: broker["pid"] for broker in status["brokers"]}
-    assert wait_until(lambda: len(admin.describe_topic("logs")[0].in_sync) == 3)
-    leader = admin.describe_topic("logs")[0].leader
-    sender = AsyncProducer(cluster.bootstrap)
-    for number in range(10):
-        sender.send("logs", number)
-    os.kill(pids[leader], signal.SIGKILL)
-    sender.flush(within_s=15)
-    assert admin.describe_topic("logs")[0].leader != leader
-    assert_each_once(sender, keep(admin.reader("logs")), 10)
+    with closing(ConfluentClient(cluster.bootstrap)) as admin:
+        admin.create_topic("logs", 1, replication=3)
+        (status,) = penstock("status", *at)
+        pids = {broker["id"]: broker["pid"] for broker in status["brokers"]}
+        assert wait_until(lambda: len(admin.describe_topic("logs")[0].in_sync) == 3)
+        leader = admin.describe_topic("logs")[0].leader
+        sender = AsyncProducer(cluster.bootstrap)
+        for number in range(10):
+            sender.send("logs", number)
+        os.kill(pids[leader], signal.SIGKILL)
+        sender.flush(within_s=15)
+        assert admin.describe_topic("logs")[0].leader != leader
+        assert_each_once(sender, keep(admin.reader("logs")), 10)
 
 
 def numbers(*members: Consumer) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from compat.clients.base import (
+    HOUR_AGO_MS,
     Client,
     Consumer,
     ConsumerOptions,
@@ -19,7 +20,7 @@ from compat.conftest import TopicFactory
 
 Keep = Callable[[Consumer], Consumer]
 Name = Callable[[], str]
-BASE_MS = 1_700_000_000_000
+BASE_MS = HOUR_AGO_MS
 
 
 def produce_numbered(client: Client, topic: str, count: int, partition: int = 0) -> None:

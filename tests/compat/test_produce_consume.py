@@ -12,6 +12,7 @@ import pytest
 
 from compat.clients.base import (
     CODECS,
+    HOUR_AGO_MS,
     Client,
     Code,
     Consumer,
@@ -24,15 +25,14 @@ from compat.clients.base import (
 from compat.conftest import CLIENTS, TopicFactory
 
 Keep = Callable[[Consumer], Consumer]
-NOW_MS = 1_700_000_000_000
 SAMPLES = (
-    Record(b"plain", key=b"key", timestamp_ms=NOW_MS),
-    Record(b"no key", timestamp_ms=NOW_MS + 1),
-    Record(None, key=b"tombstone", timestamp_ms=NOW_MS + 2),
-    Record(b"", key=b"empty value", timestamp_ms=NOW_MS + 3),
-    Record(b"empty key", key=b"", timestamp_ms=NOW_MS + 4),
-    Record(b"older than the one before", key=b"t", timestamp_ms=NOW_MS - 5000),
-    Record(b"header", key=b"h", headers=(("one", b"1"),), timestamp_ms=NOW_MS + 5),
+    Record(b"plain", key=b"key", timestamp_ms=HOUR_AGO_MS),
+    Record(b"no key", timestamp_ms=HOUR_AGO_MS + 1),
+    Record(None, key=b"tombstone", timestamp_ms=HOUR_AGO_MS + 2),
+    Record(b"", key=b"empty value", timestamp_ms=HOUR_AGO_MS + 3),
+    Record(b"empty key", key=b"", timestamp_ms=HOUR_AGO_MS + 4),
+    Record(b"older than the one before", key=b"t", timestamp_ms=HOUR_AGO_MS - 5000),
+    Record(b"header", key=b"h", headers=(("one", b"1"),), timestamp_ms=HOUR_AGO_MS + 5),
     Record(
         b"headers",
         key=b"hh",
@@ -44,11 +44,11 @@ SAMPLES = (
             ("again", b"first"),
             ("näme", bytes(range(256))),
         ),
-        timestamp_ms=NOW_MS + 6,
+        timestamp_ms=HOUR_AGO_MS + 6,
     ),
-    Record("ünïcode 語".encode(), key="clé".encode(), timestamp_ms=NOW_MS + 7),
+    Record("ünïcode 語".encode(), key="clé".encode(), timestamp_ms=HOUR_AGO_MS + 7),
     *(
-        Record(b"compressible " * (i + 1), key=b"%d" % i, timestamp_ms=NOW_MS + 10 + i)
+        Record(b"compressible " * (i + 1), key=b"%d" % i, timestamp_ms=HOUR_AGO_MS + 10 + i)
         for i in range(60)
     ),
 )
@@ -248,7 +248,7 @@ def test_log_append_time(client: Client, topic: TopicFactory, keep: Keep) -> Non
     """On a topic with message.timestamp.type=LogAppendTime the broker's clock counts."""
     name = topic(message_timestamp_type="LogAppendTime")
     before_ms = int(time.time() * 1000) - 1000
-    client.produce(name, [Record(b"old", timestamp_ms=NOW_MS)])
+    client.produce(name, [Record(b"old", timestamp_ms=HOUR_AGO_MS)])
     (got,) = keep(client.reader(name)).read(1)
     assert before_ms <= got.timestamp_ms <= int(time.time() * 1000) + 1000
 

@@ -6,9 +6,11 @@ import logging
 
 from penstock.broker.failures import EXPECTED, code_of
 from penstock.broker.services import Services
+from penstock.metadata.decisions import Decision
+from penstock.metadata.model import Topic
 from penstock.metadata.topic_ids import new_id
 from penstock.metadata.topics import TopicDefaults, TopicSpec, create_topic
-from penstock.wire.errors import ErrorCode
+from penstock.wire.errors import ErrorCode, KafkaError
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -21,6 +23,17 @@ def topic_defaults(services: Services) -> TopicDefaults:
         num_partitions=configs.int_value("num.partitions"),
         replication_factor=configs.int_value("default.replication.factor"),
     )
+
+
+def single_replicas(decision: Decision[Topic]) -> Decision[Topic]:
+    """Refuse what would not be kept: brokers do not replicate yet, and a follower that does not
+    follow could be elected empty."""
+    if any(len(partition.replicas) > 1 for partition in decision.result.partitions):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "brokers do not replicate to each other yet: use a replication factor of 1",
+        )
+    return decision
 
 
 def create_missing(services: Services, name: str) -> None:
@@ -56,8 +69,8 @@ async def _create(services: Services, spec: TopicSpec) -> None:
     try:
         topic_id = new_id(services.env.random.bytes)
         await services.controller.decide(
-            lambda image: create_topic(
-                image, spec, topic_id=topic_id, defaults=topic_defaults(services)
+            lambda image: single_replicas(
+                create_topic(image, spec, topic_id=topic_id, defaults=topic_defaults(services))
             )
         )
         await services.replicas.settled()

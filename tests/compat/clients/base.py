@@ -24,6 +24,9 @@ DEADLINE_S = 15.0
 """No wait of a healthy client on loopback comes near this."""
 
 
+HOUR_AGO_MS = int(time.time() * 1000) - 3_600_000
+"""Timestamps of test records start here: old enough to be told from now, too young to expire."""
+
 _NEVER = threading.Event()
 
 

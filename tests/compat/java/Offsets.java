@@ -10,8 +10,6 @@ import org.apache.kafka.common.TopicPartition;
 
 /** Seeking, offsets by time, pausing, and what happens without a position. */
 final class Offsets {
-    private static final long TIME = 1_700_000_000_000L;
-
     static void run() throws Exception {
         try (Admin admin = Scenarios.admin()) {
             String topic = Scenarios.topic(admin, "offsets", 1);
@@ -56,7 +54,7 @@ final class Offsets {
         List<Object> found = new ArrayList<>();
         for (long ms : new long[] {-1, 0, 1, 30_000, 29_500, 49_000, 49_001}) {
             OffsetAndTimestamp at =
-                    consumer.offsetsForTimes(Map.of(partition, TIME + ms)).get(partition);
+                    consumer.offsetsForTimes(Map.of(partition, Scenarios.time + ms)).get(partition);
             found.add(at == null ? null : at.offset());
         }
         Scenarios.step("times", "offsets", found);

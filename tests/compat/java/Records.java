@@ -15,8 +15,6 @@ import org.apache.kafka.common.header.internals.RecordHeader;
 
 /** Producing and consuming: codecs, headers, nulls, large records, idempotence, long polls. */
 final class Records {
-    private static final long TIME = 1_700_000_000_000L;
-
     static void run() throws Exception {
         try (Admin admin = Scenarios.admin()) {
             for (String codec : List.of("none", "gzip", "snappy", "lz4", "zstd")) {
@@ -77,7 +75,7 @@ final class Records {
     private static ProducerRecord<byte[], byte[]> record(
             String topic, int number, String key, String value) {
         return new ProducerRecord<>(
-                topic, 0, TIME + number,
+                topic, 0, Scenarios.time + number,
                 key == null ? null : Scenarios.bytes(key),
                 value == null ? null : Scenarios.bytes(value));
     }

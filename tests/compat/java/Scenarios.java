@@ -32,16 +32,18 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * Runs one scenario against a broker and prints what happened, one JSON object per step.
  *
  * <p>It judges nothing: the Python test that started it does. Arguments: bootstrap, scenario,
- * a name nobody has used before.
+ * a name nobody has used before, the timestamp of the first record.
  */
 public final class Scenarios {
     static final long DEADLINE_MS = 20_000;
     static String bootstrap;
     static String prefix;
+    static long time;
 
     public static void main(String[] arguments) throws Exception {
         bootstrap = arguments[0];
         prefix = arguments[2];
+        time = Long.parseLong(arguments[3]);
         switch (arguments[1]) {
             case "records" -> Records.run();
             case "groups" -> Groups.run();
@@ -134,7 +136,7 @@ public final class Scenarios {
             List<ProducerRecord<byte[], byte[]>> records = new ArrayList<>();
             for (int i = from; i < to; i++) {
                 records.add(new ProducerRecord<>(
-                        topic, i % partitions, 1_700_000_000_000L + 1000L * i, null, bytes("" + i)));
+                        topic, i % partitions, time + 1000L * i, null, bytes("" + i)));
             }
             send(producer, records);
         }

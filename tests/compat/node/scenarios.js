@@ -1,13 +1,13 @@
 // Runs one scenario of kafkajs against a broker and prints what happened, one JSON object per
 // step. It judges nothing: the Python test that started it does.
-// Arguments: bootstrap, scenario, a name nobody has used before.
+// Arguments: bootstrap, scenario, a name nobody has used before, the first record's timestamp.
 'use strict'
 
 const { Kafka, CompressionTypes, CompressionCodecs, ConfigResourceTypes, logLevel } =
   require('kafkajs')
 CompressionCodecs[CompressionTypes.Snappy] = require('kafkajs-snappy')
 
-const [bootstrap, scenario, prefix] = process.argv.slice(2)
+const [bootstrap, scenario, prefix, firstTimestamp] = process.argv.slice(2)
 const kafka = new Kafka({
   clientId: 'compat',
   brokers: bootstrap.split(','),
@@ -16,7 +16,7 @@ const kafka = new Kafka({
   retry: { initialRetryTime: 50, retries: 8 },
 })
 const DEADLINE_MS = 15000
-const TIME = 1700000000000
+const TIME = Number(firstTimestamp)
 
 const step = (name, fields) => console.log(JSON.stringify({ step: name, ...fields }))
 const pause = ms => new Promise(resolve => setTimeout(resolve, ms))
