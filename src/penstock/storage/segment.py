@@ -40,7 +40,6 @@ from penstock.storage.scan import BadBatch, scan_batches, scan_headers
 class Segment:
     __slots__ = (
         "_handle",
-        "_read_end",
         "_since_indexed",
         "base_offset",
         "created_ms",
@@ -74,8 +73,6 @@ class Segment:
         self.path = stem + LOG
         self.pool = pool
         self._handle: Handle | None = None
-        self._read_end = 0
-        """Where the last read ended, a batch boundary; 0 if it is not known to be one still."""
         self.size = 0
         self.verified = 0
         """Bytes from the start whose CRCs this process has seen to be right."""
@@ -196,14 +193,12 @@ class Segment:
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = self.base_offset
         self._since_indexed = 0
-        self._read_end = 0
         self.verified = 0
 
     def truncate(self, size: int, end_offset: int) -> None:
         """Cut the file to `size`, the batch boundary before `end_offset`; make the indexes fit."""
         self.file.truncate(size)
         self.size = size
-        self._read_end = 0
         self.verified = min(self.verified, size)
         self.index.truncate(size)
         self.time_index.truncate(end_offset - self.base_offset)
@@ -216,10 +211,6 @@ class Segment:
 
     def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
         """The first batch that ends at or after `offset`: the one that holds it, if any does."""
-        if 0 < self._read_end < self.size:
-            follows = self._follows_last_read(offset)
-            if follows is not None:
-                return follows
         start = self._indexed_start(offset)
         last = -1
         for position, header in self.headers(start):
@@ -234,18 +225,6 @@ class Segment:
                     self._prove(start, position)
                 return position, header
         self._prove(start, self.size)
-        return None
-
-    def _follows_last_read(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """A consumer goes on where its last read ended: no index, no walk."""
-        position = self._read_end
-        data = self.file.pread(HEADER_SIZE, position)
-        if len(data) < HEADER_SIZE:
-            return None
-        header = read_header(data)
-        fits = header.base_offset == offset and header.last_offset_delta >= 0
-        if fits and HEADER_SIZE <= header.size <= self.size - position:
-            return position, header
         return None
 
     def _prove(self, start: int, end: int) -> None:
@@ -353,7 +332,6 @@ class Segment:
         if end < limit:
             end = self._boundary(start, end, first_size)
         data = memoryview(self.file.pread(end - start, start))
-        self._read_end = end
         if end <= self.verified:
             return data
         return self._verify(data, start, end, end_offset, epoch_at)
