@@ -52,7 +52,7 @@ def broker(
     ] = False,
 ) -> None:
     if print_config:
-        from penstock.cli.broker_files import default_text  # noqa: PLC0415
+        from penstock.cli.broker_files import default_text  # noqa: PLC0415 -- only here
 
         with pipe_guard():
             emit(default_text())
