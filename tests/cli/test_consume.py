@@ -14,7 +14,7 @@ from client.fake_model import Log
 from penstock.cli.consume_format import compile_format
 from penstock.cli.output import Shown
 from penstock.cli.times import parse_time_ms
-from penstock.client.cluster import TopicPartition
+from penstock.client.model import TopicPartition
 from penstock.records.record import Record, build_batch
 
 PROGRAM = (sys.executable, "-m", "penstock.cli.main")

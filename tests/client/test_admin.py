@@ -10,8 +10,9 @@ from client.fake_broker import FakeBroker
 from client.fake_model import Group, Member
 from client.rig import with_cluster
 from penstock.client import admin, groups, offsets
-from penstock.client.cluster import Cluster, TopicPartition
+from penstock.client.cluster import Cluster
 from penstock.client.errors import BrokerError, TopicNotFound
+from penstock.client.model import TopicPartition
 from penstock.metadata.config_types import ConfigSource
 from penstock.records.record import Record, build_batch
 from penstock.wire.api import ApiKey

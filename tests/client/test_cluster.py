@@ -11,7 +11,7 @@ from client.fake_broker import DROP, SILENCE, FakeBroker
 from client.fake_model import Group
 from client.rig import cluster_of, with_cluster
 from penstock.client import admin, groups
-from penstock.client.cluster import Cluster, TopicPartition
+from penstock.client.cluster import Cluster
 from penstock.client.errors import (
     BrokerError,
     ConnectFailed,
@@ -19,6 +19,7 @@ from penstock.client.errors import (
     DeadlineExceeded,
     TopicNotFound,
 )
+from penstock.client.model import TopicPartition
 from penstock.client.offsets import LATEST, list_offsets
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode

@@ -11,8 +11,9 @@ import pytest
 from client.fake_broker import DROP, FakeBroker
 from client.fake_model import Log
 from client.rig import with_cluster
-from penstock.client.cluster import Cluster, TopicPartition
+from penstock.client.cluster import Cluster
 from penstock.client.errors import BrokerError, NotKafka, TopicNotFound
+from penstock.client.model import TopicPartition
 from penstock.client.reader import Reader, ReaderConfig, Reset, decode_from
 from penstock.records.record import ControlMarker, ControlType, Record, build_batch, control_batch
 from penstock.wire.api import ApiKey

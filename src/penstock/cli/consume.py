@@ -13,8 +13,9 @@ from penstock.cli.consume_format import FORMAT_HELP, Formatter, compile_format, 
 from penstock.cli.output import CommandFailed, Shown, pipe_guard, printable
 from penstock.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, connect, run
 from penstock.cli.times import TIME_FORMS, parse_time_ms
-from penstock.client.cluster import Cluster, TopicPartition
+from penstock.client.cluster import Cluster
 from penstock.client.errors import TopicNotFound
+from penstock.client.model import TopicPartition
 from penstock.client.offsets import EARLIEST, LATEST, list_offsets
 from penstock.client.reader import Reader
 from penstock.runtime import SystemClock

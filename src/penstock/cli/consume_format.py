@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.cli.output import Shown, bytes_json, bytes_text, printable, time_text
-from penstock.client.cluster import TopicPartition
+from penstock.client.model import TopicPartition
 from penstock.records.record import Record
 
 FORMAT_HELP: Final = r"%k key, %v value, %p partition, %o offset, %t time, %T ms, %h headers"

@@ -21,8 +21,9 @@ from penstock.cli.session import (
 from penstock.cli.tables import Column, table
 from penstock.cli.times import TIME_FORMS
 from penstock.client import groups
-from penstock.client.cluster import Cluster, TopicPartition
+from penstock.client.cluster import Cluster
 from penstock.client.errors import BrokerError, ClientError
+from penstock.client.model import TopicPartition
 from penstock.client.offsets import EARLIEST, LATEST, list_offsets
 
 _LIST_HELP = """List the consumer groups.

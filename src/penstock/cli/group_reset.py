@@ -10,9 +10,10 @@ from typing import NamedTuple
 from penstock.cli.output import CommandFailed, printable
 from penstock.cli.session import EXIT_REFUSED
 from penstock.cli.times import parse_time_ms
-from penstock.client.cluster import Cluster, TopicPartition
+from penstock.client.cluster import Cluster
 from penstock.client.errors import BrokerError, TopicNotFound
 from penstock.client.groups import describe_group, group_offsets
+from penstock.client.model import TopicPartition
 from penstock.client.offsets import EARLIEST, LATEST, list_offsets
 from penstock.runtime import SystemClock
 from penstock.wire.errors import ErrorCode

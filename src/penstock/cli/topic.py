@@ -28,8 +28,9 @@ from penstock.cli.session import (
 )
 from penstock.cli.tables import Column, table
 from penstock.client import admin
-from penstock.client.cluster import Cluster, TopicPartition
+from penstock.client.cluster import Cluster
 from penstock.client.errors import BrokerError, ClientError
+from penstock.client.model import TopicPartition
 from penstock.client.offsets import EARLIEST, LATEST, list_offsets
 from penstock.metadata.config_types import ConfigSource
 from penstock.wire.errors import ErrorCode

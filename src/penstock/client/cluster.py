@@ -29,6 +29,7 @@ from penstock.client.errors import (
     TopicNotFound,
     check,
 )
+from penstock.client.model import TopicPartition
 from penstock.ports import Clock, Network, Random
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -43,16 +44,16 @@ R = TypeVar("R", bound=Response)
 T = TypeVar("T")
 
 _GROUP: int = 0
+_CANCELLED: str = "the question about the cluster was given up"
 _AUTO_CREATE_WAIT_S: float = 3.0
 """How long a topic that the broker was asked to create may take to appear."""
 
 
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
+class Leader(NamedTuple):
+    """Who leads a partition, and since which epoch; -1 where the broker is too old to say."""
 
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
+    broker_id: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class Cluster:
         self._opening: dict[tuple[Address, str], asyncio.Lock] = {}
         self._topics: dict[str, MetadataResponse.Topic] = {}
         self._coordinators: dict[str, int] = {}
+        self._refreshing: dict[tuple[tuple[str, ...], bool], asyncio.Future[None]] = {}
 
     async def __aenter__(self) -> Self:
         try:
@@ -283,6 +285,55 @@ class Cluster:
                 return partition.leader_id
         raise TopicNotFound(place.topic, place.partition)
 
+    def known_leader(self, place: TopicPartition) -> Leader | None:
+        """What is known without asking; None when that is nothing, or that nobody leads."""
+        topic = self._topics.get(place.topic)
+        if topic is None or topic.error_code != ErrorCode.NONE:
+            return None
+        for partition in topic.partitions:
+            if partition.partition_index == place.partition:
+                if partition.leader_id not in self.brokers:
+                    return None
+                return Leader(partition.leader_id, partition.leader_epoch)
+        return None
+
+    def known_partitions(self, topic: str) -> int | None:
+        """How many partitions the topic has, without asking; None when that is not known."""
+        known = self._topics.get(topic)
+        if known is None or known.error_code != ErrorCode.NONE:
+            return None
+        return len(known.partitions)
+
+    def known_topic(self, topic: str) -> MetadataResponse.Topic | None:
+        """All that the last answer about the topic said, errors included."""
+        return self._topics.get(topic)
+
+    async def refresh(self, topics: Iterable[str], *, auto_create: bool = False) -> None:
+        """Ask once about these topics; whoever waits already for the same answer shares it."""
+        names = tuple(sorted(set(topics)))
+        key = names, auto_create
+        pending = self._refreshing.get(key)
+        if pending is None:
+            pending = asyncio.get_running_loop().create_future()
+            self._refreshing[key] = pending
+            request = MetadataRequest(
+                topics=[MetadataRequest.Topic(name=name) for name in names],
+                allow_auto_topic_creation=auto_create,
+            )
+            try:
+                await self._refresh(request)
+            except BaseException as error:
+                shared = error if isinstance(error, ClientError) else ConnectionLost(_CANCELLED)
+                pending.set_exception(shared)
+                pending.exception()  # Whoever waits has it; nobody may be waiting.
+                raise
+            else:
+                pending.set_result(None)
+            finally:
+                del self._refreshing[key]
+        else:
+            await asyncio.shield(pending)
+
     def forget(self, topic: str) -> None:
         """The next question about who leads the topic's partitions is put to the cluster."""
         self._topics.pop(topic, None)
@@ -300,7 +351,7 @@ class Cluster:
         self.cluster_id = answer.cluster_id
         for topic in answer.topics:
             if topic.name is not None:
-                self._topics[topic.name] = topic
+                self._topics[topic.name] = _never_back(self._topics.get(topic.name), topic)
         return answer
 
     # -- connecting -----------------------------------------------------------------------------
@@ -336,6 +387,25 @@ class Cluster:
                 connection = await open_connection(self._network, address, self.config.connection)
                 self._connections[key] = connection
             return connection
+
+
+def _never_back(
+    known: MetadataResponse.Topic | None, heard: MetadataResponse.Topic
+) -> MetadataResponse.Topic:
+    """A broker that lags behind still names leaders of the past: keep the newer of what is known.
+
+    A topic that was deleted and made anew starts its epochs again, under another id."""
+    if known is None or known.topic_id != heard.topic_id:
+        return heard
+    newest = {partition.partition_index: partition for partition in known.partitions}
+    heard.partitions = [
+        older
+        if (older := newest.get(partition.partition_index)) is not None
+        and older.leader_epoch > partition.leader_epoch
+        else partition
+        for partition in heard.partitions
+    ]
+    return heard
 
 
 def _raise_for(codes: Iterable[int], retriable: tuple[ErrorCode, ...]) -> None:

@@ -128,6 +128,37 @@ class Connection:
         version = self.version_of(type(request))
         return await self._call(request, version, response_class, timeout_s)
 
+    def submit(
+        self, request: Request, response_class: type[R], *, timeout_s: float | None = None
+    ) -> asyncio.Future[R]:
+        """Write the request now, so that order is the caller's, and return its answer to come.
+
+        Nothing bounds what waits to be sent: the caller keeps few requests in flight."""
+        limit_s = self._config.request_timeout_s if timeout_s is None else timeout_s
+        version = self.version_of(type(request))
+        correlation_id = self._write(request, version)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[R] = loop.create_future()
+        self._waiting.append(
+            _Waiting(
+                correlation_id,
+                response_class,
+                version,
+                cast("asyncio.Future[Response]", future),
+            )
+        )
+
+        def expire() -> None:
+            if not future.done():
+                # First the one that waited too long, then all that is stuck behind it.
+                error = self._late(request, limit_s)
+                future.set_exception(error)
+                self._give_up_late(error)
+
+        timer = loop.call_later(limit_s, expire)
+        future.add_done_callback(lambda _: timer.cancel())
+        return future
+
     async def tell(self, request: Request) -> None:
         """Send a request that has no answer: produce with acks=0."""
         version = self.version_of(type(request))
@@ -174,11 +205,16 @@ class Connection:
             raise self._timed_out(request, limit_s) from None
 
     def _timed_out(self, request: Request, limit_s: float) -> RequestTimedOut:
-        error = RequestTimedOut(
-            f"{self.address} did not answer {ApiKey(request.API_KEY).api_name} within {limit_s:g} s"
-        )
-        self._give_up(ConnectionLost(f"the connection to {self.address} was closed: {error}"))
+        error = self._late(request, limit_s)
+        self._give_up_late(error)
         return error
+
+    def _late(self, request: Request, limit_s: float) -> RequestTimedOut:
+        name = ApiKey(request.API_KEY).api_name
+        return RequestTimedOut(f"{self.address} did not answer {name} within {limit_s:g} s")
+
+    def _give_up_late(self, error: RequestTimedOut) -> None:
+        self._give_up(ConnectionLost(f"the connection to {self.address} was closed: {error}"))
 
     def _write(self, request: Request, version: int) -> int:
         if self._error is not None:

@@ -1,7 +1,8 @@
-"""What can go wrong for a client. One tree; each error knows whether trying again may help.
+"""What can go wrong for a client, as one tree in which everything knows whether to try again.
 
-ClientError
-  ConnectFailed        no connection could be made                              retriable
+ClientError            base of all; `retriable` says whether the same may succeed later
+  OptionError          an option is unknown or wrong (also a ValueError)
+  ConnectFailed        nobody answers there                                     retriable
   ConnectionLost       the connection ended before the answer came              retriable
   RequestTimedOut      no answer came in time; the request may have been done   retriable
   NotKafka             the answer is not the Kafka protocol
@@ -9,6 +10,14 @@ ClientError
   BrokerError          the broker answered with an error code                   as the code says
     TopicNotFound      it knows no such topic, or no such partition of it
   DeadlineExceeded     retries went on until the time was up; says the last reason
+  Closed               the producer, consumer or admin has been closed
+  BufferExhausted      the producer's buffer stayed full for `max_block_ms`     retriable
+  DeliveryTimedOut     a record was not acknowledged within `delivery_timeout_ms`
+  RecordTooLarge       a record is larger than the producer or the topic allows
+  SerializationFailed  a serializer or deserializer refused; says which record
+  Fenced               another client took over this one's identity
+  CommitFailed         the group has moved on: the partitions belong to others now
+  NoOffset             there is no position to read from and no reset policy to find one
 """
 
 from __future__ import annotations
@@ -20,6 +29,10 @@ class ClientError(Exception):
     """Base of everything the client raises on purpose."""
 
     retriable: bool = False
+
+
+class OptionError(ClientError, ValueError):
+    """An option is unknown or its value is wrong; the message names the nearest that is right."""
 
 
 class ConnectFailed(ClientError):
@@ -78,6 +91,42 @@ class DeadlineExceeded(ClientError):
     def __init__(self, what: str, seconds: float, last: ClientError) -> None:
         super().__init__(f"{what}: gave up after {seconds:g} s: {last}")
         self.last = last
+
+
+class Closed(ClientError):
+    pass
+
+
+class BufferExhausted(ClientError):
+    retriable = True
+
+
+class DeliveryTimedOut(ClientError):
+    """Whether the record was written is not known, unless `last` says that it was not."""
+
+    def __init__(self, message: str, last: ClientError | None = None) -> None:
+        super().__init__(message)
+        self.last = last
+
+
+class RecordTooLarge(ClientError):
+    pass
+
+
+class SerializationFailed(ClientError):
+    pass
+
+
+class Fenced(ClientError):
+    pass
+
+
+class CommitFailed(ClientError):
+    pass
+
+
+class NoOffset(ClientError):
+    pass
 
 
 def check(code: int, message: str | None = None, subject: str = "") -> None:

@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.client.cluster import Cluster, TopicPartition
+from penstock.client.cluster import Cluster
 from penstock.client.errors import BrokerError, check, outcome
+from penstock.client.model import TopicPartition
 from penstock.wire.codec import decode_embedded
 from penstock.wire.errors import ErrorCode, ProtocolError
 from penstock.wire.messages import (

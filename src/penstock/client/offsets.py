@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, NoReturn
 
-from penstock.client.cluster import Cluster, TopicPartition
+from penstock.client.cluster import Cluster
 from penstock.client.errors import BrokerError
+from penstock.client.model import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DeleteRecordsRequest,

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from penstock.client.cluster import Cluster, TopicPartition
+from penstock.client.cluster import Cluster
 from penstock.client.errors import BrokerError, ClientError, NotKafka, check
+from penstock.client.model import TopicPartition
 from penstock.client.offsets import EARLIEST, LATEST, list_offsets
 from penstock.records.batch import HEADER_SIZE, Buffer, CorruptBatch, read_header, validate
 from penstock.records.record import Record, read_records

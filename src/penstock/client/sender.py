@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
-from penstock.client.cluster import Cluster, TopicPartition
+from penstock.client.cluster import Cluster
 from penstock.client.connection import Connection
 from penstock.client.errors import BrokerError, ClientError, check
+from penstock.client.model import TopicPartition
 from penstock.client.partitioner import partition_of
 from penstock.records.batch import (
     NO_PRODUCER_EPOCH,
