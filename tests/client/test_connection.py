@@ -179,7 +179,9 @@ def test_an_answer_out_of_turn_ends_the_connection(fake: FakeBroker) -> None:
         waiting = asyncio.ensure_future(connection.call(MetadataRequest(), MetadataResponse))
         fake.next(ApiKey.METADATA, SILENCE)
         await asyncio.sleep(0)
-        connection.data_received(b"\x00\x00\x00\x05\x00\x00\x63\x00\x00")
+        stray = b"\x00\x00\x00\x05\x00\x00\x63\x00\x00"
+        connection.get_buffer(-1)[: len(stray)] = stray
+        connection.buffer_updated(len(stray))
         with pytest.raises(NotKafka, match="out of turn"):
             await waiting
 

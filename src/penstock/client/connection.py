@@ -46,6 +46,8 @@ R = TypeVar("R", bound=Response)
 
 _CORRELATION_ID_MAX: Final = (1 << 31) - 1
 
+_SCRATCH_BYTES: Final = 64 << 10
+
 VERSION_MAX: Final[Mapping[int, int]] = {
     # From the next version on these name topics by id alone, which this client does not yet do.
     ApiKey.PRODUCE: 12,
@@ -89,13 +91,14 @@ async def open_connection(
     return connection
 
 
-class Connection:
+class Connection(asyncio.BufferedProtocol):
     """Made by `open_connection`; it is the `Receiver` of its own transport."""
 
     def __init__(self, address: Address, config: ConnectionConfig) -> None:
         self.address = address
         self._config = config
         self._frames = FrameReader(config.response_bytes_max)
+        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._waiting: deque[_Waiting] = deque()
         self._transport: Transport | None = None
         self._served: dict[int, Versions] = {}
@@ -229,13 +232,23 @@ class Connection:
             self._transport.write(part)
         return correlation_id
 
-    def connection_made(self, transport: Transport) -> None:
-        self._transport = transport
+    def connection_made(self, transport: asyncio.BaseTransport | Transport) -> None:
+        self._transport = cast(Transport, transport)
         self._writable.set()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, size_hint: int) -> memoryview:
+        """A large answer is read straight to where it will lie; small ones by way of scratch."""
+        tail = self._frames.tail
+        return self._scratch if tail is None else tail
+
+    def buffer_updated(self, size: int) -> None:
         try:
-            for frame in self._frames.feed(data):
+            if self._frames.tail is None:
+                frames = self._frames.feed(self._scratch[:size])
+            else:
+                frame = self._frames.filled(size)
+                frames = [] if frame is None else [frame]
+            for frame in frames:
                 self._answer(frame)
         except ProtocolError as error:
             self._give_up(
