@@ -189,7 +189,7 @@ class Cluster:
         codes: Callable[[R], Iterable[int]],
     ) -> R:
         async def attempt(fresh: bool) -> R:
-            coordinator = await self._coordinator(group, fresh)
+            coordinator = await self.coordinator(group, fresh=fresh)
             answer = await coordinator.call(request, response_class)
             _raise_for(
                 codes(answer),
@@ -211,14 +211,17 @@ class Cluster:
         """For a request whose form depends on what its receiver speaks."""
 
         async def attempt(fresh: bool) -> Connection:
-            return await self._coordinator(group, fresh)
+            return await self.coordinator(group, fresh=fresh)
 
         return await self.retry(f"the coordinator of group {group}", attempt)
 
-    async def _coordinator(self, group: str, fresh: bool) -> Connection:
+    async def coordinator(
+        self, group: str, *, purpose: str = "", fresh: bool = False
+    ) -> Connection:
+        """One attempt at the coordinator's connection; `fresh` looks for the coordinator again."""
         if fresh or group not in self._coordinators:
             self._coordinators[group] = await self._find_coordinator(group)
-        return await self.connection(self._coordinators[group])
+        return await self.connection(self._coordinators[group], purpose)
 
     async def _find_coordinator(self, group: str) -> int:
         connection = await self._any()

@@ -25,7 +25,7 @@ from penstock.records.reading import (
     append_headers,
     read_records,
 )
-from penstock.records.writing import ColumnEncoder, Ranges, append_records
+from penstock.records.writing import ColumnEncoder, Ranges, append_record, append_records
 
 COMPILED: bool = reading.COMPILED and writing.COMPILED
 """Whether records are handled by compiled code; without it everything works, only slower."""
@@ -38,6 +38,7 @@ __all__ = [
     "Ranges",
     "RecordReader",
     "append_headers",
+    "append_record",
     "append_records",
     "read_records",
 ]

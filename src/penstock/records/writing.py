@@ -20,6 +20,8 @@ except ImportError:
     from penstock.records import cython_shim as cython
 
 if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING
     from cython.cimports.libc.string import memcpy
 
 COMPILED: bool = cython.compiled
@@ -112,45 +114,62 @@ def append_records(
 
     Deltas fit their fields and header keys are text; see `record.build_batch`.
     """
-    scratch = bytearray(64)
-    view: cython.uchar[::1] = scratch
+    for offset, timestamp, key, value, headers in records:
+        append_record(out, offset - base_offset, timestamp - base_timestamp, key, value, headers)
+
+
+@cython.ccall
+def append_record(
+    out: bytearray,
+    offset_delta: cython.longlong,
+    timestamp_delta: cython.longlong,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Any,
+) -> object:
+    """Append one record, whose size is returned."""
+    tail: bytes = b""
+    header_count: cython.Py_ssize_t = 0
+    if headers:
+        tail = bytes(_pack_headers(headers))
+        header_count = len(headers)
+    key_size: cython.Py_ssize_t = -1 if key is None else len(key)
+    value_size: cython.Py_ssize_t = -1 if value is None else len(value)
+    body: cython.Py_ssize_t = body_size(
+        timestamp_delta, offset_delta, key_size, value_size, header_count, len(tail)
+    )
+    start: cython.Py_ssize_t = len(out)
+    size: cython.Py_ssize_t = varint_size(body) + body
     data: cython.p_uchar
     if cython.compiled:
-        data = cython.address(view[0])
+        PyByteArray_Resize(out, start + size)
+        data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(out))
     else:
-        data = view
-    size: cython.Py_ssize_t
-    header_bytes: cython.Py_ssize_t
-    key_size: cython.Py_ssize_t
-    value_size: cython.Py_ssize_t
-    for offset, timestamp, key, value, headers in records:
-        header_bytes = 0
-        tail = b""
-        if headers:
-            tail = _pack_headers(headers)
-            header_bytes = len(tail)
-        key_size = -1 if key is None else len(key)
-        value_size = -1 if value is None else len(value)
-        size = body_size(
-            timestamp - base_timestamp,
-            offset - base_offset,
-            key_size,
-            value_size,
-            len(headers),
-            header_bytes,
-        )
-        size = put_head(data, 0, size, timestamp - base_timestamp, offset - base_offset, key_size)
-        out += scratch[:size]
-        if key_size > 0:
-            out += key
-        size = put_varint(data, 0, value_size)
-        out += scratch[:size]
-        if value_size > 0:
-            out += value
-        size = put_varint(data, 0, len(headers))
-        out += scratch[:size]
-        if header_bytes:
-            out += tail
+        out += bytes(size)
+        data = out
+    position: cython.Py_ssize_t = put_head(
+        data, start, body, timestamp_delta, offset_delta, key_size
+    )
+    if key is not None:
+        position = put_bytes(data, position, key)
+    position = put_varint(data, position, value_size)
+    if value is not None:
+        position = put_bytes(data, position, value)
+    put_bytes(data, put_varint(data, position, header_count), tail)
+    return size
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def put_bytes(
+    data: cython.p_uchar, position: cython.Py_ssize_t, content: bytes
+) -> cython.Py_ssize_t:
+    if cython.compiled:
+        memcpy(data + position, PyBytes_AS_STRING(content), len(content))
+    else:
+        data[position : position + len(content)] = content
+    return position + len(content)
 
 
 @cython.cfunc
