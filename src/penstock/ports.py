@@ -107,6 +107,9 @@ class Disk(Protocol):
     def free_bytes(self, path: str) -> int:
         """Space left for this process on the file system that holds `path`."""
 
+    def total_bytes(self, path: str) -> int:
+        """The size of the file system that holds `path`."""
+
 
 class Executor(Protocol):
     async def run(self, work: Callable[[], T]) -> T:

@@ -22,6 +22,7 @@ from typing import TypeVar
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.broker.hosted import HostedPartition
+from penstock.net.outbox import in_memory
 from penstock.net.session import Session
 from penstock.ports import Env, Listener, Receiver, Transport
 from penstock.records.record import Record, build_batch
@@ -102,17 +103,27 @@ class Stage:
         """What a broker answers, after both have gone through their encoding."""
         correlation_id = next(self._correlation_ids)
         frame = b"".join(encode_request(request, version, correlation_id, "stage"))
-        answer = self._sessions[broker].on_frame(memoryview(bytearray(frame))[4:])
-        parts = await answer if isinstance(answer, asyncio.Future) else answer
-        assert parts is not None, f"{type(request).__name__} was not answered"
-        answered, message = decode_response(response, memoryview(b"".join(parts))[4:], version)
+        data = await self.exchange(frame[4:], broker=broker)
+        assert data is not None, f"{type(request).__name__} was not answered"
+        answered, message = decode_response(response, memoryview(data), version)
         assert answered == correlation_id
         return message
+
+    async def exchange(self, frame: bytes, *, broker: int = 0) -> bytes | None:
+        """One frame for another, both without their length; None where there is no answer."""
+        answer = self._sessions[broker].on_frame(memoryview(bytearray(frame)))
+        parts = await answer if isinstance(answer, asyncio.Future) else answer
+        return None if parts is None else b"".join(in_memory(parts))[4:]
 
     def hosted(self, topic: str, index: int = 0, *, broker: int = 0) -> HostedPartition:
         found = self.brokers[broker].replicas.get(topic, index)
         assert found is not None, f"broker {broker} does not host {topic}-{index}"
         return found
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Let the brokers work until something holds; the stage's own timeout is the deadline."""
+        while not holds():  # noqa: ASYNC110 - what tests wait for has no event of its own
+            await asyncio.sleep(0.002)
 
     async def create(
         self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
@@ -141,9 +152,15 @@ class Stage:
 
 @asynccontextmanager
 async def on_stage(
-    directory: Path, brokers: int = 1, kafka: Mapping[str, str] | None = None
+    directory: Path,
+    brokers: int = 1,
+    kafka: Mapping[str, str] | None = None,
+    base: BrokerConfig | None = None,
 ) -> AsyncIterator[Stage]:
-    """Brokers that are ready, and stopped in the end; broker 0 is the controller."""
+    """Brokers that are ready, and stopped in the end; broker 0 is the controller.
+
+    `base` has what they share besides Kafka's settings.
+    """
     threads = Threads(2)
     async with AsyncExitStack() as stack:
         stack.callback(threads.close)
@@ -151,7 +168,7 @@ async def on_stage(
         disks: list[SimDisk] = []
         for broker_id in range(brokers):
             config = replace(
-                BrokerConfig(),
+                base or BrokerConfig(),
                 broker_id=broker_id,
                 port=9092 + broker_id,
                 data_dir=f"/broker-{broker_id}",

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.config import BrokerConfig
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import DescribeClusterRequest, DescribeClusterResponse
 
-from .stage import Stage, staged, staged_with
+from .stage import TIMEOUT_S, Stage, on_stage, staged, staged_with
 
 
 @staged_with(brokers=2)
@@ -47,3 +53,28 @@ async def test_a_broker_is_no_controller_endpoint(stage: Stage) -> None:
         assert response.error_code == code
         assert response.error_message
         assert response.brokers == []
+
+
+@pytest.mark.parametrize(
+    ("config", "address"),
+    [
+        (BrokerConfig(host="0.0.0.0"), ("127.0.0.1", 9092)),
+        (BrokerConfig(host="::"), ("127.0.0.1", 9092)),
+        (BrokerConfig(host="192.0.2.9"), ("192.0.2.9", 9092)),
+        (
+            BrokerConfig(host="0.0.0.0", advertised_host="logs.example", advertised_port=19092),
+            ("logs.example", 19092),
+        ),
+    ],
+)
+def test_clients_are_told_an_address_they_can_use(
+    tmp_path: Path, config: BrokerConfig, address: tuple[str, int]
+) -> None:
+    """Not the one that means any; and never localhost, which some take for ::1."""
+
+    async def play() -> None:
+        async with asyncio.timeout(TIMEOUT_S), on_stage(tmp_path, base=config) as stage:
+            response = await stage.ask(DescribeClusterRequest(), 0, DescribeClusterResponse)
+            assert [(each.host, each.port) for each in response.brokers] == [address]
+
+    asyncio.run(play())

@@ -8,6 +8,8 @@ from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     AlterConfigsRequest,
     AlterConfigsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
@@ -235,6 +237,62 @@ async def test_brokers_have_dynamic_configs(stage: Stage) -> None:
     own = ConfigSource.DYNAMIC_BROKER_CONFIG
     assert await value_of(stage, BROKER, "0", key) == ("22", own)
     assert await value_of(stage, TOPIC, "orders", "retention.ms") == ("22", own)
+
+
+@staged
+async def test_a_null_is_a_mistake_in_the_request(stage: Stage) -> None:
+    """INVALID_REQUEST, not INVALID_CONFIG, of topics and brokers; a new topic's is the latter."""
+    await stage.create("orders")
+    for version in range(3):
+        for kind, name, key in ((TOPIC, "orders", "retention.ms"), (BROKER, "0", "no.such")):
+            answers = await alter(stage, (kind, name, {key: None}), version=version)
+            assert answers == [(name, ErrorCode.INVALID_REQUEST)]
+    asked = CreateTopicsRequest.Topic(
+        "new", 1, 1, configs=[CreateTopicsRequest.Config("retention.ms", None)]
+    )
+    created = await stage.ask(CreateTopicsRequest([asked]), 7, CreateTopicsResponse)
+    assert created.topics[0].error_code == ErrorCode.INVALID_CONFIG
+
+
+@staged
+async def test_tiered_storage_is_known_and_not_to_be_had(stage: Stage) -> None:
+    """A topic copied from Kafka with all its configs comes into being; switching it on does not."""
+    tiered = {
+        "local.retention.ms": "-2",
+        "local.retention.bytes": "-2",
+        "remote.storage.enable": "false",
+        "remote.log.copy.disable": "false",
+        "remote.log.delete.on.disable": "false",
+    }
+    await stage.create("copied", configs=tiered)
+    for key, value in tiered.items():
+        source = ConfigSource.DYNAMIC_TOPIC_CONFIG
+        assert await value_of(stage, TOPIC, "copied", key) == (value, source)
+    await stage.create("plain")
+    for key, value in tiered.items():
+        assert await value_of(stage, TOPIC, "plain", key) == (value, ConfigSource.DEFAULT_CONFIG)
+    switch_on: Edit = ("remote.storage.enable", SET, "true")
+    ((_, code, words),) = await edit(stage, (TOPIC, "plain", [switch_on]))
+    assert code == ErrorCode.INVALID_CONFIG
+    assert "there is no tiered storage here" in (words or "")
+
+
+@staged_with(kafka={"log.retention.check.interval.ms": "1"})
+async def test_without_a_cleanup_policy_nothing_is_cleaned_up(stage: Stage) -> None:
+    """Neither by age nor by key: Kafka 4's meaning of the empty list."""
+    configs = {"retention.ms": "1", "segment.bytes": "100", "cleanup.policy": ""}
+    await stage.create("kept", configs=configs)
+    await stage.create("cleaned", configs={**configs, "cleanup.policy": "delete"})
+    for topic in ("kept", "cleaned"):
+        for _ in range(3):
+            await stage.produce(topic, [bytes(100)])
+    settings = stage.hosted("kept").settings
+    assert (settings.delete, settings.compact) == (False, False)
+    assert (await value_of(stage, TOPIC, "kept", "cleanup.policy"))[0] == ""
+    await stage.until(lambda: stage.hosted("cleaned").log.log_start_offset == 3)
+    assert stage.hosted("kept").log.log_start_offset == 0
+    await edit(stage, (TOPIC, "kept", [("cleanup.policy", APPEND, "delete")]))
+    await stage.until(lambda: stage.hosted("kept").log.log_start_offset == 3)
 
 
 @staged

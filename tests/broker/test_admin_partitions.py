@@ -134,7 +134,7 @@ async def test_partitions_are_described_with_their_replicas(stage: Stage) -> Non
     (topic,) = response.topics
     assert (topic.error_code, topic.name, topic.topic_id) == (ErrorCode.NONE, "orders", topic_id)
     assert not topic.is_internal
-    assert topic.topic_authorized_operations == -2147483648
+    assert topic.topic_authorized_operations == 3576
     assert {partition.leader_id for partition in topic.partitions} == {0, 1}
     for partition in topic.partitions:
         assert partition.leader_epoch == 0

@@ -212,13 +212,15 @@ async def test_the_log_directory_tells_sizes(stage: Stage) -> None:
 
 @staged
 async def test_the_log_directory_tells_its_name_and_room(stage: Stage) -> None:
-    """From version 4 on what is left; the whole is not known. No replica lags or is moving."""
+    """From version 4 on the size of the disk and what is left. No replica lags or is moving."""
     await stage.create("orders")
     for version in range(1, 5):
         directory = await log_dir(stage, None, version)
         assert (directory.error_code, directory.log_dir) == (ErrorCode.NONE, "/broker-0/logs")
         free = stage.disks[0].free_bytes("/")
         assert directory.usable_bytes == (free if version >= 4 else -1)
-        assert directory.total_bytes == -1
+        total = stage.disks[0].capacity_bytes
+        assert directory.total_bytes == (total if version >= 4 else -1)
+        assert free < total
         (partition,) = directory.topics[0].partitions
         assert (partition.offset_lag, partition.is_future_key) == (0, False)

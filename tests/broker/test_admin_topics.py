@@ -210,11 +210,27 @@ async def test_a_large_request_is_one_commit(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_a_broker_that_is_not_the_controller_says_so(stage: Stage) -> None:
-    """NOT_CONTROLLER, which clients retry at the controller; and nothing is changed."""
-    request = CreateTopicsRequest([Wanted("a", 1, 1), Wanted("b", 1, 1)])
+async def test_every_broker_carries_out_admin_requests(stage: Stage) -> None:
+    """Clients come to any of them; who is the controller does not matter."""
+    request = CreateTopicsRequest([Wanted("a", 2, 1), Wanted("b", 1, 1)])
     response = await stage.ask(request, 7, CreateTopicsResponse, broker=1)
-    assert [each.error_code for each in response.topics] == [ErrorCode.NOT_CONTROLLER] * 2
+    assert [each.error_code for each in response.topics] == [ErrorCode.NONE] * 2
+    await stage.until(lambda: set(stage.broker.cluster.image.topics) == {"a", "b"})
+    assert stage.broker.cluster.image.controller == stage.brokers[1].cluster.image.controller
+    gone = DeleteTopicsRequest([DeleteTopicsRequest.Topic("a")])
+    deleted = await stage.ask(gone, 6, DeleteTopicsResponse, broker=1)
+    assert deleted.responses[0].error_code == ErrorCode.NONE
+
+
+@staged
+async def test_without_a_controller_nothing_is_changed(stage: Stage) -> None:
+    """NOT_CONTROLLER, which clients retry."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage.broker.cluster.image, "controller", None)
+        response = await stage.ask(
+            CreateTopicsRequest([Wanted("a", 1, 1)]), 7, CreateTopicsResponse
+        )
+    assert [each.error_code for each in response.topics] == [ErrorCode.NOT_CONTROLLER]
     assert not stage.broker.cluster.image.topics
 
 

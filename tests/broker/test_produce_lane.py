@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -13,7 +14,7 @@ from penstock.net.session import Session
 from penstock.records.record import Record, build_batch
 from penstock.wire.codec import decode_response, encode_request
 from penstock.wire.errors import ErrorCode
-from penstock.wire.messages import ProduceRequest, ProduceResponse
+from penstock.wire.messages import MetadataRequest, ProduceRequest, ProduceResponse
 from penstock.wire.messages.base import Buffer
 
 from .stage import NOW_MS, Stage, StagePeer, staged
@@ -42,7 +43,7 @@ async def answer(session: Session, asked: ProduceRequest, version: int, number: 
     if isinstance(given, asyncio.Future):
         given = await asyncio.wait_for(given, 10)
     assert given is not None
-    return b"".join(list[Buffer](given))
+    return b"".join(cast(Sequence[Buffer], given))
 
 
 async def answers_of(stage: Stage, asked: Sequence[ProduceRequest], version: int) -> list[bytes]:
@@ -67,8 +68,8 @@ def test_a_lane_answers_as_the_long_way(
     for name in ("lanes", "long"):
         (tmp_path / name).mkdir()
 
-    def counted(self: ProduceLanes, frame: memoryview) -> object:
-        outcome = real(self, frame)
+    def counted(self: ProduceLanes, frame: memoryview, version: int, number: int) -> object:
+        outcome = real(self, frame, version, number)
         served.append(outcome)
         return outcome
 
@@ -97,9 +98,67 @@ def test_a_lane_answers_as_the_long_way(
     scene(tmp_path / "lanes")
     taken = sum(outcome is not None for outcome in served)
     assert taken >= 6
-    monkeypatch.setattr(ProduceLanes, "serve", lambda self, frame: None)
+    monkeypatch.setattr(ProduceLanes, "serve", lambda *_: None)
     scene(tmp_path / "long")
     with_lanes, without = answers
     assert with_lanes == without
     _, first = decode_response(ProduceResponse, memoryview(with_lanes[0])[4:], version)
     assert first.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("size", [61, 100, 126, 127, 128, 16_000, 16_383, 16_384, 2_097_200])
+def test_a_lane_takes_batches_of_every_size(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many bytes the length of the batch is written in."""
+    taken: list[object] = []
+    real = ProduceLanes.serve
+
+    def noted(self: ProduceLanes, frame: memoryview, version: int, number: int) -> object:
+        taken.append(real(self, frame, version, number))
+        return taken[-1]
+
+    @staged
+    async def scene(stage: Stage) -> None:
+        await stage.create("lanes", 1, {"max.message.bytes": "4000000"})
+        asked = [request("lanes", 0, batch_of(bytes(size)), 1) for _ in range(2)]
+        given = await answers_of(stage, asked, 9)
+        _, second = decode_response(ProduceResponse, memoryview(given[1])[4:], 9)
+        assert second.responses[0].partition_responses[0].base_offset == 1
+
+    monkeypatch.setattr(ProduceLanes, "serve", noted)
+    scene(tmp_path)
+    assert [outcome is not None for outcome in taken] == [False, True]
+
+
+@staged
+async def test_a_lane_keeps_nothing_of_the_frame(stage: Stage) -> None:
+    """The memory is used again as soon as the lane returns, also if the answer comes later."""
+    await stage.create("lanes", 1)
+    session = stage.broker.server.new_session(StagePeer())
+    await answer(session, request("lanes", 0, batch_of(b"first")), 9, 1)
+    parts = encode_request(request("lanes", 0, batch_of(b"second")), 9, 2, "client")
+    memory = bytearray(b"".join(parts)[4:])
+    given = session.on_borrowed(memoryview(memory))
+    memory[:] = bytes(len(memory))
+    assert isinstance(given, asyncio.Future)
+    finished = await asyncio.wait_for(given, 10)
+    assert finished is not None
+    number, produced = decode_response(ProduceResponse, memoryview(b"".join(finished))[4:], 9)
+    assert (number, produced.responses[0].name) == (2, "lanes")
+    assert produced.responses[0].partition_responses[0].base_offset == 1
+    held = stage.hosted("lanes").log.read(1, 1000)
+    assert held is not None
+    assert b"second" in bytes(held.data)
+
+
+@staged
+async def test_only_lanes_take_borrowed_frames(stage: Stage) -> None:
+    """Whatever else may keep parts of its request, and so needs memory of its own."""
+    await stage.create("lanes", 1)
+    session = stage.broker.server.new_session(StagePeer())
+    frame = b"".join(encode_request(request("lanes", 0, batch_of(b"v")), 9, 1, "client"))[4:]
+    assert session.on_borrowed(memoryview(bytearray(frame))) is None
+    metadata = b"".join(encode_request(MetadataRequest(), 12, 1, "client"))[4:]
+    assert session.on_borrowed(memoryview(bytearray(metadata))) is None
+    assert session.on_borrowed(memoryview(bytearray(4))) is None

@@ -1,13 +1,11 @@
 """Kafka's own dump tool reads our files, and sees in them what we do.
 
-The tool is the real one, `kafka.tools.DumpLogSegments`, fetched with Maven. Without Java, Maven or
-a way to Maven's repository the tests are skipped and say which of these it was. The class path is
-kept in the user's cache, the jars in Maven's; both survive, so the next run needs no network.
+The tool is the real one, `kafka.tools.DumpLogSegments`, fetched as the Java clients are; where it
+cannot be had the tests are skipped and say why.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -15,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from compat.toolchain import java_class_path
 from penstock.storage.inspect import (
     BatchAt,
     read_batches,
@@ -27,31 +26,8 @@ from storage.sample_log import SampleLog, stopped_log
 
 KAFKA = "4.0.0"
 TOOL = "kafka.tools.DumpLogSegments"
-FETCH_TIMEOUT_S = 90
 TOOL_TIMEOUT_S = 60
 DISK = ReadOnlyDisk()
-
-POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>penstock.tests</groupId>
-  <artifactId>kafka-dump-tool</artifactId>
-  <version>{KAFKA}</version>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>kafka_2.13</artifactId>
-      <version>{KAFKA}</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
-
-UNREACHABLE = re.compile(
-    r"UnknownHost|Unknown host|Connection (refused|timed out|reset)|connect timed out|"
-    r"No route to host|Network is unreachable|Temporary failure in name resolution|"
-    r"Could not transfer (artifact|metadata)|transfer failed|Read timed out|in offline mode",
-    re.IGNORECASE,
-)
 
 FAULTS = re.compile(
     r"mismatch|not found|out of order|corrupt|isvalid: false|exception|non-consecutive|"
@@ -60,45 +36,9 @@ FAULTS = re.compile(
 )
 
 
-def cached_class_path(directory: Path) -> str | None:
-    """What an earlier run resolved, if every jar of it is still there."""
-    try:
-        class_path = (directory / "classpath").read_text()
-    except FileNotFoundError:
-        return None
-    return class_path if all(Path(jar).exists() for jar in class_path.split(os.pathsep)) else None
-
-
-def fetch_class_path(maven: str, directory: Path) -> str:
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "pom.xml").write_text(POM)
-    command = [maven, "-B", "-q", "-f", str(directory / "pom.xml"), "dependency:build-classpath"]
-    command += ["-Dmdep.outputFile=classpath", "-DincludeScope=runtime"]
-    try:
-        result = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=FETCH_TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired:
-        pytest.skip(f"Maven did not fetch Kafka {KAFKA} within {FETCH_TIMEOUT_S} seconds")
-    output = result.stdout + result.stderr
-    if result.returncode != 0 and (found := UNREACHABLE.search(output)):
-        pytest.skip(
-            f"Maven's repository cannot be reached, and Kafka {KAFKA} is not cached: {found[0]}"
-        )
-    assert result.returncode == 0, f"Maven failed, and not for want of a network:\n{output}"
-    class_path = cached_class_path(directory)
-    assert class_path, f"Maven wrote no class path to {directory}"
-    return class_path
-
-
 @pytest.fixture(scope="module")
 def class_path() -> str:
-    maven = shutil.which("mvn")
-    if maven is None or shutil.which("java") is None:
-        pytest.skip("Kafka's dump tool needs Java and Maven (java, mvn) on the PATH")
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    directory = Path(home) / "penstock-tests" / f"kafka-{KAFKA}"
-    return cached_class_path(directory) or fetch_class_path(maven, directory)
+    return java_class_path(KAFKA, "kafka_2.13")
 
 
 @pytest.fixture(scope="module")

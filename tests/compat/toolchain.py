@@ -33,12 +33,12 @@ UNREACHABLE = re.compile(
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>penstock.tests</groupId>
-  <artifactId>java-client</artifactId>
+  <artifactId>class-path</artifactId>
   <version>1</version>
   <dependencies>
     <dependency>
       <groupId>org.apache.kafka</groupId>
-      <artifactId>kafka-clients</artifactId>
+      <artifactId>{artifact}</artifactId>
       <version>{version}</version>
     </dependency>
   </dependencies>
@@ -74,16 +74,16 @@ def _fetch(what: str, command: Sequence[str], directory: Path) -> None:
     assert not result.returncode, f"fetching {what} failed, not for want of a network:\n{output}"
 
 
-def java_class_path(version: str) -> str:
-    """The jars of kafka-clients, separated as `java -cp` wants them."""
+def java_class_path(version: str, artifact: str = "kafka-clients") -> str:
+    """The jars of one of Kafka's artifacts, separated as `java -cp` wants them."""
     tool("java", "install a JRE")
     maven = tool("mvn", "install Maven")
-    directory = cache_directory(f"kafka-clients-{version}")
+    directory = cache_directory(f"{artifact}-{version}")
     path = directory / "classpath"
     if not path.exists() or not all(map(os.path.exists, path.read_text().split(os.pathsep))):
-        (directory / "pom.xml").write_text(POM.format(version=version))
+        (directory / "pom.xml").write_text(POM.format(artifact=artifact, version=version))
         command = [maven, "-B", "-q", "dependency:build-classpath", "-Dmdep.outputFile=classpath"]
-        _fetch(f"kafka-clients {version}", command, directory)
+        _fetch(f"{artifact} {version}", [*command, "-DincludeScope=runtime"], directory)
     return path.read_text()
 
 

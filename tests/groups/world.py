@@ -31,6 +31,7 @@ EPOCH_MS = 1_700_000_000_000
 class World:
     def __init__(self, config: GroupConfig | None = None) -> None:
         self.config = config or GroupConfig()
+        self.batch_bytes_max = 1 << 20
         self.ticks_ms = 0
         self.log: list[LogRecord] = []
         self.waiting: deque[Append] = deque()
@@ -41,8 +42,11 @@ class World:
         self.on_reply: Callable[[Token, Response], None] = lambda token, response: None
         self.on_log: Callable[[LogRecord], None] = lambda record: None
         self._ids: Counter[str] = Counter()
-        self.shard = GroupShard(self.config, self.new_member_id)
+        self.shard = self._new_shard()
         self.carry_out(self.shard.on_loaded(self.now))
+
+    def _new_shard(self) -> GroupShard:
+        return GroupShard(self.config, self.new_member_id, lambda: self.batch_bytes_max)
 
     @property
     def now(self) -> Now:
@@ -104,7 +108,7 @@ class World:
         """The broker dies; another one reads the log. Nobody who waited gets an answer."""
         self.timers.clear()
         self.waiting.clear()
-        self.shard = GroupShard(self.config, self.new_member_id)
+        self.shard = self._new_shard()
         for record in self.log:
             self.shard.replay(record.key, record.value)
         self.carry_out(self.shard.on_loaded(self.now))

@@ -47,6 +47,17 @@ def test_altering_replaces_all_overrides(cluster: Cluster) -> None:
     assert not cluster.image.topics["t"].configs
 
 
+@pytest.mark.parametrize("name", ["retention.ms", "retention.m"])
+@pytest.mark.parametrize(("kind", "resource"), [(TOPIC, "t"), (BROKER, ""), (BROKER, "0")])
+def test_a_null_is_a_mistake_in_the_request(
+    cluster: Cluster, kind: ResourceType, resource: str, name: str
+) -> None:
+    """Whether or not there is such a config: INVALID_REQUEST, as Kafka answers."""
+    with pytest.raises(KafkaError, match=name) as caught:
+        alter_configs(cluster.image, kind, resource, [("flush.ms", "1"), (name, None)])
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+
+
 def test_edits_leave_the_rest_alone(cluster: Cluster) -> None:
     """Set, delete, and delete of what is not set."""
     after = edit(
@@ -64,6 +75,7 @@ def test_lists_are_appended_to_and_subtracted_from(cluster: Cluster) -> None:
     assert edit(cluster, ConfigEdit(policy, APPEND, "compact"))[policy] == "delete,compact"
     assert edit(cluster, ConfigEdit(policy, APPEND, "compact"))[policy] == "delete,compact"
     assert edit(cluster, ConfigEdit(policy, SUBTRACT, "delete"))[policy] == "compact"
+    assert edit(cluster, ConfigEdit(policy, SUBTRACT, "compact"))[policy] == ""
 
 
 def test_lists_begin_with_the_brokers_default(cluster: Cluster) -> None:
@@ -78,12 +90,13 @@ def test_lists_begin_with_the_brokers_default(cluster: Cluster) -> None:
     [
         ([ConfigEdit("retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG),
         ([ConfigEdit("retention.ms", SUBTRACT, "1")], ErrorCode.INVALID_CONFIG),
-        ([ConfigEdit("cleanup.policy", SUBTRACT, "delete")], ErrorCode.INVALID_CONFIG),
         ([ConfigEdit("cleanup.policy", APPEND, "shred")], ErrorCode.INVALID_CONFIG),
         ([ConfigEdit("retention.ms", SET, "x")], ErrorCode.INVALID_CONFIG),
         ([ConfigEdit("retention.m", SET, "1")], ErrorCode.INVALID_CONFIG),
         ([ConfigEdit("retention.m", DELETE, None)], ErrorCode.INVALID_CONFIG),
         ([ConfigEdit("retention.ms", SET, None)], ErrorCode.INVALID_REQUEST),
+        ([ConfigEdit("retention.m", SET, None)], ErrorCode.INVALID_REQUEST),
+        ([ConfigEdit("cleanup.policy", APPEND, None)], ErrorCode.INVALID_REQUEST),
         ([ConfigEdit("retention.ms", 4, "1")], ErrorCode.INVALID_REQUEST),
         (
             [ConfigEdit("retention.ms", SET, "1"), ConfigEdit("retention.ms", DELETE, None)],

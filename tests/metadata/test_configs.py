@@ -64,7 +64,7 @@ def test_tools_find_what_they_ask_for() -> None:
 @pytest.mark.parametrize(
     ("name", "good", "bad"),
     [
-        ("cleanup.policy", ["compact", "delete, compact"], ["", "shred", "delete,delete"]),
+        ("cleanup.policy", ["compact", "delete, compact", "", " "], ["shred", "delete,delete"]),
         ("compression.type", ["zstd", "producer", "uncompressed"], ["ZSTD", "brotli", ""]),
         ("compression.gzip.level", ["-1", "1", "9"], ["0", "10"]),
         ("compression.lz4.level", ["1", "17"], ["0", "18"]),
@@ -72,10 +72,14 @@ def test_tools_find_what_they_ask_for() -> None:
         ("durability", ["fsync", "replicated"], ["maybe"]),
         ("flush.messages", ["1"], ["0"]),
         ("leader.replication.throttled.replicas", ["", "*", "0:1,2:3"], ["x", "0:", "*,0:1"]),
+        ("local.retention.bytes", ["-2", "-1", "5"], ["-3", "all"]),
+        ("local.retention.ms", ["-2", "-1", "1000"], ["-3", "1h"]),
         ("message.timestamp.type", ["CreateTime", "LogAppendTime"], ["createtime"]),
         ("min.cleanable.dirty.ratio", ["0", "1.0", "5e-1"], ["-0.1", "1.1", "nan", "inf", "x"]),
         ("min.insync.replicas", ["1"], ["0", "1.5", "", "\u0661"]),
         ("preallocate", ["true", "False"], ["yes", "1"]),
+        ("remote.log.copy.disable", ["false", "true"], ["on"]),
+        ("remote.log.delete.on.disable", ["false", "true"], ["off"]),
         ("remote.storage.enable", ["false"], ["true"]),
         ("retention.bytes", ["-1", "0"], ["-2"]),
         ("retention.ms", ["-1", " 7 ", "9223372036854775807"], ["-2", "9223372036854775808", "1s"]),

@@ -205,6 +205,7 @@ def test_cues_strike_the_matching_call_only() -> None:
         ("rmdir", lambda disk, file: disk.rmdir("/d/empty")),
         ("sync_directory", lambda disk, file: disk.sync_directory("/d")),
         ("free_bytes", lambda disk, file: disk.free_bytes("/d")),
+        ("total_bytes", lambda disk, file: disk.total_bytes("/d")),
     ],
 )
 def test_every_operation_can_fail_without_effect(

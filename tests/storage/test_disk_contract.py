@@ -310,7 +310,8 @@ def test_removal(place: Place) -> None:
     place.disk.unlink(place("d", "log"))
     place.disk.rmdir(place("d"))
     assert place.disk.listdir(place.root) == []
-    for refused in (place.disk.unlink, place.disk.rmdir, place.disk.stat, place.disk.free_bytes):
+    gone = (place.disk.unlink, place.disk.rmdir, place.disk.stat)
+    for refused in (*gone, place.disk.free_bytes, place.disk.total_bytes):
         with pytest.raises(FileNotFoundError):
             refused(place("d"))
 
@@ -342,9 +343,12 @@ def test_syncing_is_allowed_at_any_time(place: Place) -> None:
     file.close()
 
 
-def test_free_bytes_is_known(place: Place) -> None:
-    """A broker can watch for the low-water mark before the disk is full."""
-    assert place.disk.free_bytes(place.root) > 0
+def test_room_is_known(place: Place) -> None:
+    """A broker can watch for the low-water mark before the disk is full, and say of how much."""
+    total = place.disk.total_bytes(place.root)
+    assert 0 < place.disk.free_bytes(place.root) <= total
+    place.write("log", b"12345")
+    assert place.disk.total_bytes(place.root) == total
 
 
 STEPS = st.lists(

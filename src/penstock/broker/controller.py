@@ -3,6 +3,10 @@
 Decisions are pure (`penstock.metadata`): an image and a wish give the changes to make. Here they
 are committed, guarded by the revision each rests on and by the controller's term. A commit that
 fails rested on an old image: the image is waited for and the decision made again.
+
+What clients ask for (topics, configs) any broker carries out, under the term of whoever is the
+controller: clients come to any of them, and Kafka's brokers pass such requests on. Elections are
+the controller's alone.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from penstock.metadata.membership import (
     resign_controller,
     unregister_broker,
 )
-from penstock.metadata.model import BrokerInfo, Controller
+from penstock.metadata.model import NO_LEADER, BrokerInfo, Controller, Topic
 from penstock.metadata.topic_ids import new_id, to_text
 from penstock.ports import Compare, Delete, Env, Put
 from penstock.stores.errors import StoreBusy
@@ -77,6 +81,9 @@ class ControllerRuntime:
         """Take the controller's lease if nobody has it, and do what a new term begins with."""
         if self._leaving:
             return
+        if self._broker_id not in self._cluster.image.brokers:
+            # The registration goes with its lease, and its absence may be seen first.
+            raise self._lease_lost()
         # Also when the claim in force is a dead incarnation's of this very broker.
         held = self.term
         if held is None:
@@ -89,22 +96,25 @@ class ControllerRuntime:
 
     async def elect(self) -> None:
         """Give every partition that can have one a leader among the living."""
-        while self.term is not None:
+        while (term := self.term) is not None:
             decisions = elect_leaders(self._cluster.image)
             if not decisions:
                 return
             for decision in decisions:
-                await self._try(self._guarded(decision))
+                await self._try(guarded(decision, term))
 
     async def keep_alive(self) -> None:
-        """Renew the lease until cancelled; losing it ends the broker."""
+        """Renew the lease until cancelled; losing it ends the broker, giving it back does not."""
         while True:
             await self._env.clock.sleep(self._session_timeout_s / 3)
-            if not await self._env.store.keep_alive(self._lease):
-                raise RuntimeError(
-                    "this broker's lease expired: the machine was stopped or too slow for "
-                    f"{self._session_timeout_s} s; restart it"
-                )
+            if not await self._env.store.keep_alive(self._lease) and not self._leaving:
+                raise self._lease_lost()
+
+    def _lease_lost(self) -> RuntimeError:
+        return RuntimeError(
+            "this broker's lease expired: the machine was stopped or too slow for "
+            f"{self._session_timeout_s} s; restart it"
+        )
 
     async def watch_over(self) -> None:
         """The controller's duties, as they come up: elections, and taking over."""
@@ -125,8 +135,21 @@ class ControllerRuntime:
         await self._env.store.revoke_lease(self._lease)
 
     def _on_change(self, changed: Changed) -> None:
-        if changed.brokers or changed.controller:
+        # A topic can be new with a leader that has died since it was chosen, by another broker.
+        misled = any(
+            change.after is not None and self._is_misled(change.after) for change in changed.topics
+        )
+        if changed.brokers or changed.controller or misled:
             self._work.set()
+
+    def _is_misled(self, topic: Topic) -> bool:
+        brokers = self._cluster.image.brokers
+        for partition in topic.partitions:
+            leader = brokers.get(partition.leader)
+            dead = leader is None or leader.broker_epoch != partition.leader_broker_epoch
+            if dead and partition.leader != NO_LEADER:
+                return True
+        return False
 
     def _new_cluster_id(self) -> str:
         return to_text(new_id(self._env.random.bytes))
@@ -134,18 +157,16 @@ class ControllerRuntime:
     # Decisions
 
     async def decide(self, make: Callable[[ClusterImage], Decision[R]]) -> R:
-        """Carry out a decision as controller."""
+        """Carry out a decision for the cluster, while the controller's term lasts."""
 
         def with_term(image: ClusterImage) -> Decision[R]:
-            return self._guarded(make(image))
+            if image.controller is None:
+                raise KafkaError(
+                    ErrorCode.NOT_CONTROLLER, "There is no controller at the moment: try again."
+                )
+            return guarded(make(image), image.controller)
 
         return await self._commit(with_term)
-
-    def _guarded(self, decision: Decision[R]) -> Decision[R]:
-        term = self.term
-        if term is None:
-            raise KafkaError(ErrorCode.NOT_CONTROLLER)
-        return guarded(decision, term)
 
     async def commit_own(self, make: Callable[[ClusterImage], Decision[R]]) -> R:
         """Carry out a decision that any broker may make."""

@@ -42,18 +42,33 @@ _log = logging.getLogger(__name__)
 Step = Callable[[GroupShard, Token, Now], list[Effect]]
 
 
+class _Fate:
+    """What became of an append."""
+
+    __slots__ = ("append_id", "code", "is_known")
+
+    def __init__(self, append_id: int) -> None:
+        self.append_id = append_id
+        self.code: ErrorCode | None = None
+        self.is_known = False
+
+
 class ShardRuntime:
     """One shard with its partition, its timers and the requests that wait for it."""
 
     def __init__(self, env: Env, hosted: HostedPartition, config: GroupConfig) -> None:
         self._env = env
         self.hosted = hosted
-        self.shard = GroupShard(config, partial(_new_member_id, env))
+        self.shard = GroupShard(
+            config,
+            partial(_new_member_id, env),
+            lambda: hosted.settings.max_message_bytes,
+        )
         self.loaded = False
         self._timers: dict[TimerKey, asyncio.TimerHandle] = {}
         self._waiting: dict[Token, asyncio.Future[Response]] = {}
         self._next_token = 0
-        self._appended: deque[int] = deque()
+        self._fates: deque[_Fate] = deque()
 
     def now(self) -> Now:
         clock = self._env.clock
@@ -86,44 +101,46 @@ class ShardRuntime:
         return reply
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
-        due = deque(effects)
-        while due:
-            effect = due.popleft()
+        for effect in effects:
             if isinstance(effect, Reply):
                 reply = self._waiting.pop(effect.token, None)
                 if reply is not None and not reply.done():
                     reply.set_result(effect.response)
             elif isinstance(effect, Append):
-                due.extend(self._append(effect))
+                self._append(effect)
             elif isinstance(effect, SetTimer):
                 self._set_timer(effect)
             elif isinstance(effect, CancelTimer):
                 self._cancel_timer(effect.key)
 
-    def _append(self, effect: Append) -> list[Effect]:
+    def _append(self, effect: Append) -> None:
         records = [
             Record(offset, effect.timestamp_ms, record.key, record.value)
             for offset, record in enumerate(effect.records)
         ]
+        fate = _Fate(effect.append_id)
+        self._fates.append(fate)
         try:
             written = self.hosted.append_own(build_batch(records), self._env.clock.wall_ms())
         except EXPECTED as error:
-            return self.shard.on_append_failed(effect.append_id, code_of(error), self.now())
-        self._appended.append(effect.append_id)
-        if self.hosted.when_committed(written.end_offset, self._on_committed):
-            self._on_committed(None)
-        return []
-
-    def _on_committed(self, code: ErrorCode | None) -> None:
-        """Appends are committed in the order they were made; one that is not, with the leader's
-        term, leaves its answer to `unload`."""
-        if not self._appended:
+            self._settle(fate, code_of(error))
             return
-        append_id = self._appended.popleft()
-        if code is None:
-            self.carry_out(self.shard.on_committed(append_id, self.now()))
-        else:
-            self.carry_out(self.shard.on_append_failed(append_id, code, self.now()))
+        if self.hosted.when_committed(written.end_offset, partial(self._settle, fate)):
+            self._settle(fate, None)
+
+    def _settle(self, fate: _Fate, code: ErrorCode | None) -> None:
+        """An append was committed, or failed with a code.
+
+        The shard wants to hear of them in the order they were made: one that failed at once has to
+        wait for those before it that are on their way to disk. After `unload` nobody wants to.
+        """
+        fate.code, fate.is_known = code, True
+        while self._fates and self._fates[0].is_known:
+            first = self._fates.popleft()
+            if first.code is None:
+                self.carry_out(self.shard.on_committed(first.append_id, self.now()))
+            else:
+                self.carry_out(self.shard.on_append_failed(first.append_id, first.code, self.now()))
 
     def _set_timer(self, effect: SetTimer) -> None:
         self._cancel_timer(effect.key)
@@ -142,7 +159,7 @@ class ShardRuntime:
         self.carry_out(self.shard.on_timer(key, self.now()))
 
     def unload(self) -> None:
-        self._appended.clear()
+        self._fates.clear()
         self.carry_out(self.shard.unload(ErrorCode.NOT_COORDINATOR))
         for timer in self._timers.values():
             timer.cancel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from collections import Counter
 from contextlib import nullcontext
@@ -16,7 +15,8 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.output import count, emit, emit_json, printable, size_text, time_text, width
+from penstock.cli.output import count, emit, emit_json, printable, size_text, time_text
+from penstock.cli.tables import draw
 from penstock.ports import Disk
 from penstock.storage.findings import Finding, LogReport, Severity
 from penstock.storage.verify import Progress, Verification, verify_directory
@@ -39,7 +39,7 @@ def show(disk: Disk, path: str, *, deep: bool, as_json: bool) -> bool:
     if as_json:
         emit_json(_json(result))
     else:
-        emit(_render(_text(result)))
+        emit(draw(_text(result)))
     return result.sound
 
 
@@ -68,17 +68,6 @@ class _Reporter:
             total=progress.total_bytes,
             visible=progress.total_bytes >= LARGE_BYTES,
         )
-
-
-def _render(parts: list[RenderableType]) -> str:
-    """Drawn into a string: writing it is then like writing anything, closed pipes included."""
-    out = io.StringIO()
-    console = Console(
-        file=out, width=width(), force_terminal=sys.stdout.isatty(), highlight=False, emoji=False
-    )
-    for part in parts:
-        console.print(part)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
 def _text(result: Verification) -> list[RenderableType]:

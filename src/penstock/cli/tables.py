@@ -6,9 +6,12 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cli.output import printable, width
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 class Column(NamedTuple):
@@ -20,7 +23,6 @@ class Column(NamedTuple):
 def table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> str:
     """Lines that fit the terminal; cells that are too long are folded, never cut."""
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415 -- rich is slow to load; --json needs none
-    from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
@@ -29,11 +31,19 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> str:
         drawn.add_column(column.name, justify="right" if column.right else "left", overflow="fold")
     for row in rows:
         drawn.add_row(*(Text(printable(_cell(value))) for value in row))
+    return draw([drawn])
+
+
+def draw(parts: Iterable[RenderableType]) -> str:
+    """What rich makes of the parts, as lines for this terminal."""
+    from rich.console import Console  # noqa: PLC0415 -- as above
+
     out = io.StringIO()
     console = Console(
         file=out, width=width(), force_terminal=sys.stdout.isatty(), highlight=False, emoji=False
     )
-    console.print(drawn)
+    for part in parts:
+        console.print(part)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 

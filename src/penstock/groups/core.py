@@ -25,6 +25,7 @@ from penstock.groups.effects import (
 )
 from penstock.groups.group import Group, InvariantViolated, Member
 from penstock.groups.image import ShardImage
+from penstock.groups.parts import Together, split
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.base import Response
 
@@ -46,9 +47,15 @@ class InFlight(NamedTuple):
 
 
 class Core:
-    def __init__(self, config: GroupConfig, new_member_id: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        config: GroupConfig,
+        new_member_id: Callable[[str], str],
+        batch_bytes_max: Callable[[], int],
+    ) -> None:
         self.config: Final = config
         self.new_member_id: Final = new_member_id
+        self._batch_bytes_max: Final = batch_bytes_max
         self.image = ShardImage()
         self.groups: dict[str, Group] = {}
         self.in_flight: dict[int, InFlight] = {}
@@ -69,6 +76,13 @@ class Core:
         self._next_append_id += 1
         self.in_flight[append_id] = InFlight(tuple(records), outcome)
         self._effects.append(Append(append_id, tuple(records), now.wall_ms))
+
+    def append_in_parts(self, records: Sequence[LogRecord], outcome: Outcome, now: Now) -> None:
+        """Append records that need not be taken all or none, as few batches as hold them."""
+        parts = list(split(records, self._batch_bytes_max()))
+        together = Together(outcome, len(parts))
+        for part in parts:
+            self.append(part, together, now)
 
     def on_committed(self, append_id: int, now: Now) -> None:
         in_flight = self._finish(append_id)

@@ -183,7 +183,7 @@ def offset_delete(
             records += tombstones(group, [about for about in abouts if _holds(core, group, about)])
     response = OffsetDeleteResponse(topics=topics)
     if records:
-        core.append(records, OffsetsDeleted(token, response), now)
+        core.append_in_parts(records, OffsetsDeleted(token, response), now)
     else:
         core.reply(token, response)
 
@@ -233,7 +233,7 @@ def forget_topics(core: Core, names: Collection[str], now: Now) -> None:
         if group.state is not State.DEAD:
             gone = [about for about in all_offsets(core, group) if about[0] in names]
             if gone:
-                core.append(tombstones(group, gone), Forgotten(), now)
+                core.append_in_parts(tombstones(group, gone), Forgotten(), now)
 
 
 def expire(core: Core, now: Now) -> None:
@@ -246,7 +246,7 @@ def expire(core: Core, now: Now) -> None:
         if group.state is State.EMPTY and not leftover and not group.pending_members:
             bury(core, [group], tombstones(group, expired), Buried((group.group_id,)), now)
         elif expired:
-            core.append(tombstones(group, expired), Forgotten(), now)
+            core.append_in_parts(tombstones(group, expired), Forgotten(), now)
     core.set_timer(EXPIRY_TIMER, now.ticks_ms + core.config.offsets_retention_check_interval_ms)
 
 
@@ -278,7 +278,7 @@ def bury(
             records.append(group_record(group.group_id, None))
         group.transition(State.DEAD, group.state_since_ms)
     if records:
-        core.append(records, outcome, now)
+        core.append_in_parts(records, outcome, now)
     else:
         outcome.committed(core, now)
 

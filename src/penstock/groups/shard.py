@@ -37,9 +37,18 @@ from penstock.wire.messages import (
 
 
 class GroupShard:
-    def __init__(self, config: GroupConfig, new_member_id: Callable[[str], str]) -> None:
-        """`new_member_id` makes an id nobody else has of a prefix: `{prefix}-{uuid}`."""
-        self.core = Core(config, new_member_id)
+    def __init__(
+        self,
+        config: GroupConfig,
+        new_member_id: Callable[[str], str],
+        batch_bytes_max: Callable[[], int],
+    ) -> None:
+        """`new_member_id` makes an id nobody else has of a prefix: `{prefix}-{uuid}`.
+
+        `batch_bytes_max` is what a batch of the partition may have at the moment: its topic's
+        max.message.bytes. Tombstones come in several appends where one would be larger.
+        """
+        self.core = Core(config, new_member_id, batch_bytes_max)
 
     # Requests
 

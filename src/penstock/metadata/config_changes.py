@@ -65,6 +65,7 @@ def alter_configs(
     configs: Sequence[tuple[str, str | None]],
 ) -> Decision[Mapping[str, str]]:
     """Let these be all the overrides; the result are they. A broker named "" stands for all."""
+    _require_values([name for name, text in configs if text is None])
     if _resource(resource_type) is ResourceType.TOPIC:
         return _write_topic(image, resource_name, configs)
     return _write_broker(image, resource_name, configs)
@@ -100,6 +101,13 @@ def incremental_alter_configs(
             ErrorCode.INVALID_REQUEST,
             f"The request changes {', '.join(twice)} more than once: name each once.",
         )
+    _require_values(
+        [
+            edit.name
+            for edit in edits
+            if edit.value is None and edit.operation != ConfigOperation.DELETE
+        ]
+    )
     for edit in edits:
         definition = table.get(edit.name)
         if definition is None:
@@ -116,6 +124,16 @@ def incremental_alter_configs(
     return alter_configs(image, resource_type, resource_name, list(overrides.items()))
 
 
+def _require_values(without: Sequence[str]) -> None:
+    """Null is a mistake in the request, whatever the config is: so Kafka answers it, too."""
+    if without:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"{', '.join(without)}: there is no value. Give one, or delete the override to have "
+            "the default.",
+        )
+
+
 def _edited(definition: Definition, edit: ConfigEdit, current: str) -> str | None:
     """The override afterwards; None: no override."""
     try:
@@ -128,12 +146,7 @@ def _edited(definition: Definition, edit: ConfigEdit, current: str) -> str | Non
         ) from None
     if operation is ConfigOperation.DELETE:
         return None
-    if edit.value is None:
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST,
-            f"{edit.name} has no value: give one, or delete the override.",
-        )
-    if operation is ConfigOperation.SET:
+    if edit.value is None or operation is ConfigOperation.SET:
         return edit.value
     if definition.type is not ConfigType.LIST:
         raise KafkaError(

@@ -170,14 +170,14 @@ def one_of(*choices: str) -> Check:
     return check
 
 
-def some_of(*choices: str) -> Check:
-    """A list of one or more of these, each once."""
+def any_of(*choices: str) -> Check:
+    """A list of these, each at most once; it may be empty."""
 
     def check(value: Value) -> str | None:
         assert isinstance(value, tuple)
-        if value and set(value) <= set(choices) and len(set(value)) == len(value):
+        if set(value) <= set(choices) and len(set(value)) == len(value):
             return None
-        return f"set it to a list, separated by commas, of {', '.join(choices)}"
+        return f"set it to a list, separated by commas, of {', '.join(choices)}, each at most once"
 
     return check
 

@@ -1,7 +1,11 @@
 """Every topic config that has a meaning here, with Kafka's names and Kafka's defaults.
 
-One is ours: `durability`. What Kafka has and this table has not (old message formats, tiered
-storage) is refused by name, so that nobody believes it is in force.
+One is ours: `durability`. What Kafka has and this table has not (old message formats) is refused
+by name, so that nobody believes it is in force.
+
+The configs of tiered storage are known, because tools that copy a topic's configs from one cluster
+to another send all of them. As on a Kafka broker without tiered storage, switching it on is refused
+and the rest may be set and changes nothing.
 """
 
 from __future__ import annotations
@@ -15,11 +19,11 @@ from penstock.metadata.config_types import (
     ConfigType,
     Definition,
     Synonym,
+    any_of,
     at_least,
     between,
     one_of,
     only,
-    some_of,
     throttled_replicas,
 )
 
@@ -33,8 +37,8 @@ _LIFETIME = (
         ConfigType.LIST,
         ("delete",),
         "What happens to old records: delete drops whole segments by age and size, compact keeps "
-        "the newest record of each key; both may be named.",
-        some_of("delete", "compact"),
+        "the newest record of each key; both may be named. Empty keeps every record for ever.",
+        any_of("delete", "compact"),
         (Synonym("log.cleanup.policy"),),
     ),
     Definition(
@@ -281,6 +285,9 @@ _REPLICATION = (
         "or * for all.",
         throttled_replicas,
     ),
+)
+
+_TIERED = (
     Definition(
         "remote.storage.enable",
         ConfigType.BOOLEAN,
@@ -288,13 +295,45 @@ _REPLICATION = (
         "Whether old segments move to tiered storage; not offered, so always false.",
         only(False, "there is no tiered storage here; leave it out or set it to false"),
     ),
+    Definition(
+        "remote.log.copy.disable",
+        ConfigType.BOOLEAN,
+        False,
+        "Whether copying to tiered storage is paused; without tiered storage of no effect.",
+    ),
+    Definition(
+        "remote.log.delete.on.disable",
+        ConfigType.BOOLEAN,
+        False,
+        "Whether tiered segments go when remote.storage.enable is switched off; without tiered "
+        "storage of no effect.",
+    ),
+    Definition(
+        "local.retention.ms",
+        ConfigType.LONG,
+        -2,
+        "How long a segment stays on the broker's disks once it is tiered; -2 stands for "
+        "retention.ms. Without tiered storage of no effect: retention.ms alone counts.",
+        at_least(-2),
+        (Synonym("log.local.retention.ms"),),
+    ),
+    Definition(
+        "local.retention.bytes",
+        ConfigType.LONG,
+        -2,
+        "How much of a partition stays on the broker's disks once it is tiered; -2 stands for "
+        "retention.bytes. Without tiered storage of no effect: retention.bytes alone counts.",
+        at_least(-2),
+        (Synonym("log.local.retention.bytes"),),
+    ),
 )
 
 TOPIC_CONFIGS: Final[Mapping[str, Definition]] = MappingProxyType(
     {
         each.name: each
         for each in sorted(
-            _LIFETIME + _SEGMENTS + _WRITES + _REPLICATION, key=lambda each: each.name
+            _LIFETIME + _SEGMENTS + _WRITES + _REPLICATION + _TIERED,
+            key=lambda each: each.name,
         )
     }
 )

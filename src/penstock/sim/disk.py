@@ -277,6 +277,11 @@ class SimDisk:
         self._volume.node(path)
         return max(0, self._volume.capacity_bytes - self._volume.used_bytes)
 
+    def total_bytes(self, path: str) -> int:
+        self._enter("total_bytes", path)
+        self._volume.node(path)
+        return self._volume.capacity_bytes
+
     def _enter(self, operation: str, path: str) -> None:
         self.counters[operation] += 1
         if self._plan.active:

@@ -29,6 +29,7 @@ OPERATIONS = (
     "rmdir",
     "sync_directory",
     "free_bytes",
+    "total_bytes",
 )
 
 

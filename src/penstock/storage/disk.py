@@ -121,3 +121,7 @@ class OsDisk:
     def free_bytes(self, path: str) -> int:
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        status = os.statvfs(path)
+        return status.f_blocks * status.f_frsize

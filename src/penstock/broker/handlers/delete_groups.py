@@ -1,4 +1,8 @@
-"""DeleteGroups, versions 0 to 2: remove groups without members, with their offsets."""
+"""DeleteGroups, versions 0 to 2: remove groups without members, with their offsets.
+
+The group without a name is one like any other here: members cannot join it, but offsets can be
+committed to it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from penstock.broker.handlers.group_requests import info_of
 from penstock.groups.effects import Effect, Now, Token
 from penstock.groups.refusals import refuse
 from penstock.groups.shard import GroupShard
-from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.errors import KafkaError
 from penstock.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
 
 __all__ = ["handle", "refuse"]
@@ -39,8 +43,6 @@ async def _delete_one(group_id: str, context: RequestContext) -> DeleteGroupsRes
     def step(shard: GroupShard, token: Token, now: Now) -> list[Effect]:
         return shard.delete_groups(DeleteGroupsRequest([group_id]), info, token, now)
 
-    if not group_id:
-        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     answer = await context.services.groups.ask(group_id, step)
     if not isinstance(answer, DeleteGroupsResponse):
         raise TypeError(f"the shard answered with {type(answer).__name__}")

@@ -2,7 +2,7 @@
 
 Version 1 can ask for controllers instead of brokers; here every broker may be one, and there is no
 other endpoint. Version 2 can ask for fenced brokers too; a broker is here either registered or
-gone, so there are none. Without access control there are no authorized operations to tell.
+gone, so there are none.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.context import RequestContext
+from penstock.broker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import DescribeClusterRequest, DescribeClusterResponse
 
@@ -30,6 +31,9 @@ def handle(request: DescribeClusterRequest, context: RequestContext) -> Describe
             DescribeClusterResponse.Broker(broker.broker_id, broker.host, broker.port, broker.rack)
             for broker in image.brokers.values()
         ],
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
     )
 
 

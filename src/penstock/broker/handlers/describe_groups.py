@@ -1,11 +1,13 @@
 """DescribeGroups, versions 0 to 6: state and members of some groups.
 
-A group that does not exist is "Dead" up to version 5 and GROUP_ID_NOT_FOUND from 6 on.
+A group that does not exist is "Dead" up to version 5 and GROUP_ID_NOT_FOUND from 6 on. Version 3
+may ask what the client is allowed to do with the groups.
 """
 
 from __future__ import annotations
 
 from penstock.broker.context import RequestContext
+from penstock.broker.handlers.authorized_operations import GROUP_OPERATIONS
 from penstock.groups.refusals import refuse
 from penstock.wire.errors import KafkaError
 from penstock.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse
@@ -23,5 +25,8 @@ def handle(request: DescribeGroupsRequest, context: RequestContext) -> DescribeG
                 DescribeGroupsResponse.Group(error_code=error.code, group_id=group_id)
             )
         else:
-            response.groups.extend(shard.describe_groups([group_id], context.version))
+            (group,) = shard.describe_groups([group_id], context.version)
+            if request.include_authorized_operations and not group.error_code:
+                group.authorized_operations = GROUP_OPERATIONS
+            response.groups.append(group)
     return response

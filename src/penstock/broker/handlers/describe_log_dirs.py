@@ -2,7 +2,7 @@
 
 There is one directory, and replicas do not move between directories: no partition is a future one.
 No list of topics means all; partitions that are not here are left out. Version 3 added a code at
-the top, version 4 the room on the volume, of which this broker knows what is left, not the whole.
+the top, version 4 the size of the volume and the room left on it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ def handle(request: DescribeLogDirsRequest, context: RequestContext) -> Describe
     services = context.services
     directory = DescribeLogDirsResponse.LogDir(log_dir=services.directory.root)
     try:
+        directory.total_bytes = services.env.disk.total_bytes(services.directory.root)
         directory.usable_bytes = services.env.disk.free_bytes(services.directory.root)
     except OSError:
         directory.error_code = ErrorCode.KAFKA_STORAGE_ERROR

@@ -3,7 +3,7 @@
 No topics named means all. They come in the order of their names; when the page is full, the cursor
 in the answer says where the next one begins. A page has at most 2000 partitions, or as many as the
 client asks for. Besides what Metadata tells there are the replicas that may lead although they are
-not in sync.
+not in sync. What a client is allowed to do with a topic is always told.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.context import RequestContext
+from penstock.broker.handlers.authorized_operations import TOPIC_OPERATIONS
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.model import INTERNAL_TOPICS, NO_LEADER, Topic
 from penstock.metadata.topics import validate_topic_name
@@ -64,13 +65,24 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponse.Topic:
         validate_topic_name(name)
     except KafkaError as error:
         code = error.code
-    return DescribeTopicPartitionsResponse.Topic(code, name, is_internal=name in INTERNAL_TOPICS)
+    return DescribeTopicPartitionsResponse.Topic(
+        code,
+        name,
+        is_internal=name in INTERNAL_TOPICS,
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
 
 
 def _described(
     image: ClusterImage, topic: Topic, page: range
 ) -> DescribeTopicPartitionsResponse.Topic:
-    answer = DescribeTopicPartitionsResponse.Topic(0, topic.name, topic.topic_id, topic.is_internal)
+    answer = DescribeTopicPartitionsResponse.Topic(
+        0,
+        topic.name,
+        topic.topic_id,
+        topic.is_internal,
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
     alive = image.brokers
     for index in page:
         partition = topic.partitions[index]

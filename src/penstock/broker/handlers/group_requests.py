@@ -22,14 +22,19 @@ def ask(
     group_id: str,
     request: Request,
     method: Callable[[GroupShard], Callable[..., list[Effect]]],
+    *,
+    nameless: bool = False,
 ) -> Any:
-    """Put a request for one group to its shard; a group that is elsewhere or loading is refused."""
+    """Put a request for one group to its shard; a group that is elsewhere or loading is refused.
+
+    As is the group without a name, unless it is allowed: it may hold offsets, but no members.
+    """
     info = info_of(context)
 
     def step(shard: GroupShard, token: Token, now: Now) -> list[Effect]:
         return method(shard)(request, info, token, now)
 
-    if not group_id:
+    if not group_id and not nameless:
         return refuse(request, context.version, ErrorCode.INVALID_GROUP_ID)
     try:
         reply = context.services.groups.ask(group_id, step)

@@ -6,51 +6,81 @@
     -4  earliest on this machine's disks (8); the same as -2 without tiered storage
     -5  last that was tiered (9): there is none
 
-A time is answered with the first record at or after it, -1 if there is none. Version 4 added the
-leader epoch of the offset.
+A mark below its version, or one that is no mark, is UNSUPPORTED_VERSION. A time is answered with
+the first record at or after it, -1 if there is none. Version 4 added the leader epoch of the
+offset. A partition that is asked for twice is refused, and answered once.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED, code_of
+from penstock.broker.handlers.admin_requests import repeated
 from penstock.broker.hosted import HostedPartition
 from penstock.storage.timesearch import newest_record, offset_for_time
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import ListOffsetsRequest, ListOffsetsResponse
 
-_READ_COMMITTED = 1
+_READ_COMMITTED: Final = 1
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+_NEWEST: Final = -3
+_EARLIEST_LOCAL: Final = -4
+_LAST_TIERED: Final = -5
+_MARKS_SINCE: Final = {
+    _LATEST: 0,
+    _EARLIEST: 0,
+    _NEWEST: 7,
+    _EARLIEST_LOCAL: 8,
+    _LAST_TIERED: 9,
+}
+_NEVER: Final = 2**15
 
 
 def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-    response = ListOffsetsResponse()
     committed = request.isolation_level == _READ_COMMITTED
-    seen: set[tuple[str, int]] = set()
-    for topic in request.topics:
-        answers = ListOffsetsResponse.Topic(name=topic.name)
-        response.topics.append(answers)
-        for asked in topic.partitions:
-            answer = ListOffsetsResponse.Partition(partition_index=asked.partition_index)
-            answers.partitions.append(answer)
-            if (topic.name, asked.partition_index) in seen:
-                # Searching by time costs something: twice in one request is a mistake, or worse.
-                answer.error_code = ErrorCode.INVALID_REQUEST
-                continue
-            seen.add((topic.name, asked.partition_index))
-            try:
-                hosted = context.services.replicas.require(topic.name, asked.partition_index)
-                term = hosted.require_leader(asked.current_leader_epoch)
-                _fill(answer, hosted, asked.timestamp, committed)
-                if context.version >= 4 and answer.offset >= 0:
-                    # What nobody has written yet will be this leader's.
-                    known = hosted.log.epochs.epoch_at(answer.offset)
-                    answer.leader_epoch = term.epoch if known < 0 else known
-            except EXPECTED as error:
-                answer.error_code = code_of(error)
-    return response
+    asked_for = [(topic.name, asked) for topic in request.topics for asked in topic.partitions]
+    # Searching by time costs something: twice in one request is a mistake, or worse.
+    twice = repeated((name, asked.partition_index) for name, asked in asked_for)
+    topics: dict[str, dict[int, ListOffsetsResponse.Partition]] = {}
+    for name, asked in asked_for:
+        answer = ListOffsetsResponse.Partition(partition_index=asked.partition_index)
+        topics.setdefault(name, {})[asked.partition_index] = answer
+        try:
+            if (name, asked.partition_index) in twice:
+                raise KafkaError(ErrorCode.INVALID_REQUEST)
+            _fill(answer, name, asked, committed, context)
+        except EXPECTED as error:
+            answer.error_code = code_of(error)
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsResponse.Topic(name=name, partitions=list(answers.values()))
+            for name, answers in topics.items()
+        ]
+    )
 
 
 def _fill(
+    answer: ListOffsetsResponse.Partition,
+    topic: str,
+    asked: ListOffsetsRequest.Partition,
+    committed: bool,
+    context: RequestContext,
+) -> None:
+    if asked.timestamp < 0 and context.version < _MARKS_SINCE.get(asked.timestamp, _NEVER):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    hosted = context.services.replicas.require(topic, asked.partition_index)
+    term = hosted.require_leader(asked.current_leader_epoch)
+    _find(answer, hosted, asked.timestamp, committed)
+    if context.version >= 4 and answer.offset >= 0:
+        # What nobody has written yet will be this leader's.
+        known = hosted.log.epochs.epoch_at(answer.offset)
+        answer.leader_epoch = term.epoch if known < 0 else known
+
+
+def _find(
     answer: ListOffsetsResponse.Partition,
     hosted: HostedPartition,
     timestamp: int,
@@ -58,19 +88,14 @@ def _fill(
 ) -> None:
     log = hosted.log
     upper = hosted.last_stable_offset if committed else hosted.high_watermark
-    if timestamp == -1:
+    if timestamp == _LATEST:
         answer.offset = upper
-    elif timestamp in (-2, -4):
+    elif timestamp in (_EARLIEST, _EARLIEST_LOCAL):
         answer.offset = log.log_start_offset
-    elif timestamp == -5:
-        return
-    elif timestamp >= 0 or timestamp == -3:
-        found = newest_record(log) if timestamp == -3 else offset_for_time(log, timestamp)
-        if found is None or found.offset >= upper:
-            return
-        answer.offset, answer.timestamp = found
-    else:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning")
+    elif timestamp != _LAST_TIERED:
+        found = newest_record(log) if timestamp == _NEWEST else offset_for_time(log, timestamp)
+        if found is not None and found.offset < upper:
+            answer.offset, answer.timestamp = found
 
 
 def refuse(request: ListOffsetsRequest, version: int, code: ErrorCode) -> ListOffsetsResponse:

@@ -3,21 +3,41 @@
 No list means all topics; in version 0, which cannot say that, an empty one does. Topics that are
 missing are created if the broker allows it and, from version 4 on, the client asks for it; the
 answer then says so with a retriable code and the client comes again. From version 10 on topics
-have ids, and from 12 on may be asked for by id.
+have ids, and from 12 on may be asked for by id; between the two a request by id is a mistake, with
+which all of it is refused. Version 8 may ask what the client is allowed to do.
 """
 
 from __future__ import annotations
 
 from penstock.broker.context import RequestContext
 from penstock.broker.creation import create_missing
+from penstock.broker.handlers.authorized_operations import (
+    CLUSTER_OPERATIONS,
+    NOT_ASKED,
+    TOPIC_OPERATIONS,
+)
 from penstock.metadata.model import NO_LEADER, Topic
 from penstock.metadata.topic_ids import ZERO_ID
 from penstock.metadata.topics import validate_topic_name
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import MetadataRequest, MetadataResponse
 
+_IDS_SINCE = 12
+_CODE_SINCE = 13
+
 
 def handle(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    response = _handled(request, context)
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+    if request.include_topic_authorized_operations:
+        for topic in response.topics:
+            unknown = topic.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+            topic.topic_authorized_operations = NOT_ASKED if unknown else TOPIC_OPERATIONS
+    return response
+
+
+def _handled(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
     services = context.services
     image = services.image
     response = MetadataResponse(
@@ -33,6 +53,10 @@ def handle(request: MetadataRequest, context: RequestContext) -> MetadataRespons
         alive = frozenset(image.brokers)
         response.topics = [_topic(topic, alive) for topic in image.topics.values()]
         return response
+    if context.version < _IDS_SINCE and any(
+        each.name is None or each.topic_id != ZERO_ID for each in asked
+    ):
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
     may_create = services.configs().bool_value("auto.create.topics.enable") and (
         context.version < 4 or request.allow_auto_topic_creation
     )
@@ -53,9 +77,7 @@ def _answer(
     if wanted.topic_id != ZERO_ID:
         topic = image.topic_by_id(wanted.topic_id)
         if topic is None:
-            # Before version 12 a name cannot be missing.
-            name = None if context.version >= 12 else ""
-            return MetadataResponse.Topic(ErrorCode.UNKNOWN_TOPIC_ID, name, wanted.topic_id)
+            return MetadataResponse.Topic(ErrorCode.UNKNOWN_TOPIC_ID, None, wanted.topic_id)
         return _topic(topic, alive)
     asked = wanted.name or ""
     topic = image.topics.get(asked)
@@ -89,3 +111,18 @@ def _topic(topic: Topic, alive: frozenset[int]) -> MetadataResponse.Topic:
             )
         )
     return MetadataResponse.Topic(0, topic.name, topic.topic_id, topic.is_internal, partitions)
+
+
+def refuse(request: MetadataRequest, version: int, code: ErrorCode) -> MetadataResponse:
+    return MetadataResponse(
+        topics=[
+            MetadataResponse.Topic(
+                code,
+                # Before version 12 a name cannot be missing.
+                each.name if each.name is not None or version >= _IDS_SINCE else "",
+                each.topic_id,
+            )
+            for each in request.topics or []
+        ],
+        error_code=code if version >= _CODE_SINCE else ErrorCode.NONE,
+    )

@@ -1,7 +1,8 @@
 """OffsetCommit, versions 2 to 9: a group notes how far it has read.
 
 Offsets for topics that do not exist are refused one by one, the rest is committed. Version 5 did
-away with a retention of its own, 6 brought the leader epoch, 7 static members.
+away with a retention of its own, 6 brought the leader epoch, 7 static members. Offsets may be
+committed to the group without a name: old consumers that assign partitions themselves do.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ def handle(
 ) -> OffsetCommitResponse | asyncio.Future[OffsetCommitResponse]:
     places = [(topic.name, list(topic.partitions)) for topic in request.topics]
     unknown = _take_unknown(request, context)
-    answer = ask(context, request.group_id, request, lambda shard: shard.offset_commit)
+    answer = ask(
+        context, request.group_id, request, lambda shard: shard.offset_commit, nameless=True
+    )
     if not unknown:
         committed: OffsetCommitResponse | asyncio.Future[OffsetCommitResponse] = answer
         return committed

@@ -1,4 +1,8 @@
-"""OffsetDelete, version 0: forget offsets that a group committed for some partitions."""
+"""OffsetDelete, version 0: forget offsets that a group committed for some partitions.
+
+Partitions that do not exist are refused one by one: what was committed for them went with them. A
+group that cannot be asked, or does not exist, is the code at the top, and no topic is named then.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import asyncio
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.group_requests import ask
 from penstock.groups.refusals import refuse
+from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
 
 __all__ = ["handle", "refuse"]
@@ -16,6 +21,60 @@ def handle(
     request: OffsetDeleteRequest, context: RequestContext
 ) -> OffsetDeleteResponse | asyncio.Future[OffsetDeleteResponse]:
     answer: OffsetDeleteResponse | asyncio.Future[OffsetDeleteResponse] = ask(
-        context, request.group_id, request, lambda shard: shard.offset_delete
+        context, request.group_id, _known(request, context), lambda shard: shard.offset_delete
     )
+    if isinstance(answer, OffsetDeleteResponse):
+        return _complete(answer, request)
+    return context.spawn(_completed(answer, request))
+
+
+def _known(request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteRequest:
+    """The request without the partitions there are not."""
+    image = context.services.image
+    return OffsetDeleteRequest(
+        request.group_id,
+        [
+            OffsetDeleteRequest.Topic(
+                topic.name,
+                [
+                    asked
+                    for asked in topic.partitions
+                    if image.partition(topic.name, asked.partition_index) is not None
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+async def _completed(
+    answer: asyncio.Future[OffsetDeleteResponse], request: OffsetDeleteRequest
+) -> OffsetDeleteResponse:
+    return _complete(await answer, request)
+
+
+def _complete(answer: OffsetDeleteResponse, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    """Name every partition of the request, in its order; what is not answered does not exist."""
+    if answer.error_code:
+        return answer
+    codes = {
+        (topic.name, each.partition_index): each.error_code
+        for topic in answer.topics
+        for each in topic.partitions
+    }
+    answer.topics = [
+        OffsetDeleteResponse.Topic(
+            topic.name,
+            [
+                OffsetDeleteResponse.Partition(
+                    asked.partition_index,
+                    codes.get(
+                        (topic.name, asked.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    ),
+                )
+                for asked in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
     return answer

@@ -1,0 +1,125 @@
+"""The first request of every client, byte for byte, and requests that nobody serves."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from penstock.broker.dispatch import HANDLED
+from penstock.wire.api import SUPPORTED, ApiKey
+from penstock.wire.errors import ErrorCode, ProtocolError
+from penstock.wire.messages import ApiVersionsRequest, ApiVersionsResponse
+
+from .stage import Stage, staged
+
+HEADER = struct.Struct(">hhih")
+
+
+def frame(api_key: int, version: int, body: bytes = b"") -> bytes:
+    """A request without a client id, whatever its version makes of the rest."""
+    return HEADER.pack(api_key, version, 77, -1) + body
+
+
+@staged
+async def test_the_answer_begins_without_tags(stage: Stage) -> None:
+    """After the correlation id comes the error code, in flexible versions, too."""
+    for version in range(5):
+        body = b"\0\2x\2" + b"1\0" if version >= 3 else b""
+        answer = await stage.exchange(frame(ApiKey.API_VERSIONS, version, body))
+        assert answer is not None
+        assert struct.unpack_from(">ih", answer) == (77, 0)
+        count = answer[6] - 1 if version >= 3 else struct.unpack_from(">i", answer, 6)[0]
+        assert count == len(HANDLED)
+
+
+@pytest.mark.parametrize("version", [5, 99, 32767, -1])
+@pytest.mark.parametrize("body", [b"", b"\0", b"\xff" * 40])
+def test_a_version_too_high_is_answered_in_version_0(
+    tmp_path: object, version: int, body: bytes
+) -> None:
+    """Whatever follows the header: one entry, for ApiVersions itself, so that clients come down."""
+
+    @staged
+    async def play(stage: Stage) -> None:
+        answer = await stage.exchange(frame(ApiKey.API_VERSIONS, version, body))
+        assert answer is not None
+        assert answer == struct.pack(">ihihhh", 77, ErrorCode.UNSUPPORTED_VERSION, 1, 18, 0, 4)
+
+    play(tmp_path)  # type: ignore[arg-type]
+
+
+@staged
+async def test_ranges_suit_old_and_new_clients(stage: Stage) -> None:
+    """Produce from 0, or old librdkafka stops compressing; the single versions that librdkafka
+    before 2.11.1 looks for are inside; what needs features that are not there is not offered."""
+    request = ApiVersionsRequest("penstock", "1.0")
+    ranges = [
+        {
+            each.api_key: (each.min_version, each.max_version)
+            for each in (await stage.ask(request, version, ApiVersionsResponse)).api_keys
+        }
+        for version in range(5)
+    ]
+    assert all(each == ranges[0] for each in ranges)
+    offered = ranges[0]
+    assert set(offered) == {int(key) for key in HANDLED}
+    assert offered[ApiKey.PRODUCE] == (0, 11)
+    looked_for = {
+        ApiKey.FIND_COORDINATOR: (0,),
+        ApiKey.JOIN_GROUP: (0,),
+        ApiKey.SYNC_GROUP: (0,),
+        ApiKey.HEARTBEAT: (0,),
+        ApiKey.LEAVE_GROUP: (0,),
+        ApiKey.OFFSET_COMMIT: (2,),
+        ApiKey.OFFSET_FETCH: (1,),
+        ApiKey.LIST_OFFSETS: (1,),
+        ApiKey.INIT_PRODUCER_ID: (0,),
+        ApiKey.PRODUCE: (3, 7),
+        ApiKey.FETCH: (4, 10),
+    }
+    for key, versions in looked_for.items():
+        low, high = offered[key]
+        assert all(low <= version <= high for version in versions), key
+    assert not {17, 24, 26, 36, 68, 76, 78} & set(offered)
+
+
+@staged
+async def test_features_are_left_out_where_there_are_none(stage: Stage) -> None:
+    """A lowest version of 0, which clients below version 4 choke on, is never among them."""
+    for version in (3, 4):
+        answer = await stage.ask(ApiVersionsRequest("x", "1"), version, ApiVersionsResponse)
+        assert (answer.supported_features, answer.finalized_features) == ([], [])
+
+
+@staged
+async def test_clients_introduce_themselves_by_a_proper_name(stage: Stage) -> None:
+    """From version 3 on; it ends up in logs."""
+    for version in (3, 4):
+        for name, software, good in (
+            ("librdkafka", "2.15.0", True),
+            ("a.b-c", "1", True),
+            ("a b", "1", False),
+            ("-a", "1", False),
+            ("a", "1.", False),
+            ("", "", False),
+            ("x\n", "1", False),
+        ):
+            request = ApiVersionsRequest(name, software)
+            answer = await stage.ask(request, version, ApiVersionsResponse)
+            code = ErrorCode.NONE if good else ErrorCode.INVALID_REQUEST
+            assert (answer.error_code, bool(answer.api_keys)) == (code, good)
+
+
+@staged
+async def test_other_requests_that_are_not_served_close_the_connection(stage: Stage) -> None:
+    """There is no answer a client could read: an unknown API, or a version out of range, Produce
+    below 3 included although it is offered."""
+    for key, known in SUPPORTED.items():
+        if key in HANDLED and key is not ApiKey.API_VERSIONS:
+            for version in (known.serve_min - 1, known.max_version + 1):
+                with pytest.raises(ProtocolError):
+                    await stage.exchange(frame(key, version, bytes(60)))
+    for api_key in (24, 68, 999, -1):
+        with pytest.raises(ProtocolError):
+            await stage.exchange(frame(api_key, 0, bytes(60)))

@@ -1,0 +1,244 @@
+"""Requests about groups on a whole broker: what is refused, what is told, what goes to disk."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from random import Random
+
+from penstock.broker.coordinator import ShardRuntime
+from penstock.broker.creation import OFFSETS_TOPIC
+from penstock.broker.handlers.authorized_operations import NOT_ASKED
+from penstock.groups.config import GroupConfig
+from penstock.groups.effects import RequestInfo
+from penstock.ports import Env
+from penstock.records.batch import iter_batches
+from penstock.runtime import SystemClock, SystemRandom
+from penstock.sim.disk import SimDisk
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from penstock.wire.messages.base import Response
+
+from .stage import InTurn, NoNetwork, Stage, staged, staged_with
+
+GROUP_OPERATIONS = 3400
+"""What Kafka 4.0 without an authorizer answers."""
+SMALL = {"offsets.topic.num.partitions": "2"}
+few_groups = staged_with(kafka=SMALL)
+
+
+async def find_coordinator(stage: Stage) -> None:
+    """Have the topic of the groups made, and loaded."""
+    while True:
+        found = await stage.ask(FindCoordinatorRequest("g"), 2, FindCoordinatorResponse)
+        asked = await stage.ask(HeartbeatRequest("g", 1, "m"), 2, HeartbeatResponse)
+        if (found.error_code, asked.error_code) == (0, ErrorCode.UNKNOWN_MEMBER_ID):
+            return
+        await asyncio.sleep(0.002)
+
+
+def commit_of(group: str, topic: str, offsets: dict[int, int]) -> OffsetCommitRequest:
+    partitions = [OffsetCommitRequest.Partition(*item) for item in offsets.items()]
+    return OffsetCommitRequest(
+        group, topics=[OffsetCommitRequest.Topic(topic, partitions=partitions)]
+    )
+
+
+async def commit(stage: Stage, group: str, topic: str, offsets: dict[int, int]) -> list[int]:
+    response = await stage.ask(commit_of(group, topic, offsets), 8, OffsetCommitResponse)
+    return [each.error_code for each in response.topics[0].partitions]
+
+
+async def committed(stage: Stage, group: str, topic: str, indexes: list[int]) -> list[int]:
+    asked = OffsetFetchRequest(group, [OffsetFetchRequest.Topic(topic, indexes)])
+    response = await stage.ask(asked, 7, OffsetFetchResponse)
+    return [each.committed_offset for each in response.topics[0].partitions]
+
+
+async def delete_offsets(
+    stage: Stage, group: str, topics: dict[str, list[int]]
+) -> tuple[int, dict[str, list[tuple[int, int]]]]:
+    request = OffsetDeleteRequest(
+        group,
+        [
+            OffsetDeleteRequest.Topic(name, [OffsetDeleteRequest.Partition(at) for at in indexes])
+            for name, indexes in topics.items()
+        ],
+    )
+    response = await stage.ask(request, 0, OffsetDeleteResponse)
+    return response.error_code, {
+        topic.name: [(each.partition_index, each.error_code) for each in topic.partitions]
+        for topic in response.topics
+    }
+
+
+@few_groups
+async def test_offsets_of_partitions_that_are_not_there_cannot_be_deleted(stage: Stage) -> None:
+    """Each is refused by itself, in the order of the request; the others are forgotten."""
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    await stage.create("orders", 2)
+    await find_coordinator(stage)
+    assert await commit(stage, "g", "orders", {0: 5, 1: 6}) == [0, 0]
+    assert await delete_offsets(stage, "g", {"none": [0], "orders": [9, 0]}) == (
+        0,
+        {"none": [(0, unknown)], "orders": [(9, unknown), (0, 0)]},
+    )
+    assert await committed(stage, "g", "orders", [0, 1]) == [-1, 6]
+    assert await delete_offsets(stage, "g", {"none": [0]}) == (0, {"none": [(0, unknown)]})
+
+
+@few_groups
+async def test_a_group_that_is_not_there_is_told_before_its_partitions(stage: Stage) -> None:
+    """The code at the top, and no topics."""
+    await stage.create("orders")
+    await find_coordinator(stage)
+    for asked in ({"orders": [0]}, {"none": [0]}):
+        assert await delete_offsets(stage, "nobody", asked) == (ErrorCode.GROUP_ID_NOT_FOUND, {})
+        assert await delete_offsets(stage, "", asked) == (ErrorCode.INVALID_GROUP_ID, {})
+
+
+@few_groups
+async def test_the_group_without_a_name_holds_offsets_and_no_members(stage: Stage) -> None:
+    """As in Kafka: it can be committed to, described and deleted, and cannot be joined."""
+    await stage.create("orders")
+    await find_coordinator(stage)
+
+    async def delete() -> int:
+        response = await stage.ask(DeleteGroupsRequest([""]), 2, DeleteGroupsResponse)
+        return response.results[0].error_code
+
+    assert await delete() == ErrorCode.GROUP_ID_NOT_FOUND
+    assert await commit(stage, "", "orders", {0: 5}) == [0]
+    assert await committed(stage, "", "orders", [0]) == [5]
+    described = await stage.ask(DescribeGroupsRequest([""]), 5, DescribeGroupsResponse)
+    assert (described.groups[0].error_code, described.groups[0].group_state) == (0, "Empty")
+    beat = await stage.ask(HeartbeatRequest("", 1, "m"), 4, HeartbeatResponse)
+    assert beat.error_code == ErrorCode.INVALID_GROUP_ID
+    assert await delete() == ErrorCode.NONE
+    assert await committed(stage, "", "orders", [0]) == [-1]
+
+
+@few_groups
+async def test_groups_tell_what_may_be_done_with_them(stage: Stage) -> None:
+    """From version 3 on, when it is asked for; not of a group that version 6 does not find."""
+    await stage.create("orders")
+    await find_coordinator(stage)
+    await commit(stage, "g", "orders", {0: 5})
+    for version in range(3, 7):
+        for asked in (True, False):
+            request = DescribeGroupsRequest(["g", "nobody"], asked)
+            response = await stage.ask(request, version, DescribeGroupsResponse)
+            there, nobody = (each.authorized_operations for each in response.groups)
+            assert there == (GROUP_OPERATIONS if asked else NOT_ASKED)
+            assert nobody == (GROUP_OPERATIONS if asked and version < 6 else NOT_ASKED)
+
+
+MANY = 50_000
+ENV = Env(
+    clock=SystemClock(),
+    random=SystemRandom(),
+    disk=SimDisk(Random(1), Random(1)),
+    network=NoNetwork(),
+    executor=InTurn(),
+    store=None,  # type: ignore[arg-type]  # a shard needs the clock and randomness
+)
+
+
+async def runtime(stage: Stage) -> ShardRuntime:
+    """A shard beside the broker's own, for groups without a topic of 50,000 partitions."""
+    await find_coordinator(stage)
+    loaded = ShardRuntime(ENV, stage.hosted(OFFSETS_TOPIC, 1), GroupConfig())
+    await loaded.load()
+    return loaded
+
+
+def info() -> RequestInfo:
+    return RequestInfo("client", "/192.0.2.1", 8)
+
+
+async def ask_commit(shard: ShardRuntime, group: str, offsets: range) -> Response:
+    request = commit_of(group, "a-topic-with-a-name-of-middling-length", dict.fromkeys(offsets, 7))
+    return await shard.ask(
+        lambda shard, token, now: shard.offset_commit(request, info(), token, now)
+    )
+
+
+async def ask_delete(shard: ShardRuntime, group: str) -> int:
+    request = DeleteGroupsRequest([group])
+    response = await shard.ask(
+        lambda shard, token, now: shard.delete_groups(request, info(), token, now)
+    )
+    assert isinstance(response, DeleteGroupsResponse)
+    return response.results[0].error_code
+
+
+@few_groups
+async def test_a_group_of_many_offsets_is_deleted_in_batches_the_topic_takes(stage: Stage) -> None:
+    """None is larger than max.message.bytes, and after a restart nothing of the group is left."""
+    shard = await runtime(stage)
+    for start in range(0, MANY, 10_000):
+        await ask_commit(shard, "large", range(start, start + 10_000))
+    await ask_commit(shard, "small", range(3))
+    log = shard.hosted.log
+    before = log.end_offset
+    limit = shard.hosted.settings.max_message_bytes
+    assert await ask_delete(shard, "large") == 0
+    sizes = []
+    offset = before
+    while offset < log.end_offset and (piece := log.read(offset, 1 << 20, log.end_offset)):
+        for _, header in iter_batches(piece.data):
+            sizes.append(header.size)
+            offset = header.next_offset
+    assert log.end_offset - before == MANY
+    assert len(sizes) > 1
+    assert max(sizes) <= limit
+    assert min(sizes[:-1]) > limit // 2
+    again = await runtime(stage)
+    for image in (shard.shard.core.image, again.shard.core.image):
+        assert set(image.offsets) == {"small"}
+    assert await ask_delete(again, "large") == ErrorCode.GROUP_ID_NOT_FOUND
+    for each in (shard, again):
+        each.unload()
+
+
+@few_groups
+async def test_an_append_that_fails_at_once_waits_for_those_on_their_way(stage: Stage) -> None:
+    """The disk takes one commit and refuses the next before the first is synced: each client gets
+    its own answer, and the coordinator goes on."""
+    shard = await runtime(stage)
+    disk = stage.disks[0]
+    first = asyncio.ensure_future(ask_commit(shard, "g", range(1)))
+    await asyncio.sleep(0)
+    assert not first.done()
+    disk.fail_next("pwrite", errno.ENOSPC, path_contains=f"{OFFSETS_TOPIC}-1/")
+    second = asyncio.ensure_future(ask_commit(shard, "g", range(1, 2)))
+    answers = [await first, await second]
+    codes = [
+        answer.topics[0].partitions[0].error_code
+        for answer in answers
+        if isinstance(answer, OffsetCommitResponse)
+    ]
+    assert codes == [ErrorCode.NONE, ErrorCode.NOT_COORDINATOR]
+    shard.unload()
+
+
+@staged
+async def test_nobody_coordinates_before_the_topic_is_there(stage: Stage) -> None:
+    """The code sends clients to ask again."""
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert await delete_offsets(stage, "g", {"none": [0]}) == (code, {})

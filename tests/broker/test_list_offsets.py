@@ -1,0 +1,103 @@
+"""ListOffsets: marks, times, and what each version knows."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import ListOffsetsRequest, ListOffsetsResponse
+
+from .stage import NOW_MS, Stage, staged
+
+Asked = ListOffsetsRequest.Partition
+Told = tuple[int, int, int]
+
+
+async def list_offsets(
+    stage: Stage, version: int, *topics: tuple[str, list[Asked]]
+) -> dict[tuple[str, int], ListOffsetsResponse.Partition]:
+    request = ListOffsetsRequest(-1, 0, [ListOffsetsRequest.Topic(*topic) for topic in topics])
+    response = await stage.ask(request, version, ListOffsetsResponse)
+    told = [(topic.name, each) for topic in response.topics for each in topic.partitions]
+    answers = {(name, each.partition_index): each for name, each in told}
+    assert len(answers) == len(told), "a partition is answered twice"
+    assert len(response.topics) == len({name for name, _ in answers})
+    return answers
+
+
+async def offset_at(stage: Stage, timestamp: int, version: int, topic: str = "orders") -> Told:
+    answers = await list_offsets(stage, version, (topic, [Asked(0, -1, timestamp)]))
+    answer = answers[topic, 0]
+    return answer.error_code, answer.offset, answer.timestamp
+
+
+UNSUPPORTED: Told = (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
+
+
+@staged
+async def test_a_mark_means_something_from_its_version_on(stage: Stage) -> None:
+    """Below it is UNSUPPORTED_VERSION, of the partition, as in Kafka; so is what is no mark."""
+    await stage.create("orders")
+    await stage.produce("orders", [b"a", b"b", b"c"])
+    marks: dict[int, tuple[int, Told]] = {
+        -1: (1, (0, 3, -1)),
+        -2: (1, (0, 0, -1)),
+        -3: (7, (0, 2, NOW_MS + 2)),
+        -4: (8, (0, 0, -1)),
+        -5: (9, (0, -1, -1)),
+        -6: (99, UNSUPPORTED),
+        -7: (99, UNSUPPORTED),
+        -(2**63): (99, UNSUPPORTED),
+    }
+    for mark, (since, answer) in marks.items():
+        for version in range(1, 11):
+            told = await offset_at(stage, mark, version)
+            assert told == (answer if version >= since else UNSUPPORTED), (mark, version)
+
+
+@staged
+async def test_a_mark_that_is_unknown_is_told_before_anything_else(stage: Stage) -> None:
+    """Even of a partition that does not exist; a known mark of it is not."""
+    assert await offset_at(stage, -3, 6, "none") == UNSUPPORTED
+    unknown = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+    assert await offset_at(stage, -3, 7, "none") == unknown
+
+
+@staged
+async def test_an_empty_partition_has_an_end_and_an_epoch(stage: Stage) -> None:
+    """Latest and earliest are 0 under the leader's epoch; there is no newest record."""
+    await stage.create("empty")
+    for mark, offset, epoch in ((-1, 0, 0), (-2, 0, 0), (-3, -1, -1), (-4, 0, 0), (0, -1, -1)):
+        answers = await list_offsets(stage, 10, ("empty", [Asked(0, -1, mark)]))
+        answer = answers["empty", 0]
+        assert (answer.error_code, answer.offset, answer.leader_epoch) == (0, offset, epoch)
+
+
+@staged
+async def test_a_partition_asked_for_twice_is_refused_once(stage: Stage) -> None:
+    """In one entry or in two of the same topic; the others are answered."""
+    await stage.create("orders", 2)
+    latest, other = Asked(0, -1, -1), Asked(1, -1, -1)
+    for topics in (
+        [("orders", [latest, latest, other])],
+        [("orders", [latest]), ("orders", [other, latest])],
+    ):
+        answers = await list_offsets(stage, 9, *topics)
+        assert answers["orders", 0].error_code == ErrorCode.INVALID_REQUEST
+        assert answers["orders", 1].error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_a_time_is_looked_up_by_record(tmp_path: object, codec: int) -> None:
+    """Within a batch, too, compressed or not: the first record at or after it."""
+
+    @staged
+    async def play(stage: Stage) -> None:
+        await stage.create("orders")
+        await stage.produce("orders", [b"x"] * 10, codec=codec)
+        for at in (0, 4, 9):
+            assert await offset_at(stage, NOW_MS + at, 1) == (0, at, NOW_MS + at)
+        assert await offset_at(stage, 0, 1) == (0, 0, NOW_MS)
+        assert await offset_at(stage, NOW_MS + 10, 1) == (0, -1, -1)
+
+    play(tmp_path)  # type: ignore[arg-type]

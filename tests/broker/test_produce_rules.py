@@ -1,0 +1,169 @@
+"""What Kafka's clients rely on when they produce."""
+
+from __future__ import annotations
+
+import struct
+
+import crc32c
+
+from penstock.records.batch import Codec, iter_batches, read_header, validate
+from penstock.records.record import Record, build_batch
+from penstock.wire.codec import encode_request
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import ProduceRequest, ProduceResponse
+
+from .stage import NOW_MS, Stage, staged
+
+
+def batch_of(
+    values: int = 3, *, key: bytes | None = b"k", codec: Codec = Codec.NONE, **producer: int
+) -> bytearray:
+    records = [Record(at, NOW_MS + at, key, b"value %d" % at) for at in range(values)]
+    return build_batch(records, codec=codec, **producer)  # type: ignore[arg-type]
+
+
+def request_of(
+    data: bytes | bytearray | None, acks: int = -1, topic: str = "orders"
+) -> ProduceRequest:
+    partition = ProduceRequest.Partition(0, data)
+    return ProduceRequest(
+        None, acks, 10_000, [ProduceRequest.Topic(topic, partition_data=[partition])]
+    )
+
+
+async def produce(
+    stage: Stage, data: bytes | bytearray | None, version: int = 9, topic: str = "orders"
+) -> tuple[int, int]:
+    """The code and the first offset."""
+    response = await stage.ask(request_of(data, topic=topic), version, ProduceResponse)
+    (answer,) = response.responses[0].partition_responses
+    return answer.error_code, answer.base_offset
+
+
+def stored(stage: Stage, topic: str = "orders") -> bytes:
+    log = stage.hosted(topic).log
+    piece = log.read(log.log_start_offset, 1 << 20, log.end_offset)
+    return b"" if piece is None else bytes(piece.data)
+
+
+@staged
+async def test_acks_0_is_never_answered(stage: Stage) -> None:
+    """The next answer would be taken for it, and all after it for others'."""
+    await stage.create("orders")
+    for version in range(3, 12):
+        frame = b"".join(encode_request(request_of(batch_of(), 0), version, 1, "c"))[4:]
+        for _ in range(2):  # the second may take a shorter way
+            assert await stage.exchange(frame) is None
+    assert stage.hosted("orders").log.end_offset == 3 * 9 * 2
+
+
+@staged
+async def test_offsets_and_epoch_are_stamped_and_the_crc_holds(stage: Stage) -> None:
+    """They lie outside of what the CRC covers: the client's own bytes are what is kept."""
+    await stage.create("orders")
+    for offset in (0, 3):
+        sent = batch_of()
+        assert await produce(stage, sent) == (0, offset)
+        kept = stored(stage)[offset // 3 * len(sent) :]
+        header = validate(kept)
+        assert (header.base_offset, header.leader_epoch) == (offset, 0)
+        assert kept[16 : len(sent)] == sent[16:]
+
+
+@staged
+async def test_log_append_time_is_stamped_under_a_new_crc(stage: Stage) -> None:
+    """The answer tells the time; the batch says whose time it is."""
+    await stage.create("orders", configs={"message.timestamp.type": "LogAppendTime"})
+    response = await stage.ask(request_of(batch_of()), 9, ProduceResponse)
+    told = response.responses[0].partition_responses[0].log_append_time_ms
+    header = validate(stored(stage))
+    assert header.max_timestamp == told > NOW_MS
+    assert header.attributes & 8
+
+
+@staged
+async def test_max_message_bytes_is_a_limit_of_the_batch(stage: Stage) -> None:
+    """MESSAGE_TOO_LARGE, on which Java splits the batch; the limit itself passes."""
+    size = len(batch_of())
+    await stage.create("orders", configs={"max.message.bytes": str(size)})
+    assert await produce(stage, batch_of()) == (0, 0)
+    assert await produce(stage, batch_of(4)) == (ErrorCode.MESSAGE_TOO_LARGE, -1)
+
+
+@staged
+async def test_zstd_is_taken_from_version_7_on(stage: Stage) -> None:
+    """Older consumers of the same release could not read it."""
+    await stage.create("orders")
+    for codec in Codec:
+        for version in (3, 6, 7, 11):
+            code, _ = await produce(stage, batch_of(codec=codec), version)
+            refused = codec is Codec.ZSTD and version < 7
+            assert code == (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE if refused else 0)
+
+
+@staged
+async def test_old_formats_and_broken_batches_are_told_apart(stage: Stage) -> None:
+    """Of the wrong make: INVALID_RECORD, which nobody retries. Damaged on the way: a retry may
+    help, so CORRUPT_MESSAGE. As Kafka 4."""
+    await stage.create("orders")
+    for magic in (0, 1, 3):
+        old = batch_of()
+        old[16] = magic
+        assert await produce(stage, old) == (ErrorCode.INVALID_RECORD, -1)
+    assert await produce(stage, batch_of()[:-1]) == (ErrorCode.INVALID_RECORD, -1)
+    assert await produce(stage, batch_of() + batch_of()) == (ErrorCode.INVALID_RECORD, -1)
+    assert await produce(stage, None) == (ErrorCode.INVALID_RECORD, -1)
+    damaged = batch_of()
+    damaged[-1] ^= 1
+    assert await produce(stage, damaged) == (ErrorCode.CORRUPT_MESSAGE, -1)
+    assert stored(stage) == b""
+
+
+@staged
+async def test_control_batches_are_not_taken_from_clients(stage: Stage) -> None:
+    """A forged marker would end somebody's transaction."""
+    await stage.create("orders")
+    forged = batch_of()
+    (attributes,) = struct.unpack_from(">h", forged, 21)
+    for bit in (1 << 4, 1 << 5):
+        struct.pack_into(">h", forged, 21, attributes | bit)
+        sealed = bytearray(forged)
+        struct.pack_into(">I", sealed, 17, _crc(sealed))
+        assert await produce(stage, sealed) == (ErrorCode.INVALID_RECORD, -1)
+
+
+def _crc(batch: bytearray) -> int:
+    value: int = crc32c.crc32c(bytes(batch[21:]))
+    return value
+
+
+@staged
+async def test_a_compacted_topic_wants_keys(stage: Stage) -> None:
+    """INVALID_RECORD, compressed or not; a topic that also deletes is compacted, too."""
+    await stage.create("orders", configs={"cleanup.policy": "compact,delete"})
+    for codec in (Codec.NONE, Codec.LZ4):
+        keyless = batch_of(key=None, codec=codec)
+        assert await produce(stage, keyless) == (ErrorCode.INVALID_RECORD, -1)
+        assert (await produce(stage, batch_of(codec=codec)))[0] == 0
+
+
+@staged
+async def test_a_retry_of_the_last_five_is_answered_with_its_offset(stage: Stage) -> None:
+    """Of an idempotent producer; an older one is a duplicate without an offset, and a gap is
+    refused."""
+    await stage.create("orders")
+
+    def numbered(sequence: int) -> bytearray:
+        return batch_of(1, producer_id=7, producer_epoch=0, base_sequence=sequence)
+
+    for sequence in range(7):
+        assert await produce(stage, numbered(sequence)) == (0, sequence)
+    for sequence in range(2, 7):
+        assert await produce(stage, numbered(sequence)) == (0, sequence)
+    assert (await produce(stage, numbered(1)))[0] == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert (await produce(stage, numbered(9)))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [header.base_offset for _, header in iter_batches(stored(stage))] == list(range(7))
+    older = batch_of(1, producer_id=7, producer_epoch=1, base_sequence=0)
+    assert await produce(stage, older) == (0, 7)
+    assert (await produce(stage, numbered(7)))[0] == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert read_header(stored(stage)).producer_id == 7
