@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
-KERNELS := src/penstock/records/reading.py src/penstock/records/writing.py
+KERNELS := $(patsubst %,src/penstock/records/%.py,reading writing hashing)
 
 CASES ?= 20000
 SEED  ?= 1

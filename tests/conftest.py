@@ -10,7 +10,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 
-_KERNELS = ("penstock.records.reading", "penstock.records.writing")
+_KERNELS = tuple(f"penstock.records.{name}" for name in ("reading", "writing", "hashing"))
 
 
 class _PureKernels(MetaPathFinder):

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.records import kernels
+from penstock.records.aborted import AbortedTransaction
 from penstock.records.batch import HEADER_SIZE, Codec, CorruptBatch, TimestampType, validate
 from penstock.records.columnar import (
-    AbortedTransaction,
     BatchOptions,
     Chunk,
     ChunkEnd,

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.records import batch as b
 from penstock.records import columnar
+from penstock.records.aborted import AbortedTransaction
 from penstock.records.batch import Codec, CorruptBatch
 from penstock.records.compression import DecompressedTooLarge, compress
 from penstock.records.record import (
@@ -379,7 +380,7 @@ def test_the_cap_of_columns_holds_for_control_batches_too() -> None:
         transactional=True,
         control=True,
     )
-    chunk = columnar.Chunk(bomb, aborted=[columnar.AbortedTransaction(5, 0)])
+    chunk = columnar.Chunk(bomb, aborted=[AbortedTransaction(5, 0)])
     assert len(columnar.decode(chunk, max_bytes=60_000).records) == 0
     with pytest.raises(DecompressedTooLarge):
         columnar.decode(chunk, max_bytes=40_000)

@@ -110,6 +110,11 @@ class Connection(asyncio.BufferedProtocol):
     def is_open(self) -> bool:
         return self._error is None
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether what is submitted now leaves soon; else it piles up in the transport."""
+        return self._writable.is_set()
+
     def version_of(self, request_class: type[Request]) -> int:
         """The newest version of the request that the broker and this client have in common."""
         key = request_class.API_KEY

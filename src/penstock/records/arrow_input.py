@@ -28,14 +28,24 @@ def cells(buffer: pa.Buffer | None, kind: Kind) -> memoryview:
     return content[: len(content) // width * width].cast(kind)
 
 
+Flat = tuple[memoryview | None, memoryview | None, memoryview | None, int, int, int]
+"""A binary array: offsets (None: all null), validity (None: none null), data, the first cell, the
+number of cells, the size of the data."""
+
+
 def ranges(column: pa.Array, name: str) -> kernels.Ranges:
+    offsets, validity, data, first, count, limit = flat(column, name)
+    return kernels.Ranges(offsets, validity, data, first=first, cells=count, limit=limit)
+
+
+def flat(column: pa.Array, name: str) -> Flat:
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     kind = column.type
     if pa.types.is_null(kind) or not len(column):
-        return kernels.Ranges(None, None, None, first=0, cells=len(column), limit=0)
+        return None, None, None, 0, len(column), 0
     wide = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
     if not (wide or pa.types.is_binary(kind) or pa.types.is_string(kind)):
         if not (
@@ -47,13 +57,13 @@ def ranges(column: pa.Array, name: str) -> kernels.Ranges:
         column, wide = column.cast(pa.large_binary()), True
     validity, offsets, data = column.buffers()
     content = cells(data, "B")
-    return kernels.Ranges(
+    return (
         cells(offsets, "q" if wide else "i"),
         cells(validity, "B") if column.null_count else None,
         content,
-        first=column.offset,
-        cells=len(column),
-        limit=len(content),
+        column.offset,
+        len(column),
+        len(content),
     )
 
 

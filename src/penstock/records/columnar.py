@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.records import kernels
+from penstock.records.aborted import AbortedProducers, AbortedTransaction
 from penstock.records.arrow_input import fixed_cells, header_ranges, ranges, timestamps
 from penstock.records.arrow_output import Columns
 from penstock.records.batch import (
@@ -45,7 +46,7 @@ from penstock.records.batch import (
     read_header,
     validate,
 )
-from penstock.records.record import finish_batch, read_records
+from penstock.records.record import finish_batch
 
 BATCH_BYTES_MAX: Final = 1 << 20
 """A batch of this size is let in by a broker with Kafka's default `message.max.bytes`."""
@@ -82,13 +83,6 @@ class BatchOptions:
             raise ValueError(
                 f"batch_records_max is {self.batch_records_max}; give 1 to {_INT32_MAX}"
             )
-
-
-class AbortedTransaction(NamedTuple):
-    """As a fetch lists it: the producer's batches from here to its abort marker do not count."""
-
-    producer_id: int
-    first_offset: int
 
 
 class Chunk(NamedTuple):
@@ -334,7 +328,7 @@ def _decode_chunk(
     chunk: Chunk, batches: Sequence[tuple[int, BatchHeader]], columns: Columns, check_crc: bool
 ) -> ChunkEnd:
     data = memoryview(chunk.data)
-    aborted = _AbortedProducers(chunk.aborted)
+    aborted = AbortedProducers(chunk.aborted)
     next_offset: int | None = None
     end = 0
     for position, _ in batches:
@@ -352,28 +346,3 @@ def _decode_chunk(
                 partition=chunk.partition,
             )
     return ChunkEnd(next_offset, len(data) - end)
-
-
-class _AbortedProducers:
-    """Follows a partition's transactions to tell which batches count."""
-
-    def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
-        self._to_come = sorted(aborted, key=lambda item: item.first_offset, reverse=True)
-        self._aborting: set[int] = set()
-
-    def passes(self, batch: memoryview, header: BatchHeader, bytes_max: int) -> bool:
-        while self._to_come and self._to_come[-1].first_offset <= header.last_offset:
-            self._aborting.add(self._to_come.pop().producer_id)
-        if header.is_control:
-            if header.producer_id in self._aborting and _is_abort(batch, header, bytes_max):
-                self._aborting.discard(header.producer_id)
-            return False
-        return not (header.is_transactional and header.producer_id in self._aborting)
-
-
-def _is_abort(batch: memoryview, header: BatchHeader, bytes_max: int) -> bool:
-    """Other kinds of control batch may follow in time; only this one ends an abort."""
-    return any(
-        record.key is not None and record.key[2:4] == b"\x00\x00"
-        for record in read_records(batch, header, max_bytes=bytes_max)
-    )

@@ -1,0 +1,379 @@
+# ruff: noqa: RUF009 (`_option` is `field` with a reader; nothing it returns is shared or changed)
+"""The options of the clients: Kafka's names in Python spelling, read and checked once.
+
+Each client has a frozen dataclass that says what its options are, what they mean unless given and
+how they are read; everything behind the constructors takes that object and never a dict. `parse`
+makes one from keywords. The typed dicts beneath say the same to type checkers: what may be written
+(`acks="all"`), where the dataclasses say what was understood (`acks == -1`). A test keeps the two
+in step.
+
+Some defaults give way to what else is asked for, as in Java's client. Idempotence that was not
+asked for by name is dropped where other options exclude it; asked for, it is an error.
+`delivery_timeout_ms` grows with `linger_ms` and `request_timeout_ms` unless it is given, and
+`heartbeat_interval_ms` shrinks to a third of a short session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Final, Literal, Self, TypedDict
+
+from penstock.client import option_hints as hints
+from penstock.client import option_values as values
+from penstock.client.address import Address
+from penstock.client.cluster import ClusterConfig
+from penstock.client.connection import ConnectionConfig
+from penstock.client.errors import OptionError
+from penstock.client.interceptors import ConsumerInterceptor, ProducerInterceptor
+from penstock.client.option_values import ACKS_ALL, INT32_MAX, IsolationLevel, ResetPolicy
+from penstock.client.routers import CallableRouter, Router
+from penstock.records.batch import Codec
+
+ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
+IDEMPOTENT_IN_FLIGHT_MAX: Final = 5
+"""A broker remembers this many batches of a producer and partition to tell repeats by."""
+_DELIVERY_TIMEOUT_MS: Final = 120_000
+_HEARTBEAT_MS: Final = 3_000
+_MEMORY_MAX: Final = 1 << 40
+_RESPONSE_SLACK: Final = 16 << 20
+_LEVELS: Final[Mapping[Codec, tuple[int, int]]] = {
+    Codec.GZIP: (1, 9),
+    Codec.LZ4: (1, 17),
+    Codec.ZSTD: (-131072, 22),
+}
+
+
+def _option(default: Any, read: values.Read) -> Any:
+    return field(default=default, metadata={"read": read})
+
+
+def _router(name: str, given: Any) -> Router:
+    if isinstance(given, Router):
+        return given
+    if isinstance(given, type) or not callable(given):
+        raise values.refused(name, given, "give a router, or a function (topic, key, count) -> int")
+    return CallableRouter(given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """What every client takes."""
+
+    kind: ClassVar[str] = "any client"
+
+    bootstrap: tuple[Address, ...] = _option((), values.bootstrap)
+    client_id: str = _option("penstock", values.text)
+    request_timeout_ms: int = _option(30_000, values.whole(1))
+    """How long to wait for the answer to one request."""
+    retry_backoff_ms: int = _option(100, values.whole(0))
+    """The wait before the second attempt; it doubles, with jitter, up to the maximum."""
+    retry_backoff_max_ms: int = _option(1_000, values.whole(0))
+    metadata_max_age_ms: int = _option(300_000, values.whole(1))
+    """What is known of topics and their leaders is asked anew after this time at the latest."""
+    socket_connection_setup_timeout_ms: int = _option(10_000, values.whole(1))
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            given = getattr(self, option.name)
+            object.__setattr__(self, option.name, option.metadata["read"](option.name, given))
+        if self.retry_backoff_max_ms < self.retry_backoff_ms:
+            raise OptionError(
+                f"retry_backoff_max_ms ({self.retry_backoff_max_ms}) is less than "
+                f"retry_backoff_ms ({self.retry_backoff_ms}): set both"
+            )
+
+    @classmethod
+    def parse(cls, bootstrap_servers: str | Sequence[str], keywords: Mapping[str, Any]) -> Self:
+        """Options from what a constructor was called with, or `OptionError`."""
+        known = cls.names()
+        for name in keywords:
+            if name not in known:
+                others = {each.kind: each.names() for each in _ALL if each is not cls}
+                raise hints.unknown(name, known, others)
+        values.bootstrap("bootstrap_servers", bootstrap_servers)
+        return cls(bootstrap=bootstrap_servers, **cls._completed(keywords))  # type: ignore[arg-type]
+
+    @classmethod
+    def names(cls) -> frozenset[str]:
+        return frozenset(option.name for option in fields(cls)) - {"bootstrap"}
+
+    @classmethod
+    def _completed(cls, keywords: Mapping[str, Any]) -> dict[str, Any]:
+        """The keywords, and those defaults that depend on them."""
+        return dict(keywords)
+
+    def connection_config(self) -> ConnectionConfig:
+        return ConnectionConfig(
+            client_id=self.client_id,
+            connect_timeout_s=self.socket_connection_setup_timeout_ms / 1000,
+            request_timeout_s=self.request_timeout_ms / 1000,
+        )
+
+    def cluster_config(self) -> ClusterConfig:
+        return ClusterConfig(
+            bootstrap=self.bootstrap,
+            connection=self.connection_config(),
+            deadline_s=self._deadline_ms() / 1000,
+            retry_backoff_s=self.retry_backoff_ms / 1000,
+            retry_backoff_max_s=self.retry_backoff_max_ms / 1000,
+        )
+
+    def _deadline_ms(self) -> int:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions(ClientOptions):
+    kind: ClassVar[str] = "producers"
+
+    acks: int = _option(ACKS_ALL, values.acks)
+    """-1 all in-sync replicas, 1 the leader, 0 nobody; given as "all", 1, 0."""
+    enable_idempotence: bool = _option(True, values.flag)
+    """A record sent again after a lost answer is kept once, and order holds across retries."""
+    compression_type: Codec = _option(Codec.NONE, values.codec)
+    compression_level: int | None = _option(None, values.maybe(values.whole(-131072, 22)))
+    batch_size: int = _option(16_384, values.whole(0))
+    """Bytes of records that go to a partition together; a larger record makes a batch alone."""
+    linger_ms: int = _option(5, values.whole(0))
+    """How long a batch that is not full waits for more."""
+    buffer_memory: int = _option(32 << 20, values.whole(1, _MEMORY_MAX))
+    """Bytes of records that may wait for their acknowledgement; beyond it `send` waits."""
+    max_block_ms: int = _option(60_000, values.whole(0))
+    """How long `send` waits for room or for news of a topic, then raises."""
+    max_request_size: int = _option(1 << 20, values.whole(1))
+    max_in_flight_requests_per_connection: int = _option(5, values.whole(1))
+    delivery_timeout_ms: int = _option(_DELIVERY_TIMEOUT_MS, values.whole(1))
+    """How long a record is tried before its delivery fails, all waits and attempts together."""
+    retries: int = _option(INT32_MAX, values.whole(0))
+    router: Router | None = _option(None, values.maybe(_router))
+    """Chooses the partition of records that name none; unset, it is `DefaultRouter`."""
+    partitioner_ignore_keys: bool = _option(False, values.flag)
+    partitioner_adaptive_partitioning_enable: bool = _option(True, values.flag)
+    allow_auto_create_topics: bool = _option(True, values.flag)
+    interceptors: tuple[ProducerInterceptor, ...] = _option(
+        (), values.objects("on_send", "producer interceptors")
+    )
+
+    def __post_init__(self) -> None:
+        ClientOptions.__post_init__(self)
+        if self.enable_idempotence:
+            self._check_idempotence()
+        least_ms = min(self.linger_ms + self.request_timeout_ms, INT32_MAX)
+        if self.delivery_timeout_ms < least_ms:
+            raise OptionError(
+                f"delivery_timeout_ms ({self.delivery_timeout_ms}) leaves no time for one attempt: "
+                f"give at least linger_ms + request_timeout_ms = {least_ms}, or lower those"
+            )
+        if self.buffer_memory < self.batch_size:
+            raise OptionError(
+                f"buffer_memory ({self.buffer_memory}) has no room for one batch: "
+                f"give at least batch_size = {self.batch_size}"
+            )
+        if self.compression_level is not None:
+            self._check_level(self.compression_level)
+        if self.router is not None and self.partitioner_ignore_keys:
+            raise OptionError("partitioner_ignore_keys is for the default router: leave router out")
+
+    def _check_idempotence(self) -> None:
+        if self.acks != ACKS_ALL:
+            raise OptionError(
+                f'enable_idempotence needs acks="all", but acks is {self.acks}: change one of them'
+            )
+        if self.max_in_flight_requests_per_connection > IDEMPOTENT_IN_FLIGHT_MAX:
+            raise OptionError(
+                "enable_idempotence allows max_in_flight_requests_per_connection of at most "
+                f"{IDEMPOTENT_IN_FLIGHT_MAX}, but it is "
+                f"{self.max_in_flight_requests_per_connection}: lower it"
+            )
+        if not self.retries:
+            raise OptionError("enable_idempotence needs retries, but they are 0: raise them")
+
+    def _check_level(self, level: int) -> None:
+        if self.compression_type not in _LEVELS:
+            name = self.compression_type.name.lower()
+            raise OptionError(f'compression_level means nothing to "{name}": leave it out')
+        least, most = _LEVELS[self.compression_type]
+        values.whole(least, most)("compression_level", level)
+
+    @classmethod
+    def _completed(cls, keywords: Mapping[str, Any]) -> dict[str, Any]:
+        completed = dict(keywords)
+        if "enable_idempotence" not in keywords:
+            in_flight = keywords.get("max_in_flight_requests_per_connection", 1)
+            completed["enable_idempotence"] = (
+                values.acks("acks", keywords.get("acks", "all")) == ACKS_ALL
+                and not (isinstance(in_flight, int) and in_flight > IDEMPOTENT_IN_FLIGHT_MAX)
+                and keywords.get("retries", 1) != 0
+            )
+        if "delivery_timeout_ms" not in keywords:
+            wholes = [keywords.get("linger_ms", 5), keywords.get("request_timeout_ms", 30_000)]
+            if all(isinstance(number, int) for number in wholes):
+                least_ms = min(sum(wholes), INT32_MAX)
+                completed["delivery_timeout_ms"] = max(_DELIVERY_TIMEOUT_MS, least_ms)
+        return completed
+
+    def _deadline_ms(self) -> int:
+        return self.max_block_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions(ClientOptions):
+    kind: ClassVar[str] = "consumers"
+
+    group_id: str | None = _option(None, values.maybe(values.name_text))
+    group_instance_id: str | None = _option(None, values.maybe(values.name_text))
+    """A name of this member that outlives it: coming back in time, it takes up its partitions."""
+    client_rack: str = _option("", values.text)
+    auto_offset_reset: ResetPolicy = _option(ResetPolicy("latest"), values.reset_policy)
+    enable_auto_commit: bool = _option(True, values.flag)
+    auto_commit_interval_ms: int = _option(5_000, values.whole(0))
+    max_poll_records: int = _option(500, values.whole(1))
+    max_poll_interval_ms: int = _option(300_000, values.whole(1))
+    """Who has not polled for so long is taken for stuck, and leaves the group."""
+    session_timeout_ms: int = _option(45_000, values.whole(1))
+    heartbeat_interval_ms: int = _option(_HEARTBEAT_MS, values.whole(1))
+    rebalance_timeout_ms: int = _option(300_000, values.whole(1))
+    """How long the group waits for this member when it rebalances."""
+    partition_assignment_strategy: tuple[Any, ...] = _option(
+        ("range", "cooperative-sticky"), values.strategies(ASSIGNORS)
+    )
+    fetch_min_bytes: int = _option(1, values.whole(0))
+    fetch_max_bytes: int = _option(50 << 20, values.whole(1))
+    max_partition_fetch_bytes: int = _option(1 << 20, values.whole(1))
+    fetch_max_wait_ms: int = _option(500, values.whole(0))
+    queued_bytes_max: int = _option(64 << 20, values.whole(1, _MEMORY_MAX))
+    """How much is fetched ahead of the caller."""
+    isolation_level: IsolationLevel = _option(
+        IsolationLevel.READ_UNCOMMITTED, values.isolation_level
+    )
+    check_crcs: bool = _option(True, values.flag)
+    allow_auto_create_topics: bool = _option(True, values.flag)
+    exclude_internal_topics: bool = _option(True, values.flag)
+    default_api_timeout_ms: int = _option(60_000, values.whole(1))
+    interceptors: tuple[ConsumerInterceptor, ...] = _option(
+        (), values.objects("on_consume", "consumer interceptors")
+    )
+
+    def __post_init__(self) -> None:
+        ClientOptions.__post_init__(self)
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise OptionError(
+                f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be less than "
+                f"session_timeout_ms ({self.session_timeout_ms}), at best a third of it, so that "
+                "one lost heartbeat does not cost the membership"
+            )
+        if self.group_instance_id is not None and self.group_id is None:
+            raise OptionError("group_instance_id names a member of a group: give group_id too")
+        if self.fetch_max_wait_ms >= self.request_timeout_ms:
+            raise OptionError(
+                f"fetch_max_wait_ms ({self.fetch_max_wait_ms}) must be less than "
+                f"request_timeout_ms ({self.request_timeout_ms}), or idle fetches look failed"
+            )
+
+    @classmethod
+    def _completed(cls, keywords: Mapping[str, Any]) -> dict[str, Any]:
+        completed = dict(keywords)
+        if "group_id" not in keywords and keywords.get("enable_auto_commit") is True:
+            raise OptionError("enable_auto_commit commits for a group: give group_id too")
+        if keywords.get("group_id") is None:
+            completed["enable_auto_commit"] = False
+        if "rebalance_timeout_ms" not in keywords and "max_poll_interval_ms" in keywords:
+            completed["rebalance_timeout_ms"] = keywords["max_poll_interval_ms"]
+        session_ms = keywords.get("session_timeout_ms")
+        if "heartbeat_interval_ms" not in keywords and isinstance(session_ms, int):
+            completed["heartbeat_interval_ms"] = max(min(_HEARTBEAT_MS, session_ms // 3), 1)
+        return completed
+
+    def connection_config(self) -> ConnectionConfig:
+        base = ClientOptions.connection_config(self)
+        # An answer holds more than was asked for when its first batch alone is larger.
+        largest = max(
+            base.response_bytes_max, min(self.fetch_max_bytes + _RESPONSE_SLACK, INT32_MAX)
+        )
+        return ConnectionConfig(
+            base.client_id, base.connect_timeout_s, base.request_timeout_s, largest
+        )
+
+    def _deadline_ms(self) -> int:
+        return self.default_api_timeout_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminOptions(ClientOptions):
+    kind: ClassVar[str] = "admins"
+
+    default_api_timeout_ms: int = _option(60_000, values.whole(1))
+    """How long a call is tried before it fails, all attempts together."""
+
+    def _deadline_ms(self) -> int:
+        return self.default_api_timeout_ms
+
+
+_ALL: Final[tuple[type[ClientOptions], ...]] = (ProducerOptions, ConsumerOptions, AdminOptions)
+
+
+# -- what may be written -------------------------------------------------------------------------
+
+CompressionName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+AssignorName = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
+
+
+class ClientKeywords(TypedDict, total=False):
+    client_id: str
+    request_timeout_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    metadata_max_age_ms: int
+    socket_connection_setup_timeout_ms: int
+
+
+class ProducerKeywords(ClientKeywords, total=False):
+    acks: Literal[0, 1, -1, "0", "1", "-1", "all"]
+    enable_idempotence: bool
+    compression_type: CompressionName | Codec
+    compression_level: int | None
+    batch_size: int
+    linger_ms: int
+    buffer_memory: int
+    max_block_ms: int
+    max_request_size: int
+    max_in_flight_requests_per_connection: int
+    delivery_timeout_ms: int
+    retries: int
+    router: Router | Callable[..., int] | None
+    partitioner_ignore_keys: bool
+    partitioner_adaptive_partitioning_enable: bool
+    allow_auto_create_topics: bool
+    interceptors: Sequence[ProducerInterceptor]
+
+
+class ConsumerKeywords(ClientKeywords, total=False):
+    group_id: str | None
+    group_instance_id: str | None
+    client_rack: str
+    auto_offset_reset: str | datetime | timedelta | ResetPolicy
+    enable_auto_commit: bool
+    auto_commit_interval_ms: int
+    max_poll_records: int
+    max_poll_interval_ms: int
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    rebalance_timeout_ms: int
+    partition_assignment_strategy: AssignorName | Sequence[Any]
+    fetch_min_bytes: int
+    fetch_max_bytes: int
+    max_partition_fetch_bytes: int
+    fetch_max_wait_ms: int
+    queued_bytes_max: int
+    isolation_level: Literal["read_uncommitted", "read_committed"] | IsolationLevel
+    check_crcs: bool
+    allow_auto_create_topics: bool
+    exclude_internal_topics: bool
+    default_api_timeout_ms: int
+    interceptors: Sequence[ConsumerInterceptor]
+
+
+class AdminKeywords(ClientKeywords, total=False):
+    default_api_timeout_ms: int

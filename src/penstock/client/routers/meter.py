@@ -1,0 +1,58 @@
+"""How evenly records spread over a topic's partitions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import log
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Records per partition, for those partitions that got any or are known to exist."""
+
+    counts: Mapping[int, int]
+
+    @property
+    def skew(self) -> float:
+        """The fullest partition against the mean: 1.0 is even, n is all in one of n."""
+        total = sum(self.counts.values())
+        return max(self.counts.values()) * len(self.counts) / total if total else 1.0
+
+    @property
+    def evenness(self) -> float:
+        """The entropy of the spread against the best possible: 1.0 is even, 0.0 all in one."""
+        total = sum(self.counts.values())
+        if not total or len(self.counts) == 1:
+            return 1.0
+        shares = [count / total for count in self.counts.values() if count]
+        return max(0.0, -sum(share * log(share) for share in shares) / log(len(self.counts)))
+
+    def as_dict(self) -> dict[str, object]:
+        return {"counts": dict(self.counts), "skew": self.skew, "evenness": self.evenness}
+
+
+class DistributionMeter:
+    """Counts per batch, so that it costs nothing per record."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, dict[int, int]] = {}
+
+    def expect(self, topic: str, partitions: int) -> None:
+        """The topic has so many partitions: those that get nothing count as empty."""
+        counts = self._topics.setdefault(topic, {})
+        for partition in range(partitions):
+            counts.setdefault(partition, 0)
+
+    def add(self, topic: str, partition: int, records: int = 1) -> None:
+        counts = self._topics.get(topic)
+        if counts is None:
+            counts = self._topics[topic] = {}
+        counts[partition] = counts.get(partition, 0) + records
+
+    def snapshot(self) -> dict[str, Distribution]:
+        return {
+            topic: Distribution(dict(sorted(counts.items())))
+            for topic, counts in self._topics.items()
+            if counts
+        }

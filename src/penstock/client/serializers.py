@@ -1,0 +1,223 @@
+"""Keys and values as bytes and back.
+
+Null stays null: None never reaches a serializer or a deserializer, so plain functions such as
+`str.encode` and `json.loads` serve as they are. Everything made here has both `serialize` and
+`deserialize`, so that one object can be given to a producer and to a consumer:
+
+    Producer(value_serializer=serializers.json)
+    Consumer(value_deserializer=serializers.json)
+
+    raw                          bytes, untouched: the same as giving nothing
+    string, String(encoding)     text
+    json, Json(...)              anything JSON has; compact UTF-8
+    int32 int64 float32 float64  big-endian, as Java's
+    Dataclass(Class)             a dataclass as JSON, rebuilt with its types
+    Pydantic(Model)              a pydantic model as JSON, validated on the way in
+    Avro(schema, ...)            Avro, bare or with a schema registry's prefix
+
+What a serializer raises reaches the user as `SerializationFailed`, with the record it was about.
+Pure.
+"""
+
+from __future__ import annotations
+
+import json as _json
+import struct
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from penstock.client.errors import OptionError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    M = TypeVar("M", bound=BaseModel)
+else:
+    M = TypeVar("M")
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+T_co = TypeVar("T_co", covariant=True)
+
+
+class CanSerialize(Protocol[T_contra]):
+    def serialize(self, value: T_contra, /) -> bytes | None: ...
+
+
+class CanDeserialize(Protocol[T_co]):
+    def deserialize(self, data: bytes, /) -> T_co: ...
+
+
+Serializer = Callable[[T], bytes | None] | CanSerialize[T]
+Deserializer = Callable[[bytes], T] | CanDeserialize[T]
+
+
+def serialize_with(given: Serializer[T] | None) -> Callable[[T], bytes | None] | None:
+    """The function to call for values that are not None; None when bytes go through untouched."""
+    if given is None or isinstance(given, Raw):
+        return None
+    return _function(given, "serialize")
+
+
+def deserialize_with(given: Deserializer[T] | None) -> Callable[[bytes], T] | None:
+    if given is None or isinstance(given, Raw):
+        return None
+    return _function(given, "deserialize")
+
+
+def _function(given: Any, method: str) -> Callable[[Any], Any]:
+    found = getattr(given, method, None)
+    if found is not None and isinstance(given, type):
+        raise OptionError(f"{given.__name__} is a class: give an object, {given.__name__}(...)")
+    function: Callable[[Any], Any] = given if found is None else found
+    if not callable(function):
+        raise OptionError(
+            f"{given!r} cannot {method}: give a function of one argument, "
+            "or one of penstock.serializers"
+        )
+    return function
+
+
+class Raw:
+    def serialize(self, value: bytes, /) -> bytes:
+        return value
+
+    def deserialize(self, data: bytes, /) -> bytes:
+        return data
+
+
+class String:
+    def __init__(self, encoding: str = "utf-8") -> None:
+        "".encode(encoding)  # an unknown encoding is found out here, not at the first record
+        self.encoding = encoding
+
+    def serialize(self, value: str, /) -> bytes:
+        return value.encode(self.encoding)
+
+    def deserialize(self, data: bytes, /) -> str:
+        return data.decode(self.encoding)
+
+
+class Json:
+    """`default` makes JSON of what JSON does not know; `object_hook` remakes objects. See `json`.
+
+    What JSON has no word for (NaN, infinities) is refused: other readers would choke on it.
+    """
+
+    def __init__(
+        self,
+        *,
+        default: Callable[[Any], Any] | None = None,
+        object_hook: Callable[[dict[str, Any]], Any] | None = None,
+        sort_keys: bool = False,
+    ) -> None:
+        encoder = _json.JSONEncoder(
+            ensure_ascii=False,
+            allow_nan=False,
+            separators=(",", ":"),
+            default=default,
+            sort_keys=sort_keys,
+        )
+        self._encode = encoder.encode
+        self._object_hook = object_hook
+
+    def serialize(self, value: Any, /) -> bytes:
+        return self._encode(value).encode()
+
+    def deserialize(self, data: bytes, /) -> Any:
+        return _json.loads(data, object_hook=self._object_hook)
+
+
+class Packed(Generic[T]):
+    """One number of fixed size, big-endian."""
+
+    def __init__(self, layout: str, name: str) -> None:
+        self._struct = struct.Struct(layout)
+        self._name = name
+
+    def serialize(self, value: T, /) -> bytes:
+        try:
+            return self._struct.pack(value)
+        except struct.error as error:
+            raise ValueError(f"{value!r} is no {self._name}: {error}") from None
+
+    def deserialize(self, data: bytes, /) -> T:
+        if len(data) != self._struct.size:
+            raise ValueError(
+                f"{len(data)} bytes are no {self._name}, which has {self._struct.size}"
+            )
+        value: T = self._struct.unpack(data)[0]
+        return value
+
+
+raw = Raw()
+string = String()
+json = Json()
+int32: Packed[int] = Packed(">i", "int32")
+int64: Packed[int] = Packed(">q", "int64")
+float32: Packed[float] = Packed(">f", "float32")
+float64: Packed[float] = Packed(">d", "float64")
+
+
+class Dataclass(Generic[T]):
+    """A dataclass as a JSON object.
+
+    On the way back fields get their declared types: dataclasses in dataclasses, lists, dicts,
+    tuples and sets of them, optional ones, unions that JSON can tell apart, enums, dates and times
+    (ISO), UUIDs, decimals, bytes (base64). Unknown fields are passed over and missing ones take
+    their defaults, so that either side may be newer.
+    """
+
+    def __init__(self, cls: type[T]) -> None:
+        from penstock.client import rebuilding  # noqa: PLC0415 (few need it)
+
+        self._json = Json(default=rebuilding.plain)
+        self._to_plain = rebuilding.plain
+        self._rebuild: Callable[[Any], T] = rebuilding.builder(cls)
+
+    def serialize(self, value: T, /) -> bytes:
+        return self._json.serialize(self._to_plain(value))
+
+    def deserialize(self, data: bytes, /) -> T:
+        return self._rebuild(_json.loads(data))
+
+
+class Pydantic(Generic[M]):
+    """A pydantic model as JSON; what does not validate is refused."""
+
+    def __init__(self, model: type[M]) -> None:
+        if not hasattr(model, "model_validate_json"):
+            raise TypeError(f"{model!r} is no pydantic model (version 2): give a BaseModel class")
+        self._model = model
+
+    def serialize(self, value: M, /) -> bytes:
+        return value.model_dump_json().encode()
+
+    def deserialize(self, data: bytes, /) -> M:
+        return self._model.model_validate_json(data)
+
+
+class Avro:
+    """Avro without a container, for records as dicts.
+
+        Avro(schema)                                 the bytes alone; both sides know the schema
+        Avro(schema, schema_id=7)                    prefixed as schema registries have it
+        Avro(schema, schema_id=7, resolve=fetch)     and read whatever schema the writer had
+
+    The prefix is a zero byte and the writer's schema id in four bytes. `resolve` is called once for
+    each id that is not one's own and returns that schema; the result is read into one's own
+    schema by Avro's rules. Needs the extra `penstock[avro]`.
+    """
+
+    def __init__(
+        self,
+        schema: Mapping[str, Any] | str,
+        *,
+        schema_id: int | None = None,
+        resolve: Callable[[int], Mapping[str, Any] | str] | None = None,
+    ) -> None:
+        from penstock.client import avro_codec  # noqa: PLC0415 (imports fastavro)
+
+        self._codec = avro_codec.AvroCodec(schema, schema_id, resolve)
+        self.serialize: Callable[[Any], bytes] = self._codec.encode
+        self.deserialize: Callable[[bytes], Any] = self._codec.decode

@@ -1,0 +1,258 @@
+"""OpenTelemetry through record headers: who sent what is handled where (extra `penstock[otel]`).
+
+    Producer(interceptors=[ProducerTracing()])
+    Consumer(interceptors=[ConsumerTracing()])
+
+A producer's span runs from `send` to the acknowledgement; its context travels in the header
+`traceparent` (W3C Trace Context), or whatever the global propagator writes. A consumer makes one
+span for each poll that returned records, linked to the spans those records carry: a poll has many
+parents, so it is a child of none. Who handles a record opens `processing(record)` around it, which
+is part of the sender's trace:
+
+    for record in consumer:
+        with tracing.processing(record):
+            handle(record)
+
+Names and attributes follow the semantic conventions for messaging and Kafka. Clocks are those of
+OpenTelemetry: times must fit the spans of other libraries.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, Final
+
+from penstock.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
+from penstock.client.model import Headers, Record, RecordMetadata
+
+try:
+    from opentelemetry import context as otel_context
+    from opentelemetry import propagate, trace
+    from opentelemetry.propagators.textmap import Getter, Setter
+    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
+except ImportError as error:
+    raise ImportError("tracing needs OpenTelemetry: pip install 'penstock[otel]'") from error
+
+_OPEN_SPANS_MAX: Final = 100_000
+"""Spans of records whose fate never becomes known must not fill the memory."""
+_LINKS_MAX: Final = 128
+"""As many links as a span keeps by default; beyond it, the first ones tell enough."""
+
+_HeaderList = list[tuple[str, bytes | None]]
+
+
+class _HeaderSetter(Setter[_HeaderList]):
+    def set(self, carrier: _HeaderList, key: str, value: str) -> None:
+        carrier[:] = [header for header in carrier if header[0] != key]
+        carrier.append((key, value.encode()))
+
+
+class _HeaderGetter(Getter[Headers]):
+    def get(self, carrier: Headers, key: str) -> list[str] | None:
+        found = [value for name, value in carrier if name.lower() == key and value is not None]
+        return [value.decode("utf-8", "replace") for value in found] or None
+
+    def keys(self, carrier: Headers) -> list[str]:
+        return [name for name, _ in carrier]
+
+
+_SETTER: Final = _HeaderSetter()
+_GETTER: Final = _HeaderGetter()
+
+
+class ProducerTracing(ProducerInterceptor):
+    """A span for each record sent. Put it last, so that it sees the record as it leaves."""
+
+    def __init__(
+        self, *, client_id: str = "penstock", tracer_provider: TracerProvider | None = None
+    ) -> None:
+        self._tracer = _tracer(tracer_provider)
+        self._client_id = client_id
+        self._open: OrderedDict[Headers, Span] = OrderedDict()
+        # A sync producer sends from its callers' threads and hears of the outcome on its own.
+        self._lock = Lock()
+
+    def on_send(self, record: ProducerRecord[Any, Any]) -> ProducerRecord[Any, Any]:
+        attributes: dict[str, str | int | bool] = {
+            **_common(record.topic, "send", "send"),
+            "messaging.client.id": self._client_id,
+            **_message(record.key, record.value),
+        }
+        span = self._tracer.start_span(
+            f"send {record.topic}", kind=SpanKind.PRODUCER, attributes=attributes
+        )
+        headers = list(record.headers)
+        propagate.inject(headers, trace.set_span_in_context(span), _SETTER)
+        traced = ProducerRecord(
+            record.topic,
+            record.value,
+            record.key,
+            tuple(headers),
+            record.partition,
+            record.timestamp_ms,
+        )
+        if span.is_recording():
+            self._remember(_context_headers(traced.headers), span)
+        return traced
+
+    def on_acknowledgement(
+        self,
+        record: ProducerRecord[Any, Any],
+        metadata: RecordMetadata | None,
+        error: BaseException | None,
+    ) -> None:
+        with self._lock:
+            span = self._open.pop(_context_headers(record.headers), None)
+        if span is None:
+            return
+        if metadata is not None:
+            span.set_attribute("messaging.destination.partition.id", str(metadata.partition))
+            if metadata.offset >= 0:
+                span.set_attribute("messaging.kafka.offset", metadata.offset)
+        if error is not None:
+            _fail(span, error)
+        span.end()
+
+    def _remember(self, context: Headers, span: Span) -> None:
+        with self._lock:
+            self._open[context] = span
+            forgotten = None
+            if len(self._open) > _OPEN_SPANS_MAX:
+                forgotten = self._open.popitem(last=False)[1]
+        if forgotten is not None:
+            forgotten.end()
+
+
+class ConsumerTracing(ConsumerInterceptor):
+    """A span for each poll that returned records, linked to the spans of their senders."""
+
+    def __init__(
+        self,
+        *,
+        group_id: str | None = None,
+        client_id: str = "penstock",
+        tracer_provider: TracerProvider | None = None,
+    ) -> None:
+        self._tracer = _tracer(tracer_provider)
+        self._fixed = {"messaging.client.id": client_id}
+        if group_id is not None:
+            self._fixed["messaging.consumer.group.name"] = group_id
+
+    def on_consume(self, records: list[Record[Any, Any]]) -> list[Record[Any, Any]]:
+        for topic, part in _by_topic(records).items():
+            links = [link for record in part[:_LINKS_MAX] for link in links_of(record)]
+            span = self._tracer.start_span(
+                f"poll {topic}",
+                kind=SpanKind.CLIENT,
+                links=links,
+                attributes={
+                    **_common(topic, "poll", "receive"),
+                    **self._fixed,
+                    "messaging.batch.message_count": len(part),
+                },
+            )
+            span.end()
+        return records
+
+
+@contextmanager
+def processing(
+    record: Record[Any, Any],
+    *,
+    group_id: str | None = None,
+    tracer_provider: TracerProvider | None = None,
+) -> Iterator[Span]:
+    """A span around the handling of one record, the current one meanwhile.
+
+    It continues the trace of whoever sent the record, and is linked to the span it was opened in.
+    """
+    attributes: dict[str, str | int | bool] = {
+        **_common(record.topic, "process", "process"),
+        "messaging.destination.partition.id": str(record.partition),
+        "messaging.kafka.offset": record.offset,
+        **_message(record.key, record.value),
+    }
+    if group_id is not None:
+        attributes["messaging.consumer.group.name"] = group_id
+    around = trace.get_current_span().get_span_context()
+    with _tracer(tracer_provider).start_as_current_span(
+        f"process {record.topic}",
+        context=context_of(record),
+        kind=SpanKind.CONSUMER,
+        attributes=attributes,
+        links=[Link(around)] if around.is_valid else [],
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as span:
+        try:
+            yield span
+        except Exception as error:
+            _fail(span, error)
+            raise
+
+
+def context_of(record: Record[Any, Any]) -> otel_context.Context:
+    """The context that the record's headers carry; an empty one when they carry none."""
+    return propagate.extract(record.headers, otel_context.Context(), _GETTER)
+
+
+def links_of(record: Record[Any, Any]) -> list[Link]:
+    """A link to the span that sent the record, if it says which."""
+    sender = trace.get_current_span(context_of(record)).get_span_context()
+    return [Link(sender)] if sender.is_valid else []
+
+
+def _tracer(provider: TracerProvider | None) -> Tracer:
+    return trace.get_tracer("penstock", tracer_provider=provider)
+
+
+def _common(topic: str, name: str, kind: str) -> dict[str, str]:
+    return {
+        "messaging.system": "kafka",
+        "messaging.destination.name": topic,
+        "messaging.operation.name": name,
+        "messaging.operation.type": kind,
+    }
+
+
+def _message(key: Any, value: Any) -> Mapping[str, str | bool]:
+    attributes: dict[str, str | bool] = {}
+    text = _key_text(key)
+    if text is not None:
+        attributes["messaging.kafka.message.key"] = text
+    if value is None:
+        attributes["messaging.kafka.message.tombstone"] = True
+    return attributes
+
+
+def _key_text(key: Any) -> str | None:
+    """Keys that are no text are left out: the conventions want them readable or not at all."""
+    if isinstance(key, bytes):
+        try:
+            return key.decode()
+        except UnicodeDecodeError:
+            return None
+    return str(key) if isinstance(key, str | int) else None
+
+
+def _context_headers(headers: Headers) -> Headers:
+    """The headers that propagators write: by these a record is known again when it comes back,
+    even if an interceptor after this one put another in its place."""
+    names = propagate.get_global_textmap().fields
+    return tuple(header for header in headers if header[0] in names)
+
+
+def _by_topic(records: list[Record[Any, Any]]) -> dict[str, list[Record[Any, Any]]]:
+    topics: dict[str, list[Record[Any, Any]]] = {}
+    for record in records:
+        topics.setdefault(record.topic, []).append(record)
+    return topics
+
+
+def _fail(span: Span, error: BaseException) -> None:
+    span.record_exception(error)
+    span.set_attribute("error.type", type(error).__name__)
+    span.set_status(Status(StatusCode.ERROR, str(error)))

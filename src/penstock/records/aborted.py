@@ -1,0 +1,49 @@
+"""Which batches of a fetch count when only committed records are wanted. Pure.
+
+A fetch that reads committed records lists the transactions that were aborted within its range, by
+producer and first offset. From that offset on the producer's transactional batches do not count,
+until the abort marker that it left behind; after it the producer may have begun another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.records.batch import BatchHeader
+from penstock.records.record import read_records
+
+
+class AbortedTransaction(NamedTuple):
+    """As a fetch lists it: the producer's batches from here to its abort marker do not count."""
+
+    producer_id: int
+    first_offset: int
+
+
+class AbortedProducers:
+    """Follows a partition's transactions, batch by batch in order, to tell which count."""
+
+    __slots__ = ("_aborting", "_to_come")
+
+    def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
+        self._to_come = sorted(aborted, key=lambda item: item.first_offset, reverse=True)
+        self._aborting: set[int] = set()
+
+    def passes(self, batch: memoryview, header: BatchHeader, bytes_max: int) -> bool:
+        """Whether the batch holds records for the reader: no marker, and not aborted."""
+        while self._to_come and self._to_come[-1].first_offset <= header.last_offset:
+            self._aborting.add(self._to_come.pop().producer_id)
+        if header.is_control:
+            if header.producer_id in self._aborting and _is_abort(batch, header, bytes_max):
+                self._aborting.discard(header.producer_id)
+            return False
+        return not (header.is_transactional and header.producer_id in self._aborting)
+
+
+def _is_abort(batch: memoryview, header: BatchHeader, bytes_max: int) -> bool:
+    """Other kinds of control batch may follow in time; only this one ends an abort."""
+    return any(
+        record.key is not None and record.key[2:4] == b"\x00\x00"
+        for record in read_records(batch, header, max_bytes=bytes_max)
+    )

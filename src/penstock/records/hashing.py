@@ -1,0 +1,214 @@
+# mypy: allow-untyped-decorators, disable-error-code="valid-type"
+# (typed loop counters and plain arguments are what the compiler turns into C)
+"""Kernels that place keys: the hashes by which clients agree on a key's partition.
+
+`murmur2` is 32-bit MurmurHash2 with the seed Java's producer chose; `crc32` is the CRC of zlib,
+which librdkafka chose. Java drops the hash's sign bit and librdkafka does not; both then take the
+rest modulo the number of partitions. A key so lands in one place whoever writes it.
+
+The column kernels do the same for a whole Arrow array, and make no object per row. Arrays may be
+malformed, so offsets are checked before they are followed. `penstock.records.kernels` explains the
+two modes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+from zlib import crc32
+
+try:
+    import cython
+except ImportError:
+    from penstock.records import cython_shim as cython
+
+COMPILED: bool = cython.compiled
+
+MURMUR2 = 0
+CRC32 = 1
+
+UNPLACED = -1
+"""The partition of a row whose key is null."""
+
+_MALFORMED = "an Arrow array's offsets leave its data; call its validate()"
+
+
+def _crc_table() -> array[int]:
+    table = array("I")
+    for byte in range(256):
+        state = byte
+        for _ in range(8):
+            state = (state >> 1) ^ (0xEDB88320 if state & 1 else 0)
+        table.append(state)
+    return table
+
+
+_CRC_TABLE = _crc_table()
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _murmur2_at(
+    data: cython.pointer[cython.const[cython.uchar]],
+    start: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+) -> cython.uint:
+    # Uncompiled, numbers do not wrap by themselves: hence the masks, which cost C nothing.
+    # Compiled, a literal above 31 bits is a Python object unless it is simply assigned.
+    factor: cython.uint = 0x5BD1E995
+    mask: cython.uint = 0xFFFFFFFF
+    state: cython.uint = 0x9747B28C
+    length: cython.uint = size & 0x7FFFFFFF
+    state ^= length
+    at: cython.Py_ssize_t = start
+    end: cython.Py_ssize_t = start + size
+    word: cython.uint
+    byte: cython.uint
+    rest: cython.int
+    while end - at >= 4:
+        word = data[at]
+        byte = data[at + 1]
+        word |= byte << 8
+        byte = data[at + 2]
+        word |= byte << 16
+        byte = data[at + 3]
+        word |= byte << 24
+        word = (word * factor) & mask
+        word = ((word ^ (word >> 24)) * factor) & mask
+        state = ((state * factor) & mask) ^ word
+        at += 4
+    rest = end - at
+    if rest > 0:
+        if rest == 3:
+            byte = data[at + 2]
+            state ^= byte << 16
+        if rest >= 2:
+            byte = data[at + 1]
+            state ^= byte << 8
+        state = ((state ^ data[at]) * factor) & mask
+    state = ((state ^ (state >> 13)) * factor) & mask
+    return state ^ (state >> 15)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _crc32_at(
+    data: cython.pointer[cython.const[cython.uchar]],
+    start: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+    table: cython.pointer[cython.const[cython.uint]],
+) -> cython.uint:
+    if not cython.compiled:
+        return crc32(data[start : start + size])
+    ones: cython.uint = 0xFFFFFFFF
+    state: cython.uint = ones
+    at: cython.Py_ssize_t
+    for at in range(start, start + size):
+        state = (state >> 8) ^ table[(state ^ data[at]) & 0xFF]
+    return state ^ ones
+
+
+def murmur2(key: bytes) -> int:
+    """The hash as an unsigned 32-bit number."""
+    data: cython.pointer[cython.const[cython.uchar]] = key
+    return int(_murmur2_at(data, 0, len(key)))
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Where Java's producer puts the key; there is at least one partition."""
+    data: cython.pointer[cython.const[cython.uchar]] = key
+    count: cython.uint = partitions
+    return int((_murmur2_at(data, 0, len(key)) & 0x7FFFFFFF) % count)
+
+
+def place_keys(
+    cells: tuple[Any, Any, Any, int, int, int], partitions: int, algorithm: int, out: memoryview
+) -> int:
+    """Write each row's partition into `out` (32-bit), -1 for a null key; say how many were null.
+
+    `cells` describes a binary array as `arrow_input.flat` does: offsets (None: all are null),
+    validity (None: nothing is), data, the first cell, the number of cells, the size of the data.
+    """
+    offsets, validity, content, first_cell, count, data_size = cells
+    first: cython.Py_ssize_t = first_cell
+    rows: cython.Py_ssize_t = count
+    limit: cython.Py_ssize_t = data_size
+    target: cython.int[::1] = out
+    row: cython.Py_ssize_t
+    if len(out) < rows or partitions < 1:
+        raise ValueError(f"{rows} rows into {len(out)} places, of {partitions} partitions")
+    if offsets is None:
+        for row in range(rows):
+            target[row] = UNPLACED
+        return count
+    is_wide: cython.bint = offsets.itemsize == 8
+    has_nulls: cython.bint = validity is not None
+    bits: cython.const[cython.uchar][::1] = validity if has_nulls else b"\0"
+    narrow: cython.const[cython.int][::1] = None if is_wide else offsets
+    wide: cython.const[cython.longlong][::1] = offsets if is_wide else None
+    _check_lengths(len(offsets), len(bits) if has_nulls else -1, first_cell + count, limit, content)
+    view: cython.const[cython.uchar][::1] = content if limit else b"\0"
+    table_view: cython.const[cython.uint][::1] = _CRC_TABLE
+    data: cython.pointer[cython.const[cython.uchar]]
+    table: cython.pointer[cython.const[cython.uint]]
+    if cython.compiled:
+        data = cython.address(view[0])
+        table = cython.address(table_view[0])
+    else:
+        data = view
+        table = table_view
+    modulus: cython.uint = partitions
+    by_crc: cython.bint = algorithm == CRC32
+    cell: cython.Py_ssize_t
+    start: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    nulls: cython.Py_ssize_t = 0
+    for row in range(rows):
+        cell = first + row
+        if has_nulls and not (bits[cell >> 3] >> (cell & 7)) & 1:
+            target[row] = -1
+            nulls += 1
+            continue
+        if is_wide:
+            start = wide[cell]
+            stop = wide[cell + 1]
+        else:
+            start = narrow[cell]
+            stop = narrow[cell + 1]
+        if start < 0 or stop < start or stop > limit:
+            raise ValueError(_MALFORMED)
+        if by_crc:
+            target[row] = _crc32_at(data, start, stop - start, table) % modulus
+        else:
+            target[row] = (_murmur2_at(data, start, stop - start) & 0x7FFFFFFF) % modulus
+    return int(nulls)
+
+
+def _check_lengths(offsets: int, validity: int, cells: int, limit: int, content: Any) -> None:
+    too_few = offsets <= cells or (0 <= validity < (cells + 7) // 8)
+    if too_few or limit > (0 if content is None else len(content)):
+        raise ValueError("an Arrow array has fewer cells than it says; call its validate()")
+
+
+def fill_run(
+    placed: memoryview, sizes: memoryview, first: int, room: int, partition: int
+) -> tuple[int, int]:
+    """Put unplaced rows from `first` on into the partition until their bytes fill the room.
+
+    The row that fills it goes along. Returns the row to go on from and the bytes put there.
+    """
+    target: cython.int[::1] = placed
+    size_of: cython.const[cython.longlong][::1] = sizes
+    row: cython.Py_ssize_t = first
+    rows: cython.Py_ssize_t = min(len(placed), len(sizes))
+    limit: cython.longlong = room
+    chosen: cython.int = partition
+    taken: cython.longlong = 0
+    while row < rows and taken < limit:
+        if target[row] == -1:
+            target[row] = chosen
+            taken += size_of[row]
+        row += 1
+    return int(row), int(taken)

@@ -1,0 +1,325 @@
+"""Options are read once, refused with advice, and mean what Kafka's mean."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_type_hints
+
+import pytest
+
+from penstock.client.address import Address
+from penstock.client.errors import ClientError, OptionError
+from penstock.client.interceptors import ConsumerInterceptor, ProducerInterceptor
+from penstock.client.option_values import IsolationLevel, ResetPolicy
+from penstock.client.options import (
+    AdminKeywords,
+    AdminOptions,
+    ClientOptions,
+    ConsumerKeywords,
+    ConsumerOptions,
+    ProducerKeywords,
+    ProducerOptions,
+)
+from penstock.client.routers import DefaultRouter, RoundRobinRouter, make_router
+from penstock.records.batch import Codec
+
+KINDS: Mapping[type[ClientOptions], type] = {
+    ProducerOptions: ProducerKeywords,
+    ConsumerOptions: ConsumerKeywords,
+    AdminOptions: AdminKeywords,
+}
+
+
+def producer(**keywords: Any) -> ProducerOptions:
+    return ProducerOptions.parse("localhost:9092", keywords)
+
+
+def consumer(**keywords: Any) -> ConsumerOptions:
+    return ConsumerOptions.parse("localhost:9092", keywords)
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_typed_dict_and_dataclass_agree(options: type[ClientOptions]) -> None:
+    """What type checkers let through is exactly what is understood."""
+    written = get_type_hints(KINDS[options])
+    assert set(written) == options.names()
+    understood = get_type_hints(options)
+    for name, kind in written.items():
+        if understood[name] in (int, bool, str, str | None, int | None):
+            assert kind == understood[name] or name == "acks", name
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_every_default_is_valid(options: type[ClientOptions]) -> None:
+    """Nothing but an address must be given, and a copy of valid options is valid."""
+    made = options.parse("localhost", {})
+    assert dataclasses.replace(made) == made
+
+
+def test_defaults_are_kafkas() -> None:
+    """Safe unless asked otherwise: acknowledged by all, each record once."""
+    options = producer()
+    assert (options.acks, options.enable_idempotence) == (-1, True)
+    assert (options.linger_ms, options.batch_size) == (5, 16384)
+    assert options.delivery_timeout_ms == 120_000
+    assert consumer().auto_offset_reset == ResetPolicy("latest")
+    assert consumer().isolation_level == IsolationLevel.READ_UNCOMMITTED
+
+
+@pytest.mark.parametrize(
+    ("given", "acks"), [(0, 0), (1, 1), (-1, -1), ("all", -1), ("0", 0), ("1", 1), ("-1", -1)]
+)
+def test_acks_in_all_its_spellings(given: object, acks: int) -> None:
+    """Java writes text, Python people write numbers."""
+    assert producer(acks=given).acks == acks
+
+
+def test_idempotence_gives_way_unless_it_was_asked_for() -> None:
+    """A default never makes other options an error; a wish that cannot be met does."""
+    assert not producer(acks=1).enable_idempotence
+    assert not producer(max_in_flight_requests_per_connection=6).enable_idempotence
+    assert not producer(retries=0).enable_idempotence
+    assert producer(max_in_flight_requests_per_connection=5).enable_idempotence
+    for conflict in (
+        {"acks": 1},
+        {"max_in_flight_requests_per_connection": 6},
+        {"retries": 0},
+    ):
+        with pytest.raises(OptionError, match=f"enable_idempotence.*{next(iter(conflict))}"):
+            producer(enable_idempotence=True, **conflict)
+
+
+def test_delivery_timeout_has_room_for_an_attempt() -> None:
+    """It grows with the others by itself; given too short, it is refused."""
+    assert producer(request_timeout_ms=200_000, linger_ms=10).delivery_timeout_ms == 200_010
+    with pytest.raises(OptionError, match="at least linger_ms"):
+        producer(delivery_timeout_ms=30_000)
+
+
+def test_compression_by_name() -> None:
+    """Names as in Kafka; levels only where the codec has them."""
+    assert producer(compression_type="zstd", compression_level=3).compression_type is Codec.ZSTD
+    assert producer(compression_type=Codec.LZ4).compression_type is Codec.LZ4
+    with pytest.raises(OptionError, match="gzip"):
+        producer(compression_type="brotli")
+    with pytest.raises(OptionError, match="snappy"):
+        producer(compression_type="snappy", compression_level=3)
+    with pytest.raises(OptionError, match="compression_level is 12: give 1 to 9"):
+        producer(compression_type="gzip", compression_level=12)
+
+
+@pytest.mark.parametrize(
+    ("given", "policy"),
+    [
+        ("earliest", ResetPolicy("earliest")),
+        ("none", ResetPolicy("none")),
+        ("timestamp:1700000000000", ResetPolicy("timestamp", 1_700_000_000_000)),
+        ("timestamp:2023-11-14T22:13:20Z", ResetPolicy("timestamp", 1_700_000_000_000)),
+        ("timestamp:2023-11-14T23:13:20+01:00", ResetPolicy("timestamp", 1_700_000_000_000)),
+        (
+            datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC),
+            ResetPolicy("timestamp", 1_700_000_000_000),
+        ),
+        ("by_duration:PT1H30M", ResetPolicy("duration", 5_400_000)),
+        ("by_duration:P1DT0.5S", ResetPolicy("duration", 86_400_500)),
+        (timedelta(minutes=2), ResetPolicy("duration", 120_000)),
+    ],
+)
+def test_reset_policies(given: object, policy: ResetPolicy) -> None:
+    """By name, by time, by how long ago."""
+    assert consumer(auto_offset_reset=given).auto_offset_reset == policy
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ("smallest", "earliest"),
+        ("end", "latest"),
+        ("error", "none"),
+        ("sometimes", "datetime"),
+        ("timestamp:yesterday", "milliseconds since 1970"),
+        ("timestamp:2023-11-14T22:13:20", "time zone"),
+        (datetime(2023, 11, 14), "time zone"),  # noqa: DTZ001 (that is the point)
+        ("by_duration:P", "PT1H"),
+        ("by_duration:PT", "PT1H"),
+        (timedelta(seconds=-1), "positive"),
+        (5, "earliest"),
+    ],
+)
+def test_reset_policies_that_are_none(given: object, advice: str) -> None:
+    """Other clients' words and half-given times are answered with the right ones."""
+    with pytest.raises(OptionError, match=advice):
+        consumer(auto_offset_reset=given)
+
+
+def test_a_policy_knows_what_to_ask_for() -> None:
+    """Kafka's special timestamps for the ends; durations count back from now, and never below 0."""
+    assert ResetPolicy("earliest").timestamp_ms(50) == -2
+    assert ResetPolicy("latest").timestamp_ms(50) == -1
+    assert ResetPolicy("timestamp", 7).timestamp_ms(50) == 7
+    assert ResetPolicy("duration", 7).timestamp_ms(50) == 43
+    assert ResetPolicy("duration", 70).timestamp_ms(50) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "advice"),
+    [
+        (ProducerOptions, "linger.ms", "it is spelled linger_ms here"),
+        (ProducerOptions, "LINGER_MS", "it is spelled linger_ms here"),
+        (ProducerOptions, "queue.buffering.max.ms", "it is called linger_ms here"),
+        (ProducerOptions, "message.timeout.ms", "it is called delivery_timeout_ms here"),
+        (ProducerOptions, "partitioner", "it is called router here"),
+        (ProducerOptions, "max_batch_size", "it is called batch_size here"),
+        (ProducerOptions, "linger_mss", "did you mean linger_ms?"),
+        (ProducerOptions, "batch.num.messages", "set batch_size"),
+        (ProducerOptions, "queue.buffering.max.kbytes", "counts bytes"),
+        (ProducerOptions, "group_id", "group_id is an option of consumers"),
+        (ProducerOptions, "transactional.id", "transactions are not there yet"),
+        (ProducerOptions, "key.serializer", "key_serializer="),
+        (ConsumerOptions, "acks", "acks is an option of producers"),
+        (ConsumerOptions, "fetch.wait.max.ms", "it is called fetch_max_wait_ms here"),
+        (ConsumerOptions, "consumer_timeout_ms", "poll"),
+        (ConsumerOptions, "auto_ofset_reset", "did you mean auto_offset_reset?"),
+        (ConsumerOptions, "security.protocol", "plain text"),
+        (ConsumerOptions, "sasl_mechanism", "plain text"),
+        (ConsumerOptions, "api_version", "leave it out"),
+        (AdminOptions, "xyzzy", "known are client_id, default_api_timeout_ms"),
+        (AdminOptions, "bootstrap.servers", "give the brokers first"),
+    ],
+)
+def test_unknown_names_are_answered(options: type[ClientOptions], name: str, advice: str) -> None:
+    """With the Python spelling, our word for it, its rightful owner, or the nearest name."""
+    with pytest.raises(OptionError) as caught:
+        options.parse("localhost", {name: 1})
+    assert f"unknown option '{name}'" in str(caught.value)
+    assert advice in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"linger_ms": -1}, "linger_ms is -1: give 0 to 2147483647"),
+        ({"linger_ms": "5"}, "linger_ms is '5': give a whole number"),
+        ({"linger_ms": True}, "linger_ms is True: give a whole number"),
+        ({"linger_ms": None}, "linger_ms is None: give a whole number"),
+        ({"enable_idempotence": "true"}, "give True or False"),
+        ({"acks": 2}, "acks is 2: give 0, 1 or"),
+        ({"acks": True}, "acks is True"),
+        ({"client_id": 7}, "client_id is 7: give a text"),
+        ({"buffer_memory": 100}, "at least batch_size"),
+        ({"retry_backoff_ms": 5_000}, "retry_backoff_max_ms"),
+        ({"router": 7}, "router is 7"),
+        ({"router": RoundRobinRouter}, "give a router"),
+        ({"router": lambda one: 0}, "topic, key, count"),
+        ({"router": DefaultRouter(), "partitioner_ignore_keys": True}, "leave router out"),
+        ({"interceptors": [ProducerInterceptor]}, "not their classes"),
+        ({"interceptors": [ConsumerInterceptor()]}, "method on_send"),
+        ({"interceptors": ProducerInterceptor()}, "give a list"),
+    ],
+)
+def test_wrong_values_of_producers(keywords: dict[str, Any], message: str) -> None:
+    """An error names the option, repeats the value and says what to give."""
+    with pytest.raises(OptionError) as caught:
+        producer(**keywords)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"session_timeout_ms": 3_000, "heartbeat_interval_ms": 3_000}, "at best a third"),
+        ({"group_instance_id": "a"}, "give group_id too"),
+        ({"enable_auto_commit": True}, "give group_id too"),
+        ({"group_id": ""}, "not empty"),
+        ({"fetch_max_wait_ms": 30_000}, "request_timeout_ms"),
+        ({"isolation_level": "serializable"}, "read_committed"),
+        ({"partition_assignment_strategy": "best"}, "cooperative-sticky"),
+        ({"partition_assignment_strategy": []}, "at least one"),
+        ({"partition_assignment_strategy": [7]}, "or an assignor"),
+        ({"max_poll_records": 0}, "give 1 to"),
+    ],
+)
+def test_wrong_values_of_consumers(keywords: dict[str, Any], message: str) -> None:
+    """What contradicts itself is refused before anything connects."""
+    with pytest.raises(OptionError) as caught:
+        consumer(**keywords)
+    assert message in str(caught.value)
+
+
+def test_without_a_group_nothing_is_committed() -> None:
+    """There is nowhere to commit to."""
+    assert not consumer().enable_auto_commit
+    assert consumer(group_id="g").enable_auto_commit
+
+
+def test_the_group_waits_as_long_as_a_poll_may_take() -> None:
+    """One number says how slow a member may be, unless both are given."""
+    assert consumer(max_poll_interval_ms=7_000).rebalance_timeout_ms == 7_000
+    options = consumer(max_poll_interval_ms=7_000, rebalance_timeout_ms=9_000)
+    assert options.rebalance_timeout_ms == 9_000
+
+
+def test_a_short_session_has_quicker_heartbeats() -> None:
+    """One lost heartbeat must not cost the membership; a given interval is left as it is."""
+    assert consumer(session_timeout_ms=6_000).heartbeat_interval_ms == 2_000
+    assert consumer(session_timeout_ms=60_000).heartbeat_interval_ms == 3_000
+    options = consumer(session_timeout_ms=6_000, heartbeat_interval_ms=5_000)
+    assert options.heartbeat_interval_ms == 5_000
+
+
+def test_assignors_by_name_and_as_objects() -> None:
+    """One name, several, or objects that assign."""
+
+    class Own:
+        def assign(self) -> None: ...
+
+    own = Own()
+    assert consumer(partition_assignment_strategy="sticky").partition_assignment_strategy == (
+        "sticky",
+    )
+    options = consumer(partition_assignment_strategy=["range", own])
+    assert options.partition_assignment_strategy == ("range", own)
+
+
+def test_addresses_as_text_and_as_a_list() -> None:
+    """Both ways people write them; mistakes say what an address looks like."""
+    wanted = (Address("a", 1), Address("b", 9092))
+    assert ProducerOptions.parse("a:1,b", {}).bootstrap == wanted
+    assert ProducerOptions.parse(["a:1", "b"], {}).bootstrap == wanted
+    for wrong in ("", [], "a:b", None, [7], 9092):
+        with pytest.raises(OptionError, match=r"bootstrap_servers.*HOST:PORT|valid port"):
+            ProducerOptions.parse(wrong, {})  # type: ignore[arg-type]
+
+
+def test_what_reaches_the_connections() -> None:
+    """Milliseconds become seconds, and a large fetch has room in the answer."""
+    config = producer(
+        client_id="me", request_timeout_ms=1_500, retry_backoff_ms=20, max_block_ms=250
+    ).cluster_config()
+    assert config.connection.client_id == "me"
+    assert config.connection.request_timeout_s == 1.5
+    assert (config.retry_backoff_s, config.retry_backoff_max_s) == (0.02, 1.0)
+    assert config.deadline_s == 0.25
+    assert consumer(default_api_timeout_ms=700).cluster_config().deadline_s == 0.7
+    assert AdminOptions.parse("a", {}).cluster_config().deadline_s == 60.0
+    large = consumer(fetch_max_bytes=1 << 30).connection_config()
+    assert large.response_bytes_max > 1 << 30
+
+
+def test_functions_become_routers() -> None:
+    """A function is a router; without one, the default is made as the options say."""
+    options = producer(router=lambda topic, key, count: 0)
+    assert make_router(options) is options.router
+    made = make_router(producer(partitioner_ignore_keys=True))
+    assert isinstance(made, DefaultRouter)
+    assert made.ignore_keys
+
+
+def test_option_errors_are_value_errors_of_the_client() -> None:
+    """They can be caught as either, and trying again does not help."""
+    with pytest.raises(ValueError, match="linger_ms") as caught:
+        producer(linger_ms=-1)
+    assert isinstance(caught.value, ClientError)
+    assert not caught.value.retriable
