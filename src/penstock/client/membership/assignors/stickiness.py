@@ -1,0 +1,270 @@
+"""Balanced assignments that leave partitions where they are as far as balance allows. Pure.
+
+Members come with claims: what they held, and the generation that is from. For each partition the
+newest claim holds; two claims of one generation contradict each other, and neither does.
+
+Where all members want the same topics the answer is exact: everyone gets n/m partitions, rounded
+down or up, and as many claims as possible are honoured. A member keeps all it held up to its
+share; the larger shares go to those who held more.
+
+Where members want different topics, "balanced" means that no chain of moves helps: moving a
+partition from one member to another, who passes one on to a third, and so on, until the first has
+one less and the last, who had at least two less than the first, one more. This is the best that
+can be done for everybody at once (an optimal semi-matching). It is reached in three steps: what
+nobody holds goes to the least loaded who wants it; single moves within one topic, until none
+helps; then chains, found breadth first. Moves are made first with what was only just placed, and
+with what members held before only when that does not suffice.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from penstock.client.membership.assignors.base import (
+    Assignment,
+    Memory,
+    Peer,
+    in_order,
+    wanted_topics,
+)
+from penstock.client.model import TopicPartition
+
+_CHAIN_STEPS_MAX: Final = 10_000_000
+"""Some seconds' worth of search. A group so large and so irregular that this is not enough is left
+balanced as far as single moves go, and as far as the search has come."""
+
+
+def assign_sticky(
+    partition_counts: Mapping[str, int], members: Sequence[Peer], claims: Mapping[str, Memory]
+) -> Assignment:
+    """`claims` by member id; members without claims may be missing from it."""
+    peers = in_order(members)
+    topics = wanted_topics(partition_counts, members)
+    kept = _honoured(partition_counts, peers, claims)
+    if len({frozenset(peer.subscription.topics) for peer in peers}) == 1:
+        return _assign_equal(partition_counts, topics, kept)
+    return _Balance(partition_counts, topics, peers, kept).assignment()
+
+
+def newest_claims(claims: Mapping[str, Memory]) -> dict[TopicPartition, str | None]:
+    """Who holds each claimed partition by right; None where two say so with equal right."""
+    holders: dict[TopicPartition, tuple[int, str | None]] = {}
+    for member_id, memory in claims.items():
+        for place in memory.places:
+            known = holders.get(place)
+            if known is None or memory.generation > known[0]:
+                holders[place] = memory.generation, member_id
+            elif memory.generation == known[0] and member_id != known[1]:
+                holders[place] = memory.generation, None
+    return {place: holder for place, (_, holder) in holders.items()}
+
+
+def _honoured(
+    partition_counts: Mapping[str, int], peers: Sequence[Peer], claims: Mapping[str, Memory]
+) -> Assignment:
+    """The claims that can be honoured, if balance allows, in the order of the peers."""
+    holders = newest_claims(claims)
+    kept: Assignment = {}
+    for peer in peers:
+        wanted = frozenset(peer.subscription.topics)
+        memory = claims.get(peer.member_id, Memory())
+        kept[peer.member_id] = sorted(
+            place
+            for place in set(memory.places)
+            if holders[place] == peer.member_id
+            and place.topic in wanted
+            and 0 <= place.partition < partition_counts.get(place.topic, 0)
+        )
+    return kept
+
+
+def _assign_equal(
+    partition_counts: Mapping[str, int], topics: Sequence[str], kept: Assignment
+) -> Assignment:
+    total = sum(partition_counts[topic] for topic in topics)
+    share, larger_shares = divmod(total, len(kept))
+    assignment: Assignment = {}
+    for member_id, places in kept.items():
+        takes_larger = larger_shares > 0 and len(places) > share
+        larger_shares -= takes_larger
+        assignment[member_id] = places[: share + takes_larger]
+    held = {place for places in assignment.values() for place in places}
+    free = [
+        TopicPartition(topic, partition)
+        for topic in topics
+        for partition in range(partition_counts[topic])
+        if (topic, partition) not in held
+    ]
+    # In turn rather than one member after the other, so that a topic's partitions spread.
+    hungry = deque(member_id for member_id, places in assignment.items() if len(places) < share)
+    full = deque(member_id for member_id, places in assignment.items() if len(places) == share)
+    for place in free:
+        member_id = (hungry or full).popleft()
+        assignment[member_id].append(place)
+        if len(assignment[member_id]) < share:
+            hungry.append(member_id)
+        elif len(assignment[member_id]) == share:
+            full.append(member_id)
+    return assignment
+
+
+class _Step(NamedTuple):
+    giver: int
+    topic: int
+
+
+class _Balance:
+    """Members and topics are numbers in here: the search goes over them millions of times."""
+
+    def __init__(
+        self,
+        partition_counts: Mapping[str, int],
+        topics: Sequence[str],
+        peers: Sequence[Peer],
+        kept: Assignment,
+    ) -> None:
+        self.topics = topics
+        self.member_ids = [peer.member_id for peer in peers]
+        number = {topic: n for n, topic in enumerate(topics)}
+        self.takers: list[list[int]] = [[] for _ in topics]
+        """By topic: the members that want it."""
+        for member, peer in enumerate(peers):
+            for name in set(peer.subscription.topics):
+                if name in number:
+                    self.takers[number[name]].append(member)
+        self.held: list[dict[int, list[int]]] = [{} for _ in peers]
+        """By member and topic: its partitions. What it held before comes first, and so is given
+        away last."""
+        self.kept: list[dict[int, int]] = [{} for _ in peers]
+        """By member and topic: how many of its partitions it held before."""
+        self.loads = [0] * len(peers)
+        free = [set(range(partition_counts[topic])) for topic in topics]
+        for member, member_id in enumerate(self.member_ids):
+            for place in kept[member_id]:
+                topic = number[place.topic]
+                free[topic].remove(place.partition)
+                self._give(member, topic, place.partition)
+            self.kept[member] = {topic: len(found) for topic, found in self.held[member].items()}
+        self._place(free)
+        for touch_kept in (False, True):
+            # Every topic in every round: moves in one change the loads of all.
+            while sum(self._level(topic, touch_kept) for topic in range(len(topics))):
+                pass
+            self._resolve_chains(touch_kept)
+
+    def assignment(self) -> Assignment:
+        return {
+            member_id: [
+                TopicPartition(self.topics[topic], partition)
+                for topic in sorted(held)
+                for partition in sorted(held[topic])
+            ]
+            for member_id, held in zip(self.member_ids, self.held, strict=True)
+        }
+
+    def _give(self, member: int, topic: int, partition: int) -> None:
+        self.held[member].setdefault(topic, []).append(partition)
+        self.loads[member] += 1
+
+    def _move(self, giver: int, topic: int, taker: int) -> None:
+        partitions = self.held[giver][topic]
+        partition = partitions.pop()
+        if not partitions:
+            del self.held[giver][topic]
+        if len(partitions) < self.kept[giver].get(topic, 0):
+            self.kept[giver][topic] -= 1
+        self.loads[giver] -= 1
+        self._give(taker, topic, partition)
+
+    def _has_to_give(self, member: int, topic: int, touch_kept: bool) -> bool:
+        held = self.held[member].get(topic, ())
+        return len(held) > (0 if touch_kept else self.kept[member].get(topic, 0))
+
+    def _place(self, free: Sequence[set[int]]) -> None:
+        """Topics that few want come first: whoever wants others too can be spared those."""
+        for topic in sorted(range(len(free)), key=lambda topic: len(self.takers[topic])):
+            queue = [(self.loads[member], member) for member in self.takers[topic]]
+            heapq.heapify(queue)
+            for partition in sorted(free[topic]):
+                load, member = queue[0]
+                self._give(member, topic, partition)
+                heapq.heapreplace(queue, (load + 1, member))
+
+    def _level(self, topic: int, touch_kept: bool) -> bool:
+        """Move this topic's partitions from the most to the least loaded while that helps."""
+        loads = self.loads
+        all_loads = [loads[member] for member in self.takers[topic]]
+        if max(all_loads) - min(all_loads) < 2:
+            return False
+        takers = [(loads[m], m) for m in self.takers[topic]]
+        givers = [(-load, m) for load, m in takers if self._has_to_give(m, topic, touch_kept)]
+        heapq.heapify(givers)
+        heapq.heapify(takers)
+        moved = False
+        while givers:
+            load, giver = -givers[0][0], givers[0][1]
+            # Entries are not taken out when they grow old; they are known by their load.
+            if loads[giver] != load or not self._has_to_give(giver, topic, touch_kept):
+                heapq.heappop(givers)
+                continue
+            while loads[takers[0][1]] != takers[0][0]:
+                heapq.heappop(takers)
+            taker = takers[0][1]
+            if load - loads[taker] < 2:
+                break
+            self._move(giver, topic, taker)
+            moved = True
+            for member in (giver, taker):
+                heapq.heappush(givers, (-loads[member], member))
+                heapq.heappush(takers, (loads[member], member))
+        return moved
+
+    def _resolve_chains(self, touch_kept: bool) -> None:
+        """The most loaded is relieved first. When no chain leads from it to anyone who has two
+        less, then none leads from anyone it reaches either: all of them are settled."""
+        settled: set[int] = set()
+        sources = [(-load, member) for member, load in enumerate(self.loads)]
+        heapq.heapify(sources)
+        steps_left = _CHAIN_STEPS_MAX
+        while sources and steps_left > 0:
+            load, source = heapq.heappop(sources)
+            if source in settled or self.loads[source] != -load:
+                continue
+            target, arrivals, steps = self._search(source, touch_kept)
+            steps_left -= steps
+            if target is None:
+                settled.update(arrivals, (source,))
+                continue
+            heapq.heappush(sources, (-self.loads[target] - 1, target))
+            taker = target
+            while taker != source:
+                giver, topic = arrivals[taker]
+                self._move(giver, topic, taker)
+                taker = giver
+            heapq.heappush(sources, (-self.loads[source], source))
+
+    def _search(self, source: int, touch_kept: bool) -> tuple[int | None, dict[int, _Step], int]:
+        """Somebody with at least two less than the source, and how everyone was reached."""
+        enough = self.loads[source] - 2
+        arrivals: dict[int, _Step] = {}
+        seen_topics: set[int] = set()
+        queue = deque([source])
+        steps = 0
+        while queue:
+            giver = queue.popleft()
+            for topic in self.held[giver]:
+                if topic in seen_topics or not self._has_to_give(giver, topic, touch_kept):
+                    continue
+                seen_topics.add(topic)
+                steps += len(self.takers[topic])
+                for taker in self.takers[topic]:
+                    if taker == source or taker in arrivals:
+                        continue
+                    arrivals[taker] = _Step(giver, topic)
+                    if self.loads[taker] <= enough:
+                        return taker, arrivals, steps
+                    queue.append(taker)
+        return None, arrivals, steps

@@ -1,0 +1,76 @@
+"""The "sticky" assignor. Pure.
+
+Members give up everything before they join, so what they held is not in their subscriptions; each
+remembers it and tells the leader in bytes of the assignor's own:
+
+    int32 count, per topic: string name, int32 count, int32 partition...    (version 0)
+    int32 generation                                                       (version 1 adds)
+
+The bytes do not say their version. The first part has the layout of an assignment's.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from penstock.client.membership.assignors.base import Assignment, Memory, Peer
+from penstock.client.membership.assignors.stickiness import assign_sticky
+from penstock.client.membership.protocol import NO_GENERATION, by_topic
+from penstock.client.model import TopicPartition
+from penstock.wire.codec import decode_at, encode
+from penstock.wire.errors import ProtocolError
+from penstock.wire.messages import ConsumerProtocolAssignment
+
+_GENERATION: Final = struct.Struct(">i")
+_NO_USER_DATA: Final = b"\xff\xff\xff\xff"
+"""How an assignment ends that carries no user data."""
+
+
+class StickyAssignor:
+    name = "sticky"
+    cooperative = False
+
+    def user_data(self, memory: Memory) -> bytes | None:
+        return encode_memory(memory) if memory.generation != NO_GENERATION else None
+
+    def assign(self, partition_counts: Mapping[str, int], members: Sequence[Peer]) -> Assignment:
+        claims = {peer.member_id: decode_memory(peer.subscription.user_data) for peer in members}
+        return assign_sticky(partition_counts, members, claims)
+
+
+def encode_memory(memory: Memory) -> bytes:
+    places = [
+        ConsumerProtocolAssignment.TopicPartition(topic, partitions)
+        for topic, partitions in by_topic(memory.places).items()
+    ]
+    body = encode(ConsumerProtocolAssignment(places, None), 0)
+    return body.removesuffix(_NO_USER_DATA) + _GENERATION.pack(memory.generation)
+
+
+def decode_memory(data: bytes | None) -> Memory:
+    """Nothing is remembered where the bytes are not to be read: other libraries have had bugs
+    here, and a group must not fail over what is only a wish."""
+    if not data:
+        return Memory()
+    places = _decode_places(data[: -_GENERATION.size])
+    if places is not None:
+        return Memory(places, _GENERATION.unpack(data[-_GENERATION.size :])[0])
+    return Memory(_decode_places(data) or ())
+
+
+def _decode_places(data: bytes) -> tuple[TopicPartition, ...] | None:
+    """None unless the bytes are a list of partitions from beginning to end."""
+    whole = data + _NO_USER_DATA
+    try:
+        message, end = decode_at(ConsumerProtocolAssignment, whole, 0, 0)
+    except ProtocolError:
+        return None
+    if end != len(whole):
+        return None
+    return tuple(
+        TopicPartition(topic.topic, partition)
+        for topic in message.assigned_partitions
+        for partition in topic.partitions
+    )

@@ -1,0 +1,121 @@
+"""What members and leaders put into JoinGroup and SyncGroup. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from penstock.client.errors import ClientError
+from penstock.client.membership.assignors import Assignor, Memory, Peer
+from penstock.client.membership.protocol import (
+    PROTOCOL_TYPE,
+    Subscription,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from penstock.client.membership.settings import MembershipOptions
+from penstock.client.membership.steps import Identity
+from penstock.wire.errors import ProtocolError
+from penstock.wire.messages import JoinGroupRequest, JoinGroupResponse, SyncGroupRequest
+
+Peers = tuple[Peer, ...]
+
+_REASON_MAX: Final = 255
+
+
+def join_request(
+    options: MembershipOptions,
+    member_id: str,
+    topics: tuple[str, ...],
+    held: Memory,
+    last: Memory,
+    reason: str,
+) -> JoinGroupRequest:
+    """`held` is what the member goes on reading; `last` what it was given last."""
+    protocols = [
+        JoinGroupRequest.Protocol(
+            assignor.name,
+            encode_subscription(
+                Subscription(
+                    topics,
+                    held.places,
+                    held.generation,
+                    assignor.user_data(last),
+                    options.client_rack,
+                )
+            ),
+        )
+        for assignor in options.assignors
+    ]
+    return JoinGroupRequest(
+        options.group_id,
+        options.session_timeout_ms,
+        options.rebalance_ms,
+        member_id,
+        options.group_instance_id,
+        PROTOCOL_TYPE,
+        protocols,
+        reason[:_REASON_MAX],
+    )
+
+
+def peers_of(answer: JoinGroupResponse) -> Peers:
+    """A member whose subscription cannot be read gets nothing, and the group goes on without it:
+    it would be no better off if everybody stopped."""
+    return tuple(
+        Peer(member.member_id, _subscription(member.metadata), member.group_instance_id)
+        for member in answer.members
+    )
+
+
+def _subscription(data: bytes) -> Subscription:
+    try:
+        return decode_subscription(data)
+    except ProtocolError:
+        return Subscription()
+
+
+def topics_of(peers: Peers) -> tuple[str, ...]:
+    return tuple(sorted({topic for peer in peers for topic in peer.subscription.topics}))
+
+
+def chosen(options: MembershipOptions, name: str | None) -> Assignor:
+    for assignor in options.assignors:
+        if assignor.name == name:
+            return assignor
+    raise ClientError(
+        f"the coordinator of group {options.group_id} chose the assignor {name!r}, "
+        "which this member did not offer"
+    )
+
+
+def follower_sync(
+    options: MembershipOptions, identity: Identity, assignor: Assignor
+) -> SyncGroupRequest:
+    return SyncGroupRequest(
+        options.group_id,
+        identity.generation,
+        identity.member_id,
+        identity.instance_id,
+        PROTOCOL_TYPE,
+        assignor.name,
+    )
+
+
+def leader_sync(
+    options: MembershipOptions,
+    identity: Identity,
+    assignor: Assignor,
+    peers: Peers,
+    counts: Mapping[str, int],
+) -> SyncGroupRequest:
+    request = follower_sync(options, identity, assignor)
+    assignment = assignor.assign(counts, peers)
+    request.assignments = [
+        SyncGroupRequest.Assignment(
+            peer.member_id, encode_assignment(assignment.get(peer.member_id, ()))
+        )
+        for peer in peers
+    ]
+    return request

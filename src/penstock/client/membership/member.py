@@ -1,0 +1,398 @@
+"""A member of a group, alive: the machine of `machine.py` with a network, a clock and a user.
+
+One background task carries out the machine's steps. It is started by the first `subscribe`, owned
+by the member, and ended by `close`. It has a connection to the coordinator to itself, since a
+JoinGroup is answered only when the whole group has gathered; commits and the goodbye go over
+another. Whatever concerns the user happens inside `poll`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from penstock.client.cluster import Cluster
+from penstock.client.errors import ApiNotServed, ClientError, Closed
+from penstock.client.membership.assignors import Assignor
+from penstock.client.membership.autocommit import AutoCommit, Offsets
+from penstock.client.membership.commits import Commits, OnCommit
+from penstock.client.membership.listener import Listener
+from penstock.client.membership.machine import Membership, Phase
+from penstock.client.membership.protocol import NO_GENERATION
+from penstock.client.membership.settings import MembershipOptions
+from penstock.client.membership.steps import (
+    Ask,
+    Assigned,
+    Count,
+    Failed,
+    GroupRequest,
+    GroupResponse,
+    Lost,
+    News,
+    Revoked,
+    Wait,
+)
+from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.wire.errors import ProtocolError
+from penstock.wire.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+__all__ = ["Assignor", "GroupMember", "Host", "MemberStats", "MembershipOptions"]
+
+_log = logging.getLogger(__name__)
+_PURPOSE: Final = "group"
+_LEAVE_MEMBERS_SINCE: Final = 3
+"""From this version of LeaveGroup on, one request names many members."""
+_ANSWERS: Final[dict[type[GroupRequest], type[GroupResponse]]] = {
+    JoinGroupRequest: JoinGroupResponse,
+    SyncGroupRequest: SyncGroupResponse,
+    HeartbeatRequest: HeartbeatResponse,
+    LeaveGroupRequest: LeaveGroupResponse,
+}
+
+
+class Host(Protocol):
+    """The consumer that a member belongs to. Called on the event loop, never from elsewhere."""
+
+    def consumed(self) -> Offsets:
+        """For every assigned partition that has a position: the next offset to be returned."""
+
+    def add(self, places: Collection[TopicPartition]) -> None:
+        """These are to be read from now on. The user's listener hears of it afterwards."""
+
+    def drop(self, places: Collection[TopicPartition]) -> None:
+        """No more of these, not even what is buffered. The user's listener has heard of it."""
+
+    def wake(self) -> None:
+        """There is news: end a wait for records, and call `GroupMember.poll` again."""
+
+    def committed(self, offsets: Offsets) -> None:
+        """A commit has succeeded, asked for or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStats:
+    generation: int
+    member_id: str
+    phase: str
+    is_leader: bool
+    assigned: int
+    rebalances: int
+    last_rebalance_s: float
+    heartbeats: int
+    commits: int
+    commits_failed: int
+
+
+class GroupMember:
+    def __init__(self, cluster: Cluster, options: MembershipOptions, host: Host) -> None:
+        self.options = options
+        self._cluster = cluster
+        self._clock = cluster.clock
+        self._host = host
+        self._machine = Membership(options, cluster.random.uniform)
+        self._listener = Listener()
+        self._poke = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self._heartbeats = 0
+        self._auto: AutoCommit | None = None
+        if options.enable_auto_commit:
+            self._auto = AutoCommit(
+                options.auto_commit_interval_ms, options.retry_backoff_ms, self._clock.monotonic()
+            )
+        self._commits = Commits(
+            cluster,
+            options.group_id,
+            signer=self._machine,
+            require_stable=options.require_stable,
+            timeout_s=options.default_api_timeout_ms / 1000,
+            on_committed=self._on_committed,
+        )
+
+    # -- knowing --------------------------------------------------------------------------------
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """As last told to the host."""
+        return frozenset(self._machine.owned)
+
+    @property
+    def generation(self) -> int:
+        return self._machine.generation
+
+    @property
+    def member_id(self) -> str:
+        return self._machine.member_id
+
+    @property
+    def is_stable(self) -> bool:
+        """Has its assignment, and knows of no rebalance."""
+        return self._machine.phase is Phase.STABLE
+
+    @property
+    def has_news(self) -> bool:
+        return self._machine.needs_poll(self._clock.monotonic())
+
+    def stats(self) -> MemberStats:
+        machine = self._machine
+        return MemberStats(
+            machine.generation,
+            machine.member_id,
+            machine.phase.name.lower(),
+            machine.is_leader,
+            len(machine.owned),
+            machine.rebalances,
+            machine.last_rebalance_s,
+            self._heartbeats,
+            self._commits.commits,
+            self._commits.commits_failed,
+        )
+
+    # -- belonging ------------------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str], listener: Listener | None = None) -> None:
+        """Want these topics from now on. The group hears of it with the next polls."""
+        if self._closed:
+            raise Closed("this consumer has been closed")
+        if listener is not None:
+            self._listener = listener
+        self._machine.subscribe(frozenset(topics), self._clock.monotonic())
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(
+                self._work(), name=f"group {self.options.group_id}"
+            )
+        self._poke.set()
+
+    async def unsubscribe(self, timeout_s: float | None = None) -> None:
+        """Give up everything and leave the group, as `close` would; `subscribe` may follow."""
+        limit_s = self.options.default_api_timeout_ms / 1000 if timeout_s is None else timeout_s
+        await self._depart(limit_s, "unsubscribed", leave=self.options.leaves)
+
+    def request_rejoin(self, reason: str) -> None:
+        self._machine.rejoin(reason)
+        self._host.wake()
+
+    async def close(self, timeout_s: float = 30.0, *, leave: bool | None = None) -> None:
+        """Commit, give up everything, leave. A coordinator that is gone is not waited for longer
+        than the timeout; what the user's listener raises is raised when all is done."""
+        if self._closed:
+            return
+        self._closed = True
+        end = self._clock.monotonic() + timeout_s
+        try:
+            leaves = self.options.leaves if leave is None else leave
+            await self._depart(timeout_s, "closed", leave=leaves)
+        finally:
+            await self._commits.close(max(end - self._clock.monotonic(), 0.0))
+
+    async def poll(self) -> None:
+        """Tell the user what has changed, and commit if it is time to.
+
+        Never waits for the group, only for listeners and, when partitions go, for the commit of
+        what was read of them. Raises what a listener raised, and what keeps this member out."""
+        if self._task is not None and self._task.done():
+            self._task.result()
+        machine = self._machine
+        before = machine.phase
+        while (news := machine.poll(self._clock.monotonic())) is not None:
+            try:
+                await self._tell(news)
+            finally:
+                self._poke.set()
+        if machine.phase is not before:
+            self._poke.set()
+        self._auto_commit()
+
+    async def _tell(self, news: News) -> None:
+        now = self._clock.monotonic
+        match news:
+            case Failed(error):
+                self._machine.told(news, now())
+                raise error
+            case Assigned(places):
+                self._host.add(places)
+                self._machine.told(news, now())
+                await self._listener.assigned(places)
+            case Revoked(places) | Lost(places):
+                try:
+                    if isinstance(news, Revoked):
+                        await self._commit_consumed(self.options.rebalance_ms / 2000)
+                        await self._listener.revoked(places)
+                    else:
+                        await self._listener.lost(places)
+                finally:
+                    self._drop(places)
+                    self._machine.told(news, now())
+
+    def _drop(self, places: Collection[TopicPartition]) -> None:
+        self._host.drop(places)
+        if self._auto is not None:
+            self._auto.forget(places)
+
+    async def _depart(self, timeout_s: float, reason: str, *, leave: bool) -> None:
+        end = self._clock.monotonic() + timeout_s
+        places = sorted(self._machine.owned)
+        try:
+            # Heartbeats go on meanwhile: the listener may take its time.
+            if places and self._machine.generation != NO_GENERATION:
+                await self._commit_consumed(timeout_s)
+                await self._listener.revoked(places)
+            elif places:
+                await self._listener.lost(places)
+        finally:
+            self._drop(places)
+            await self._stop_working()
+            request = self._machine.leave(reason)
+            if request is not None and leave:
+                left_s = end - self._clock.monotonic()
+                await self._say_goodbye(request, max(left_s, 0.0))
+
+    async def _stop_working(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            task, self._task = self._task, None
+            if not task.cancelled():
+                task.result()
+
+    async def _say_goodbye(self, request: LeaveGroupRequest, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ask(Ask(request, timeout_s, find=False))
+        except (ClientError, TimeoutError) as error:
+            _log.info(
+                "could not tell group %s of leaving, it will notice after the session timeout: %s",
+                self.options.group_id,
+                error or "no answer in time",
+            )
+
+    # -- the background task --------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        machine = self._machine
+        while True:
+            match machine.step(self._clock.monotonic()):
+                case Wait(until):
+                    await self._rest(until)
+                case Ask() as step:
+                    try:
+                        answer = await self._ask(step)
+                    except ClientError as error:
+                        self._note(error)
+                        machine.on_failure(error, self._clock.monotonic())
+                    else:
+                        self._heartbeats += isinstance(answer, HeartbeatResponse)
+                        machine.on_answer(answer, self._clock.monotonic())
+                case Count(topics):
+                    try:
+                        counts = await self._count(topics)
+                    except ClientError as error:
+                        self._note(error)
+                        machine.on_failure(error, self._clock.monotonic())
+                    else:
+                        machine.on_counts(counts, self._clock.monotonic())
+            if machine.needs_poll(self._clock.monotonic()):
+                self._host.wake()
+
+    async def _rest(self, until: float | None) -> None:
+        try:
+            delay_s = None if until is None else max(until - self._clock.monotonic(), 0.0)
+            async with asyncio.timeout(delay_s):
+                await self._poke.wait()
+        except TimeoutError:
+            pass
+        self._poke.clear()
+
+    async def _ask(self, step: Ask) -> GroupResponse:
+        request = step.request
+        goodbye = isinstance(request, LeaveGroupRequest)
+        connection = await self._cluster.coordinator(
+            self.options.group_id, purpose="" if goodbye else _PURPOSE, fresh=step.find
+        )
+        if isinstance(request, LeaveGroupRequest):
+            version = connection.version_of(LeaveGroupRequest)
+            if version < _LEAVE_MEMBERS_SINCE:
+                member_id = request.members[0].member_id
+                request = LeaveGroupRequest(request.group_id, member_id)
+        try:
+            return await connection.call(request, _ANSWERS[type(request)], timeout_s=step.timeout_s)
+        except ProtocolError as error:
+            raise ApiNotServed(
+                f"the broker at {connection.address} is too old for this member of group "
+                f"{self.options.group_id}: {error}"
+            ) from error
+
+    async def _count(self, topics: tuple[str, ...]) -> dict[str, int]:
+        # Never creating them: a topic that was deleted while the group reads it must stay so.
+        await self._cluster.refresh(topics)
+        counts = {topic: self._cluster.known_partitions(topic) for topic in topics}
+        return {topic: count for topic, count in counts.items() if count}
+
+    def _note(self, error: ClientError) -> None:
+        _log.debug("group %s: %s", self.options.group_id, error)
+
+    # -- committing -----------------------------------------------------------------------------
+
+    async def commit(self, offsets: Offsets, *, timeout_s: float | None = None) -> None:
+        """After all earlier commits. Raises `CommitFailed` when the group has moved on."""
+        await self._commits.commit(offsets, timeout_s=timeout_s)
+
+    def commit_nowait(self, offsets: Offsets, callback: OnCommit | None = None) -> None:
+        """In order with all other commits; the callback hears of the outcome."""
+        self._commits.commit_nowait(offsets, callback)
+
+    async def committed(
+        self, places: Iterable[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        return await self._commits.committed(places, timeout_s=timeout_s)
+
+    def _on_committed(self, offsets: Offsets) -> None:
+        if self._auto is not None:
+            self._auto.on_committed(offsets)
+        self._host.committed(offsets)
+
+    def _auto_commit(self) -> None:
+        auto, now = self._auto, self._clock.monotonic()
+        if auto is None or not auto.is_due(now) or self._machine.generation == NO_GENERATION:
+            return
+        offsets = auto.begin(self._host.consumed(), now)
+        if offsets:
+            self._commits.commit_nowait(offsets, self._on_auto_commit(auto))
+
+    def _on_auto_commit(self, auto: AutoCommit) -> OnCommit:
+        def on_end(offsets: Offsets, error: ClientError | None) -> None:
+            auto.on_end(
+                retriable=error is not None and error.retriable, now=self._clock.monotonic()
+            )
+            if error is not None:
+                _log.warning("an auto-commit for group %s failed: %s", self.options.group_id, error)
+
+        return on_end
+
+    async def _commit_consumed(self, limit_s: float) -> None:
+        """Before partitions go: what was handed out of them counts as processed."""
+        if self._auto is None:
+            return
+        offsets = self._auto.moved(self._host.consumed())
+        limit_s = min(limit_s, self.options.default_api_timeout_ms / 1000)
+        try:
+            await self._commits.commit(offsets, timeout_s=limit_s)
+        except ClientError as error:
+            _log.warning(
+                "group %s: what was read of partitions that go could not be committed and will be "
+                "read again: %s",
+                self.options.group_id,
+                error,
+            )

@@ -1,0 +1,105 @@
+"""What the members of a consumer group tell each other, behind the coordinator's back. Pure.
+
+The coordinator carries these bytes without looking: each member's `Subscription` to the leader of
+the group, and each member's assignment from the leader. Members of one group may be of different
+libraries and ages, so what is read may be older or newer than what we write: fields that an old
+version lacks have their defaults, and what a newer one has added at its end is passed over.
+
+A subscription is written in version 3, the first that says everything. An assignment looks the
+same in all versions and is written as version 0, which nobody refuses.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.client.model import TopicPartition
+from penstock.wire.codec import decode_embedded, encode_embedded
+from penstock.wire.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+
+PROTOCOL_TYPE: Final = "consumer"
+NO_GENERATION: Final = -1
+
+_SUBSCRIPTION_VERSION: Final = 3
+_ASSIGNMENT_VERSION: Final = 0
+_GENERATION_SINCE: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What one member wants, and what it holds."""
+
+    topics: tuple[str, ...] = ()
+    owned: tuple[TopicPartition, ...] = ()
+    """What it goes on reading while the group rebalances; nothing for one that gives up all."""
+    generation: int | None = None
+    """Of the assignment that `owned` comes from; None when the writer is too old to say."""
+    user_data: bytes | None = None
+    """What the assignor of this name likes to be told."""
+    rack: str | None = None
+
+
+def encode_subscription(subscription: Subscription) -> bytes:
+    generation = subscription.generation
+    message = ConsumerProtocolSubscription(
+        topics=sorted(subscription.topics),
+        user_data=subscription.user_data,
+        owned_partitions=[
+            ConsumerProtocolSubscription.TopicPartition(topic, partitions)
+            for topic, partitions in by_topic(subscription.owned).items()
+        ],
+        generation_id=NO_GENERATION if generation is None else generation,
+        rack_id=subscription.rack or None,
+    )
+    return encode_embedded(message, _SUBSCRIPTION_VERSION)
+
+
+def decode_subscription(data: bytes) -> Subscription:
+    """Raises `ProtocolError` for bytes that are no subscription."""
+    version, message = decode_embedded(ConsumerProtocolSubscription, data)
+    return Subscription(
+        topics=tuple(message.topics),
+        owned=tuple(
+            TopicPartition(owned.topic, partition)
+            for owned in message.owned_partitions
+            for partition in owned.partitions
+        ),
+        generation=message.generation_id if version >= _GENERATION_SINCE else None,
+        user_data=message.user_data,
+        rack=message.rack_id,
+    )
+
+
+def encode_assignment(places: Iterable[TopicPartition], user_data: bytes | None = None) -> bytes:
+    message = ConsumerProtocolAssignment(
+        [
+            ConsumerProtocolAssignment.TopicPartition(topic, partitions)
+            for topic, partitions in by_topic(places).items()
+        ],
+        user_data,
+    )
+    return encode_embedded(message, _ASSIGNMENT_VERSION)
+
+
+def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
+    """No bytes at all are an empty assignment: so a leader may treat one it does not know.
+
+    Raises `ProtocolError` for bytes that are no assignment."""
+    if not data:
+        return ()
+    _, message = decode_embedded(ConsumerProtocolAssignment, data)
+    return tuple(
+        TopicPartition(topic.topic, partition)
+        for topic in message.assigned_partitions
+        for partition in topic.partitions
+    )
+
+
+def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in places:
+        topics[topic].append(partition)
+    return {topic: sorted(partitions) for topic, partitions in sorted(topics.items())}

@@ -1,0 +1,120 @@
+"""Members of a group on a real broker, driven by hand: a seat is a member and a host for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from client.rig import cluster_of
+from penstock.client.cluster import Cluster
+from penstock.client.membership.assignors import RANGE, Assignor
+from penstock.client.membership.autocommit import Offsets
+from penstock.client.membership.listener import Listener
+from penstock.client.membership.member import GroupMember
+from penstock.client.membership.settings import MembershipOptions
+from penstock.client.model import OffsetAndMetadata, TopicPartition
+
+WITHIN_S = 15.0
+Note = tuple[str, frozenset[int]]
+
+
+class Seat:
+    """A consumer that reads nothing; its positions are what the test says."""
+
+    def __init__(self, cluster: Cluster, group: str, **options: Any) -> None:
+        assignor: Assignor = options.pop("assignor", RANGE)
+        given = {"heartbeat_interval_ms": 50, "session_timeout_ms": 10_000, **options}
+        self.cluster = cluster
+        self.positions: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.notes: list[Note] = []
+        self.commits: list[Offsets] = []
+        self.woken = asyncio.Event()
+        settings = MembershipOptions(group, assignors=(assignor,), **given)
+        self.member = GroupMember(cluster, settings, self)
+
+    # -- the host -------------------------------------------------------------------------------
+
+    def consumed(self) -> Offsets:
+        return dict(self.positions)
+
+    def add(self, places: Collection[TopicPartition]) -> None:
+        self.positions.update(dict.fromkeys(places, OffsetAndMetadata(0)))
+
+    def drop(self, places: Collection[TopicPartition]) -> None:
+        for place in places:
+            del self.positions[place]
+
+    def wake(self) -> None:
+        self.woken.set()
+
+    def committed(self, offsets: Offsets) -> None:
+        self.commits.append(offsets)
+
+    # -- the user -------------------------------------------------------------------------------
+
+    def subscribe(self, *topics: str) -> None:
+        def note(what: str) -> Callable[[list[TopicPartition]], None]:
+            return lambda places: self.notes.append(
+                (what, frozenset(place.partition for place in places))
+            )
+
+        self.member.subscribe(topics, Listener(note("assigned"), note("revoked"), note("lost")))
+
+    @property
+    def owned(self) -> frozenset[int]:
+        assert self.member.assignment == self.positions.keys()
+        return frozenset(place.partition for place in self.member.assignment)
+
+    def read_to(self, offset: int) -> None:
+        for place in self.positions:
+            self.positions[place] = OffsetAndMetadata(offset)
+
+
+async def until(condition: Callable[[], bool], *seats: Seat, within_s: float = WITHIN_S) -> None:
+    """All seats are polled, over and over, until the condition holds."""
+    async with asyncio.timeout(within_s):
+        while True:
+            for seat in seats:
+                await seat.member.poll()
+            if condition():
+                return
+            waits = [asyncio.ensure_future(seat.woken.wait()) for seat in seats]
+            await asyncio.wait(waits, timeout=0.02, return_when=asyncio.FIRST_COMPLETED)
+            for wait, seat in zip(waits, seats, strict=True):
+                wait.cancel()
+                seat.woken.clear()
+
+
+def covered(partitions: int, *seats: Seat) -> bool:
+    """Each partition is read by exactly one of them, each reads some, and all have settled."""
+    owned = sorted(number for seat in seats for number in seat.owned)
+    return owned == list(range(partitions)) and all(
+        seat.owned and seat.member.is_stable for seat in seats
+    )
+
+
+@asynccontextmanager
+async def seats(
+    bootstrap: str, group: str, count: int = 1, **options: Any
+) -> AsyncIterator[list[Seat]]:
+    """Members each with a connection of its own, closed in the end."""
+    clusters = [cluster_of(bootstrap) for _ in range(count)]
+    for cluster in clusters:
+        await cluster.__aenter__()
+    made = [Seat(cluster, group, **options) for cluster in clusters]
+    try:
+        yield made
+    finally:
+        for seat in made:
+            await seat.member.close(5.0)
+            seat.cluster.close()
+
+
+def play(scene: Coroutine[Any, Any, None]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            await scene
+
+    asyncio.run(main())

@@ -1,0 +1,111 @@
+"""Our consumer in the vocabulary of the foreign ones (`compat.clients.base`), for mixed groups.
+
+Its event loop runs on a thread of its own, as in a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+from compat.clients.base import CONSUMER, DEADLINE_S, Consumer, ConsumerOptions, Received
+from penstock.client.consuming.consumer import Consumer as AsyncConsumer
+from penstock.client.membership.listener import Listener
+from penstock.client.model import OffsetAndMetadata, TopicPartition
+
+T = TypeVar("T")
+
+
+class OurConsumer(Consumer):
+    def __init__(
+        self, bootstrap: str, group: str, topic: str, options: ConsumerOptions = CONSUMER
+    ) -> None:
+        super().__init__(topic)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._consumer = self._run(self._open(bootstrap, group, options))
+
+    async def _open(
+        self, bootstrap: str, group: str, options: ConsumerOptions
+    ) -> AsyncConsumer[Any, Any]:
+        def note(what: str) -> Any:
+            return lambda places: self.rebalances.append(
+                (what, frozenset(place.partition for place in places))
+            )
+
+        consumer = AsyncConsumer(
+            bootstrap,
+            topics=[self.topic],
+            listener=Listener(note("assigned"), note("revoked"), note("lost")),
+            group_id=group,
+            group_instance_id=options.instance_id,
+            client_id="ours",
+            enable_auto_commit=False,
+            auto_offset_reset=options.reset,
+            fetch_max_wait_ms=options.wait_ms_max,
+            partition_assignment_strategy=[options.strategy],
+            session_timeout_ms=options.session_timeout_ms,
+            heartbeat_interval_ms=options.heartbeat_ms,
+            allow_auto_create_topics=False,
+        )
+        await consumer.start()
+        return consumer
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
+
+    def fetch(self, timeout_s: float) -> list[Received]:
+        records = self._run(self._consumer.poll(timeout_ms=int(timeout_s * 1000)))
+        return [
+            Received(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, r.headers)
+            for r in records
+        ]
+
+    def assignment(self) -> frozenset[int]:
+        return frozenset(place.partition for place in self._consumer.assignment())
+
+    def seek(self, partition: int, offset: int) -> None:
+        self._loop.call_soon_threadsafe(self._consumer.seek, self._place(partition), offset)
+
+    def pause(self, *partitions: int) -> None:
+        self._loop.call_soon_threadsafe(self._consumer.pause, *map(self._place, partitions))
+
+    def resume(self, *partitions: int) -> None:
+        self._loop.call_soon_threadsafe(self._consumer.resume, *map(self._place, partitions))
+
+    def position(self, partition: int) -> int:
+        return self._run(self._consumer.position(self._place(partition)))
+
+    def bounds(self, partition: int) -> tuple[int, int]:
+        place = self._place(partition)
+        first = self._run(self._consumer.beginning_offsets([place]))
+        last = self._run(self._consumer.end_offsets([place]))
+        return first[place], last[place]
+
+    def offset_at(self, partition: int, timestamp_ms: int) -> int | None:
+        place = self._place(partition)
+        found = self._run(self._consumer.offsets_for_times({place: timestamp_ms}))[place]
+        return None if found is None else found.offset
+
+    def commit(self, offsets: Mapping[int, tuple[int, str]] | None = None) -> None:
+        given = None
+        if offsets is not None:
+            given = {self._place(p): OffsetAndMetadata(*pair) for p, pair in offsets.items()}
+        self._run(self._consumer.commit(given))
+
+    def committed(self, partition: int) -> tuple[int, str] | None:
+        place = self._place(partition)
+        found = self._run(self._consumer.committed(place))[place]
+        return None if found is None else (found.offset, found.metadata)
+
+    def shut(self) -> None:
+        self._run(self._consumer.close(timeout_s=5.0))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(DEADLINE_S)
+        self._loop.close()
+
+    def _place(self, partition: int) -> TopicPartition:
+        return TopicPartition(self.topic, partition)

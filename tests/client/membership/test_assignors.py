@@ -1,0 +1,314 @@
+"""Who reads what: Java's tables for range and round robin; laws for the sticky ones."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.client.errors import OptionError
+from penstock.client.membership.assignors import (
+    COOPERATIVE_STICKY,
+    RANGE,
+    ROUNDROBIN,
+    STICKY,
+    Assignment,
+    Assignor,
+    Memory,
+    Peer,
+    assignor_named,
+)
+from penstock.client.membership.protocol import Subscription
+from penstock.client.model import TopicPartition
+
+ALL: list[Assignor] = [RANGE, ROUNDROBIN, STICKY, COOPERATIVE_STICKY]
+Held = Mapping[str, tuple[TopicPartition, ...]]
+
+
+def peer(
+    member_id: str,
+    topics: str,
+    instance_id: str | None = None,
+    held: Sequence[TopicPartition] = (),
+    generation: int = -1,
+) -> Peer:
+    """A member as both kinds of sticky assignor like to be told."""
+    user_data = STICKY.user_data(Memory(tuple(held), generation))
+    subscription = Subscription(tuple(topics), tuple(held), generation, user_data)
+    return Peer(member_id, subscription, instance_id)
+
+
+def shown(assignment: Assignment) -> dict[str, str]:
+    return {
+        member: " ".join(f"{place.topic}{place.partition}" for place in sorted(places))
+        for member, places in assignment.items()
+    }
+
+
+RANGES: list[tuple[str, dict[str, int], list[Peer], dict[str, str]]] = [
+    ("one member", {"a": 3}, [peer("x", "a")], {"x": "a0 a1 a2"}),
+    ("no such topic", {"a": 1}, [peer("x", "ab")], {"x": "a0"}),
+    (
+        "more members than partitions",
+        {"a": 1},
+        [peer("x", "a"), peer("y", "a")],
+        {"x": "a0", "y": ""},
+    ),
+    (
+        "the first get the odd ones of every topic",
+        {"a": 3, "b": 3},
+        [peer("y", "ab"), peer("x", "ab")],
+        {"x": "a0 a1 b0 b1", "y": "a2 b2"},
+    ),
+    (
+        "different subscriptions",
+        {"a": 3, "b": 3},
+        [peer("x", "a"), peer("y", "ab"), peer("z", "a")],
+        {"x": "a0", "y": "a1 b0 b1 b2", "z": "a2"},
+    ),
+    (
+        "static members first, by their own names",
+        {"a": 4},
+        [peer("a-dynamic", "a"), peer("c", "a", "1"), peer("b", "a", "2"), peer("d", "a", "0")],
+        {"d": "a0", "c": "a1", "b": "a2", "a-dynamic": "a3"},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("counts", "members", "expected"), [r[1:] for r in RANGES], ids=[r[0] for r in RANGES]
+)
+def test_range(counts: dict[str, int], members: list[Peer], expected: dict[str, str]) -> None:
+    """Consecutive partitions of each topic, as Java cuts them."""
+    assert shown(RANGE.assign(counts, members)) == expected
+
+
+ROUNDS: list[tuple[str, dict[str, int], list[Peer], dict[str, str]]] = [
+    (
+        "all in turn, across topics",
+        {"a": 3, "b": 3},
+        [peer("y", "ab"), peer("x", "ab")],
+        {"x": "a0 a2 b1", "y": "a1 b0 b2"},
+    ),
+    (
+        "who does not want the topic is passed over",
+        {"a": 1, "b": 2, "c": 3},
+        [peer("x", "a"), peer("y", "ab"), peer("z", "abc")],
+        {"x": "a0", "y": "b0", "z": "b1 c0 c1 c2"},
+    ),
+    (
+        "static members first",
+        {"a": 3},
+        [peer("a", "a"), peer("z", "a", "i")],
+        {"z": "a0 a2", "a": "a1"},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("counts", "members", "expected"), [r[1:] for r in ROUNDS], ids=[r[0] for r in ROUNDS]
+)
+def test_round_robin(counts: dict[str, int], members: list[Peer], expected: dict[str, str]) -> None:
+    """Dealt out in turn, as Java deals them."""
+    assert shown(ROUNDROBIN.assign(counts, members)) == expected
+
+
+# -- laws ---------------------------------------------------------------------------------------
+
+
+@st.composite
+def groups(draw: st.DrawFn, *, equal: bool | None = None) -> tuple[dict[str, int], list[Peer]]:
+    """Topics, some of them missing, and members that claim this and that."""
+    counts = draw(st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 7), min_size=1))
+    counts = {topic: count for topic, count in counts.items() if count}
+    everything = "".join(draw(st.sets(st.sampled_from("abcdefg"), min_size=1)))
+    some = st.sets(st.sampled_from("abcdefg")).map("".join)
+    size = draw(st.integers(1, 7))
+    claimable = [TopicPartition(topic, n) for topic in "abcdef" for n in range(8)]
+    members = []
+    for number in range(size):
+        topics = everything if equal else draw(some)
+        held = draw(st.lists(st.sampled_from(claimable), unique=True, max_size=12))
+        instance = draw(st.one_of(st.none(), st.just(f"i{9 - number}")))
+        members.append(peer(f"m{number}", topics, instance, held, draw(st.integers(-1, 2))))
+    return counts, members
+
+
+def check_valid(counts: Mapping[str, int], members: Sequence[Peer], given: Assignment) -> None:
+    """Each partition somebody wants has one owner, who wants it; nothing else is given out."""
+    wants = {peer.member_id: set(peer.subscription.topics) for peer in members}
+    assert given.keys() == wants.keys()
+    owners = Counter(place for places in given.values() for place in places)
+    wanted = {topic for topics in wants.values() for topic in topics}
+    expected = {
+        TopicPartition(t, n) for t, count in counts.items() if t in wanted for n in range(count)
+    }
+    assert owners == Counter(expected)
+    assert all(place.topic in wants[member] for member, places in given.items() for place in places)
+
+
+@given(groups())
+@settings(deadline=None, max_examples=100)
+def test_every_partition_has_one_owner_who_wants_it(
+    group: tuple[dict[str, int], list[Peer]],
+) -> None:
+    """Whatever the members claim, contradict or misremember."""
+    for assignor in (RANGE, ROUNDROBIN, STICKY):
+        check_valid(*group, assignor.assign(*group))
+
+
+@given(groups(equal=True))
+@settings(deadline=None, max_examples=100)
+def test_equal_wishes_are_met_equally(group: tuple[dict[str, int], list[Peer]]) -> None:
+    """Nobody has more than one partition more than another."""
+    for assignor in (ROUNDROBIN, STICKY):
+        sizes = [len(places) for places in assignor.assign(*group).values()]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def rightful(counts: Mapping[str, int], members: Sequence[Peer]) -> Held:
+    """What each may keep: its newest claims, where nobody else has one as new."""
+    claims: dict[TopicPartition, list[tuple[int, str]]] = {}
+    for member in members:
+        generation = member.subscription.generation
+        assert generation is not None
+        for place in member.subscription.owned if generation >= 0 else ():
+            claims.setdefault(place, []).append((generation, member.member_id))
+    kept: dict[str, list[TopicPartition]] = {member.member_id: [] for member in members}
+    wants = {member.member_id: member.subscription.topics for member in members}
+    for place, found in claims.items():
+        newest = max(generation for generation, _ in found)
+        holders = [member for generation, member in found if generation == newest]
+        exists = place.partition < counts.get(place.topic, 0)
+        if len(holders) == 1 and exists and place.topic in wants[holders[0]]:
+            kept[holders[0]].append(place)
+    return {member: tuple(places) for member, places in kept.items()}
+
+
+@given(groups(equal=True))
+@settings(deadline=None, max_examples=100)
+def test_as_few_partitions_move_as_balance_allows(
+    group: tuple[dict[str, int], list[Peer]],
+) -> None:
+    """With equal wishes the number kept is the largest that any balanced assignment could keep."""
+    counts, members = group
+    given = STICKY.assign(counts, members)
+    held = rightful(counts, members)
+    kept = sum(len(set(held[member]) & set(places)) for member, places in given.items())
+    share, larger = divmod(sum(len(places) for places in given.values()), len(members))
+    over = sum(1 for places in held.values() if len(places) > share)
+    assert kept == sum(min(len(places), share) for places in held.values()) + min(over, larger)
+
+
+@given(groups())
+@settings(deadline=None, max_examples=100)
+def test_no_chain_of_moves_would_balance_better(
+    group: tuple[dict[str, int], list[Peer]],
+) -> None:
+    """From no member can a partition be passed on, hand to hand, to one with two less."""
+    counts, members = group
+    given = STICKY.assign(counts, members)
+    wants = {peer.member_id: set(peer.subscription.topics) for peer in members}
+    for source in given:
+        reached, grown = {source}, True
+        while grown:
+            topics = {place.topic for member in reached for place in given[member]}
+            found = {member for member in wants if wants[member] & topics} | reached
+            grown, reached = found != reached, found
+        assert all(len(given[source]) - len(given[member]) < 2 for member in reached)
+
+
+@given(groups())
+@settings(deadline=None, max_examples=100)
+def test_a_balanced_group_is_left_alone(group: tuple[dict[str, int], list[Peer]]) -> None:
+    """Asked again with what it gave, a sticky assignor gives the same."""
+    counts, members = group
+    first = STICKY.assign(counts, members)
+    again = [
+        peer(m.member_id, "".join(m.subscription.topics), m.instance_id, first[m.member_id], 5)
+        for m in members
+    ]
+    for assignor in (STICKY, COOPERATIVE_STICKY):
+        assert shown(assignor.assign(counts, again)) == shown(first)
+
+
+@given(groups())
+@settings(deadline=None, max_examples=100)
+def test_cooperation_never_gives_what_another_holds(
+    group: tuple[dict[str, int], list[Peer]],
+) -> None:
+    """A partition that moves is given to nobody first; in the end all are, and it ends soon."""
+    counts, members = group
+    for _ in range(3):
+        given = COOPERATIVE_STICKY.assign(counts, members)
+        holders = Counter(place for m in members for place in m.subscription.owned)
+        for member in members:
+            own = set(member.subscription.owned)
+            for place in given[member.member_id]:
+                assert place in own or place not in holders
+        # What members do: keep what they were given again, take what is new, drop the rest.
+        members = [
+            peer(m.member_id, "".join(m.subscription.topics), m.instance_id, given[m.member_id], 5)
+            for m in members
+        ]
+    check_valid(counts, members, given)
+    assert shown(COOPERATIVE_STICKY.assign(counts, members)) == shown(given)
+
+
+def test_a_member_that_leaves_is_inherited_from_evenly() -> None:
+    """Only the partitions of whoever left move, and they are spread."""
+    counts = {"a": 12}
+    first = STICKY.assign(counts, [peer(name, "a") for name in "wxyz"])
+    rest = [peer(name, "a", held=first[name], generation=1) for name in "xyz"]
+    second = STICKY.assign(counts, rest)
+    assert all(set(first[name]) <= set(second[name]) for name in "xyz")
+    assert {len(places) for places in second.values()} == {4}
+
+
+def test_two_who_claim_the_same_with_equal_right_both_give_it_up() -> None:
+    """So it goes to one of them, or a third, only after both have let go of it."""
+    place = TopicPartition("a", 0)
+    members = [peer(name, "a", held=[place], generation=3) for name in "xy"]
+    assert shown(COOPERATIVE_STICKY.assign({"a": 1}, members)) == {"x": "", "y": ""}
+    late = [peer("x", "a", held=[place], generation=3), peer("y", "a", held=[place], generation=2)]
+    assert shown(COOPERATIVE_STICKY.assign({"a": 1}, late)) == {"x": "a0", "y": ""}
+
+
+@pytest.mark.parametrize("assignor", ALL, ids=lambda assignor: assignor.name)
+@pytest.mark.parametrize("kind", ["equal", "different"])
+def test_a_large_group_is_assigned_within_seconds(assignor: Assignor, kind: str) -> None:
+    """1,000 members, 10,000 partitions: then half of the members are replaced."""
+    names = [f"t{n:03}" for n in range(100)]
+    counts = dict.fromkeys(names, 100)
+
+    def topics(number: int) -> tuple[str, ...]:
+        return tuple(names if kind == "equal" else (names * 2)[number % 100 :][: 1 + number % 50])
+
+    members = [Peer(f"m{n:04}", Subscription(topics(n))) for n in range(1000)]
+    began = time.monotonic()
+    first = assignor.assign(counts, members)
+    check_valid(counts, members, first)
+    members = [
+        Peer(
+            f"m{n:04}" if n % 2 else f"n{n:04}",
+            Subscription(topics(n), tuple(first[m.member_id]), 1, assignor.user_data(memory))
+            if n % 2
+            else Subscription(topics(n)),
+        )
+        for n, m in enumerate(members)
+        for memory in [Memory(tuple(first[m.member_id]), 1)]
+    ]
+    check_valid(counts, members, assignor.assign(counts, members))
+    assert time.monotonic() - began < 10
+
+
+def test_assignors_are_known_by_kafkas_names() -> None:
+    """And a name that is none says which there are."""
+    assert [assignor_named(assignor.name) for assignor in ALL] == ALL
+    assert [assignor.name for assignor in ALL if assignor.cooperative] == ["cooperative-sticky"]
+    with pytest.raises(OptionError, match="'cooperative-sticky'"):
+        assignor_named("coop")

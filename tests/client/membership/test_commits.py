@@ -1,0 +1,313 @@
+"""Committing and reading back: order, signatures, refusals, deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from client.fake_broker import SILENCE, FakeBroker
+from client.membership.machine_rig import places
+from client.rig import cluster_of
+from penstock.client.errors import (
+    BrokerError,
+    ClientError,
+    Closed,
+    CommitFailed,
+    DeadlineExceeded,
+    Fenced,
+    TopicNotFound,
+)
+from penstock.client.membership.autocommit import Offsets
+from penstock.client.membership.commits import Commits
+from penstock.client.membership.steps import Identity
+from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.wire.api import ApiKey
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import OffsetCommitRequest, OffsetCommitResponse, OffsetFetchResponse
+
+A, B = places(0, 1)
+
+
+class Signer:
+    """A member that the test promotes, demotes and robs."""
+
+    def __init__(self, generation: int = 3) -> None:
+        self.identity = Identity(generation, "me", "i")
+        self.held: set[TopicPartition] = {A, B}
+
+    def held_since(self, place: TopicPartition, generation: int) -> bool:
+        return place in self.held
+
+
+def run(fake: FakeBroker, work: Callable[[Commits], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        async with cluster_of(fake.address, deadline_s=5.0) as cluster:
+            commits = Commits(cluster, "g", **options)
+            try:
+                await work(commits)
+            finally:
+                await commits.close(2.0)
+
+    fake.model.add_topic("t", 2)
+    asyncio.run(main())
+
+
+def at(offset: int, note: str = "") -> OffsetAndMetadata:
+    return OffsetAndMetadata(offset, note, 1)
+
+
+def codes(*given: int) -> Callable[[OffsetCommitRequest], OffsetCommitResponse]:
+    """An answer with these codes for the partitions asked about."""
+
+    def answer(request: OffsetCommitRequest) -> OffsetCommitResponse:
+        left = list(given)
+        return OffsetCommitResponse(
+            0,
+            [
+                OffsetCommitResponse.Topic(
+                    topic.name,
+                    partitions=[
+                        OffsetCommitResponse.Partition(part.partition_index, left.pop(0))
+                        for part in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ],
+        )
+
+    return answer
+
+
+def test_a_commit_is_signed_by_its_member(fake: FakeBroker) -> None:
+    """Generation, member and instance id, leader epochs and notes are all in the request."""
+
+    async def work(commits: Commits) -> None:
+        await commits.commit({B: at(7, "note"), A: at(5)})
+
+    run(fake, work, signer=Signer())
+    (request,) = fake.asked(ApiKey.OFFSET_COMMIT)
+    assert request.generation_id_or_member_epoch == 3
+    assert (request.member_id, request.group_instance_id) == ("me", "i")
+    first, second = request.topics[0].partitions
+    assert (first.partition_index, first.committed_offset) == (0, 5)
+    assert (second.committed_metadata, second.committed_leader_epoch) == ("note", 1)
+
+
+def test_without_a_member_nobody_signs(fake: FakeBroker) -> None:
+    """A consumer that assigned itself commits into a group without members."""
+
+    async def work(commits: Commits) -> None:
+        await commits.commit({A: at(5)})
+        assert await commits.committed([A, B]) == {A: OffsetAndMetadata(5), B: None}
+
+    run(fake, work)
+    (request,) = fake.asked(ApiKey.OFFSET_COMMIT)
+    assert (request.generation_id_or_member_epoch, request.member_id) == (-1, "")
+
+
+def test_commits_keep_their_order(fake: FakeBroker) -> None:
+    """Whether or not anyone waits; the slow first one is not overtaken."""
+    fake.next(ApiKey.OFFSET_COMMIT, ErrorCode.NOT_COORDINATOR, codes(16), codes(16))
+    told: list[int] = []
+
+    async def work(commits: Commits) -> None:
+        for offset in (1, 2):
+            commits.commit_nowait(
+                {A: at(offset)}, lambda offsets, error: told.append(offsets[A].offset)
+            )
+        await commits.commit({A: at(3)})
+        assert told == [1, 2]
+
+    run(fake, work)
+    offsets = [r.topics[0].partitions[0].committed_offset for r in fake.asked(ApiKey.OFFSET_COMMIT)]
+    assert offsets == [1, 1, 1, 1, 2, 3]
+
+
+def test_only_what_failed_is_committed_again(fake: FakeBroker) -> None:
+    """A partition that was committed is not sent a second time."""
+    fake.next(ApiKey.OFFSET_COMMIT, codes(0, 14))
+
+    async def work(commits: Commits) -> None:
+        await commits.commit({A: at(1), B: at(2)})
+
+    run(fake, work)
+    again = fake.asked(ApiKey.OFFSET_COMMIT)[1]
+    assert [part.partition_index for part in again.topics[0].partitions] == [1]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID])
+def test_a_group_that_moved_on_refuses_a_commit(fake: FakeBroker, code: ErrorCode) -> None:
+    """`CommitFailed`, at once, with advice."""
+    fake.next(ApiKey.OFFSET_COMMIT, codes(code))
+
+    async def work(commits: Commits) -> None:
+        with pytest.raises(CommitFailed, match="max_poll_interval_ms"):
+            await commits.commit({A: at(1)})
+        assert (commits.commits, commits.commits_failed) == (0, 1)
+
+    run(fake, work, signer=Signer())
+
+
+def test_other_refusals_are_told_apart(fake: FakeBroker) -> None:
+    """A fenced member, a topic that is gone, a note that is too long."""
+    fake.next(ApiKey.OFFSET_COMMIT, codes(82), codes(3), codes(3), codes(12))
+
+    async def work(commits: Commits) -> None:
+        with pytest.raises(Fenced):
+            await commits.commit({A: at(1)})
+        with pytest.raises(TopicNotFound):
+            await commits.commit({A: at(1)})
+        with pytest.raises(BrokerError, match="too long"):
+            await commits.commit({A: at(1, "x")})
+
+    run(fake, work, signer=Signer())
+
+
+def test_a_member_that_is_out_of_the_group_does_not_commit(fake: FakeBroker) -> None:
+    """Nothing is sent: unsigned, it would pass for an administrator's."""
+
+    async def work(commits: Commits) -> None:
+        with pytest.raises(CommitFailed, match="not in group"):
+            await commits.commit({A: at(1)})
+
+    run(fake, work, signer=Signer(generation=-1))
+    assert not fake.asked(ApiKey.OFFSET_COMMIT)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_commit_during_a_rebalance_waits_for_its_end(fake: FakeBroker, kept: bool) -> None:
+    """It is signed anew if the partition stayed, and fails if it went away in between."""
+    signer = Signer()
+
+    def rebalance(request: OffsetCommitRequest) -> OffsetCommitResponse:
+        signer.identity = Identity(4, "me", "i")
+        signer.held = {A} if kept else set()
+        return codes(ErrorCode.REBALANCE_IN_PROGRESS)(request)
+
+    fake.next(ApiKey.OFFSET_COMMIT, rebalance)
+
+    async def work(commits: Commits) -> None:
+        if kept:
+            await commits.commit({A: at(1)})
+        else:
+            with pytest.raises(CommitFailed):
+                await commits.commit({A: at(1)})
+
+    run(fake, work, signer=signer)
+    generations = [r.generation_id_or_member_epoch for r in fake.asked(ApiKey.OFFSET_COMMIT)]
+    assert generations == ([3, 4] if kept else [3])
+
+
+def test_a_silent_coordinator_is_not_waited_for_beyond_the_deadline(fake: FakeBroker) -> None:
+    """And a commit behind the one that waits gives up at its own deadline."""
+    fake.next(ApiKey.OFFSET_COMMIT, *[SILENCE] * 10)
+    fake.next(ApiKey.OFFSET_FETCH, *[SILENCE] * 10)
+
+    async def work(commits: Commits) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        commits.commit_nowait({A: at(1)})
+        with pytest.raises(DeadlineExceeded, match="earlier commit"):
+            await commits.commit({A: at(2)}, timeout_s=0.1)
+        with pytest.raises(DeadlineExceeded, match="not answered"):
+            await commits.committed([A], timeout_s=0.1)
+        assert loop.time() - began < 1.0
+        await commits.close(0.1)
+
+    run(fake, work, timeout_s=60.0)
+
+
+def test_what_is_under_way_when_the_consumer_closes_is_told_so(fake: FakeBroker) -> None:
+    """Its callback hears of it, and no later commit is taken."""
+    fake.next(ApiKey.OFFSET_COMMIT, SILENCE)
+    told: list[ClientError | None] = []
+
+    async def work(commits: Commits) -> None:
+        commits.commit_nowait({A: at(1)}, lambda offsets, error: told.append(error))
+        await commits.close(0.05)
+        with pytest.raises(Closed):
+            await commits.commit({A: at(1)})
+        with pytest.raises(Closed):
+            commits.commit_nowait({A: at(1)})
+
+    run(fake, work)
+    assert [type(error) for error in told] == [Closed]
+
+
+def test_a_callback_that_raises_harms_nobody(
+    fake: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, and the next commit is made."""
+
+    def bad(offsets: Offsets, error: ClientError | None) -> None:
+        raise ZeroDivisionError
+
+    async def work(commits: Commits) -> None:
+        commits.commit_nowait({A: at(1)}, bad)
+        await commits.commit({A: at(2)})
+
+    run(fake, work)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_failure_that_nobody_asked_about_is_logged(
+    fake: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """commit_nowait without a callback is not silent."""
+    fake.next(ApiKey.OFFSET_COMMIT, codes(12))
+
+    async def work(commits: Commits) -> None:
+        commits.commit_nowait({A: at(1)})
+        await commits.commit({})
+
+    run(fake, work)
+    assert "too long" in caplog.text
+
+
+def test_offsets_that_a_transaction_may_change_are_waited_for(fake: FakeBroker) -> None:
+    """With `require_stable` the coordinator is told, and asked again until it is settled."""
+
+    def unstable(request: Any) -> OffsetFetchResponse:
+        part = OffsetFetchResponse.GroupPartition(0, -1, error_code=88)
+        topic = OffsetFetchResponse.GroupTopic("t", partitions=[part])
+        return OffsetFetchResponse(groups=[OffsetFetchResponse.Group("g", [topic])])
+
+    fake.next(ApiKey.OFFSET_FETCH, unstable)
+
+    async def work(commits: Commits) -> None:
+        await commits.commit({A: at(4)})
+        assert await commits.committed([A]) == {A: OffsetAndMetadata(4)}
+
+    run(fake, work, require_stable=True)
+    assert [r.require_stable for r in fake.asked(ApiKey.OFFSET_FETCH)] == [True, True]
+
+
+@pytest.mark.parametrize("version", [1, 5, 7, 9])
+def test_old_brokers_are_asked_in_their_own_way(version: int) -> None:
+    """One group per request before version 8; stability only where it is known."""
+    with FakeBroker(versions={ApiKey.OFFSET_FETCH: (version, version)}) as fake:
+
+        async def work(commits: Commits) -> None:
+            await commits.commit({A: at(4)})
+            assert await commits.committed([A, B, A]) == {A: OffsetAndMetadata(4), B: None}
+            assert await commits.committed([]) == {}
+
+        run(fake, work, require_stable=True)
+
+
+def test_a_group_that_may_not_be_read_says_so(fake: FakeBroker) -> None:
+    """An error of the whole group is raised as it is."""
+    refusal = OffsetFetchResponse(
+        groups=[OffsetFetchResponse.Group("g", [], ErrorCode.GROUP_AUTHORIZATION_FAILED)]
+    )
+    fake.next(ApiKey.OFFSET_FETCH, refusal)
+
+    async def work(commits: Commits) -> None:
+        with pytest.raises(BrokerError) as caught:
+            await commits.committed([A])
+        assert caught.value.code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+    run(fake, work)

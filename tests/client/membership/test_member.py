@@ -1,0 +1,423 @@
+"""Members on a real broker: joining, leaving, losing, failing, and never hanging."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from client.membership.live_group import Seat, covered, play, seats, until
+from penstock.client import admin
+from penstock.client.errors import BrokerError, Closed, CommitFailed, Fenced
+from penstock.client.membership.assignors import (
+    COOPERATIVE_STICKY,
+    RANGE,
+    ROUNDROBIN,
+    STICKY,
+    Assignor,
+)
+from penstock.client.membership.autocommit import Offsets
+from penstock.client.membership.listener import Listener
+from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.testing import Broker, Faults
+
+EVERY = [RANGE, ROUNDROBIN, STICKY, COOPERATIVE_STICKY]
+
+
+@pytest.mark.parametrize("assignor", EVERY, ids=lambda assignor: assignor.name)
+def test_members_come_and_go(live_broker: Broker, assignor: Assignor) -> None:
+    """After every change each partition is read by exactly one."""
+    topic, group = live_broker.new_topic(6), live_broker.new_name("group")
+
+    async def scene() -> None:
+        async with seats(live_broker.bootstrap, group, 3, assignor=assignor) as (a, b, c):
+            a.subscribe(topic)
+            await until(lambda: covered(6, a), a)
+            b.subscribe(topic)
+            await until(lambda: covered(6, a, b), a, b)
+            kept = a.owned
+            c.subscribe(topic)
+            await until(lambda: covered(6, a, b, c), a, b, c)
+            assert {len(seat.owned) for seat in (a, b, c)} == {2}
+            if assignor in (STICKY, COOPERATIVE_STICKY):
+                assert a.owned <= kept
+            await b.member.close(5.0)
+            await until(lambda: covered(6, a, c), a, c)
+            await a.member.unsubscribe()
+            await until(lambda: covered(6, c), c)
+            a.subscribe(topic)
+            await until(lambda: covered(6, a, c), a, c)
+
+    play(scene())
+
+
+def test_who_cooperates_never_stops_reading_what_stays(live_broker: Broker) -> None:
+    """The first member hears of the half it gives up, and of nothing else."""
+    topic, group = live_broker.new_topic(4), live_broker.new_name("group")
+
+    async def scene() -> None:
+        async with seats(live_broker.bootstrap, group, 2, assignor=COOPERATIVE_STICKY) as (a, b):
+            a.subscribe(topic)
+            await until(lambda: covered(4, a), a)
+            b.subscribe(topic)
+            await until(lambda: covered(4, a, b), a, b)
+            told = [note for note in a.notes if note[1]]
+            assert told == [("assigned", frozenset(range(4))), ("revoked", b.owned)]
+
+    play(scene())
+
+
+def test_a_static_member_returns_to_its_place(live_broker: Broker) -> None:
+    """Closed and back within the session: the same partitions, and nobody else notices."""
+    topic, group = live_broker.new_topic(4), live_broker.new_name("group")
+
+    async def scene() -> None:
+        async with seats(live_broker.bootstrap, group, 1) as (other,):
+            async with seats(live_broker.bootstrap, group, 1, group_instance_id="i") as (static,):
+                other.subscribe(topic)
+                static.subscribe(topic)
+                await until(lambda: covered(4, other, static), other, static)
+                owned, generation = static.owned, other.member.generation
+            async with seats(live_broker.bootstrap, group, 1, group_instance_id="i") as (back,):
+                back.subscribe(topic)
+                await until(lambda: covered(4, other, back), other, back)
+                assert back.owned == owned
+                assert other.member.generation == generation
+                await back.member.close(5.0, leave=True)
+                await until(lambda: covered(4, other), other)
+
+    play(scene())
+
+
+def test_of_two_with_one_instance_id_the_older_is_fenced(live_broker: Broker) -> None:
+    """It loses its partitions and says why, with every poll."""
+    topic, group = live_broker.new_topic(1), live_broker.new_name("group")
+
+    async def scene() -> None:
+        async with seats(live_broker.bootstrap, group, 2, group_instance_id="i") as (old, new):
+            old.subscribe(topic)
+            await until(lambda: covered(1, old), old)
+            new.subscribe(topic)
+            await until(lambda: covered(1, new), new)
+            for _ in range(2):
+                with pytest.raises(Fenced, match="'i'"):
+                    await until(lambda: False, old)
+            assert old.notes[-1] == ("lost", frozenset([0]))
+            with pytest.raises(CommitFailed):
+                await old.member.commit({TopicPartition(topic, 0): OffsetAndMetadata(1)})
+
+    play(scene())
+
+
+def test_a_member_that_is_not_polled_makes_room(live_broker: Broker) -> None:
+    """The other takes over; a late commit is refused; when it polls again it has lost all."""
+    topic, group = live_broker.new_topic(2), live_broker.new_name("group")
+    place = TopicPartition(topic, 0)
+
+    async def scene() -> None:
+        async with (
+            seats(
+                live_broker.bootstrap, group, 1, max_poll_interval_ms=300, enable_auto_commit=False
+            ) as (slow,),
+            seats(live_broker.bootstrap, group, 1, enable_auto_commit=False) as (quick,),
+        ):
+            slow.subscribe(topic)
+            quick.subscribe(topic)
+            await until(lambda: covered(2, slow, quick), slow, quick)
+            await until(lambda: quick.owned == {0, 1}, quick)
+            with pytest.raises(CommitFailed):
+                await slow.member.commit({place: OffsetAndMetadata(5)})
+            await until(lambda: covered(2, slow, quick), slow, quick)
+            assert [note[0] for note in slow.notes][-2:] == ["lost", "assigned"]
+            await slow.member.commit({place: OffsetAndMetadata(6, "note")})
+            found = await quick.member.committed([place, TopicPartition(topic, 1)])
+            assert found[place] == OffsetAndMetadata(6, "note")
+            assert found[TopicPartition(topic, 1)] is None
+
+    play(scene())
+
+
+def test_a_member_that_vanishes_is_noticed() -> None:
+    """Its session ends and the others take over, without its goodbye."""
+
+    async def scene(broker: Broker, faults: Faults) -> None:
+        topic, group = broker.new_topic(2), broker.new_name("group")
+        brief = {"session_timeout_ms": 300, "retry_backoff_max_ms": 100}
+        async with (
+            seats(faults.bootstrap, group, 1, **brief) as (lost,),
+            seats(broker.bootstrap, group, 1, **brief) as (rest,),
+        ):
+            lost.subscribe(topic)
+            rest.subscribe(topic)
+            await until(lambda: covered(2, lost, rest), lost, rest)
+            faults.refuse_connections()
+            faults.drop_connections()
+            await until(lambda: covered(2, rest), lost, rest)
+            assert len(lost.owned) == 1
+            faults.accept_connections()
+            await until(lambda: covered(2, lost, rest), lost, rest)
+            assert "lost" in [note[0] for note in lost.notes]
+
+    with (
+        Broker({"group.min.session.timeout.ms": "100"}) as broker,
+        Faults(broker.bootstrap) as faults,
+    ):
+        play(scene(broker, faults))
+
+
+def test_a_coordinator_that_is_killed_and_comes_back(own_broker: Broker) -> None:
+    """Members find it again; what was committed is there; polls never wait for it."""
+    topic = own_broker.new_topic(4)
+
+    async def scene(group: str, assignor: Assignor, back: asyncio.Barrier) -> None:
+        async with seats(own_broker.bootstrap, group, 2, assignor=assignor) as (a, b):
+            a.subscribe(topic)
+            b.subscribe(topic)
+            await until(lambda: covered(4, a, b), a, b)
+            place = min(a.member.assignment)
+            await a.member.commit({place: OffsetAndMetadata(9)})
+            await back.wait()
+            for seat in (a, b):
+                async with asyncio.timeout(1.0):
+                    await seat.member.poll()
+            await back.wait()
+            await until(lambda: covered(4, a, b), a, b)
+            beats = a.member.stats().heartbeats
+            await until(lambda: a.member.stats().heartbeats > beats, a, b)
+            found = await b.member.committed([place])
+            assert found[place] == OffsetAndMetadata(9)
+
+    async def kill(killed: asyncio.Barrier) -> None:
+        async with killed:
+            own_broker.kill()
+        async with killed:
+            await asyncio.to_thread(own_broker.start)
+
+    async def main() -> None:
+        barrier = asyncio.Barrier(3)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(scene("eager", RANGE, barrier))
+            tasks.create_task(scene("cooperative", COOPERATIVE_STICKY, barrier))
+            tasks.create_task(kill(barrier))
+
+    play(main())
+
+
+def test_a_coordinator_that_never_answers_holds_up_nobody(own_broker: Broker) -> None:
+    """Polls return at once, commits end at their deadline, close ends at its own."""
+    topic, group = own_broker.new_topic(1), own_broker.new_name("group")
+
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        async with seats(own_broker.bootstrap, group, 2) as (a, joining):
+            a.subscribe(topic)
+            await until(lambda: covered(1, a), a)
+            own_broker.freeze()
+            joining.subscribe(topic)
+            began = loop.time()
+            for seat in (a, joining):
+                await seat.member.poll()
+            assert loop.time() - began < 0.5
+            await a.member.close(0.3)
+            await joining.member.close(0.3)
+            assert loop.time() - began < 2.0
+            own_broker.thaw()
+
+    play(scene())
+
+
+def test_a_member_may_close_while_the_group_gathers(live_broker: Broker) -> None:
+    """Its JoinGroup is parked behind one who does not poll; it leaves all the same."""
+    topic, group = live_broker.new_topic(2), live_broker.new_name("group")
+
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        async with seats(live_broker.bootstrap, group, 2) as (busy, other):
+            busy.subscribe(topic)
+            await until(lambda: covered(2, busy), busy)
+            other.subscribe(topic)
+            await until(lambda: bool(other.member.member_id), other)
+            began = loop.time()
+            await other.member.close(5.0)
+            assert loop.time() - began < 1.0
+            await until(lambda: covered(2, busy), busy)
+
+    play(scene())
+
+
+def test_new_partitions_and_topics_are_read(live_broker: Broker) -> None:
+    """The leader notices, and the group divides them."""
+    topic, group = live_broker.new_topic(1), live_broker.new_name("group")
+    later = live_broker.new_name("later")
+
+    async def scene() -> None:
+        async with seats(
+            live_broker.bootstrap,
+            group,
+            1,
+            metadata_max_age_ms=100,
+        ) as (a,):
+            a.subscribe(topic, later)
+            await until(lambda: covered(1, a), a)
+            await admin.create_partitions(a.cluster, topic, 3)
+            await until(lambda: covered(3, a), a)
+            live_broker.new_topic(2, name=later)
+            await until(lambda: len(a.member.assignment) == 5, a)
+
+    play(scene())
+
+
+def test_a_subscription_may_change(live_broker: Broker) -> None:
+    """What is no longer wanted is revoked, what is new is assigned."""
+    one, two = live_broker.new_topic(2), live_broker.new_topic(3)
+
+    async def scene() -> None:
+        name = live_broker.new_name("group")
+        async with seats(live_broker.bootstrap, name, 1, assignor=COOPERATIVE_STICKY) as (a,):
+            a.subscribe(one)
+            await until(lambda: covered(2, a), a)
+            a.subscribe(two)
+            await until(lambda: {p.topic for p in a.member.assignment} == {two}, a)
+            assert ("revoked", frozenset([0, 1])) in a.notes
+
+    play(scene())
+
+
+def test_what_a_listener_raises_is_raised_by_poll(live_broker: Broker) -> None:
+    """Once; the assignment has taken effect all the same. A listener may be asynchronous."""
+    topic, group = live_broker.new_topic(2), live_broker.new_name("group")
+    heard: list[str] = []
+
+    class Moody:
+        async def on_assigned(self, places: list[TopicPartition]) -> None:
+            await asyncio.sleep(0)
+            heard.append("assigned")
+            raise ZeroDivisionError
+
+        def on_revoked(self, places: list[TopicPartition]) -> None:
+            heard.append("revoked")
+            raise KeyError
+
+    async def scene() -> None:
+        async with seats(live_broker.bootstrap, group, 1) as (a,):
+            a.member.subscribe([topic], Listener.of(Moody()))
+            with pytest.raises(ZeroDivisionError):
+                await until(lambda: False, a)
+            await until(lambda: covered(2, a), a)
+            with pytest.raises(KeyError):
+                await a.member.close(5.0)
+            assert heard == ["assigned", "revoked"]
+            assert a.positions == {}
+            await a.member.close(5.0)
+            with pytest.raises(Closed):
+                a.member.subscribe([topic])
+
+    play(scene())
+
+
+def committed_when(
+    live_broker: Broker, act: Callable[[Seat], object], **options: object
+) -> tuple[Seat, dict[TopicPartition, OffsetAndMetadata | None]]:
+    """Read to offset 5, let something happen, and look at what another finds committed."""
+    topic, group = live_broker.new_topic(1), live_broker.new_name("group")
+    kept: list[tuple[Seat, dict[TopicPartition, OffsetAndMetadata | None]]] = []
+
+    async def scene() -> None:
+        async with (
+            seats(live_broker.bootstrap, group, 1, **options) as (a,),
+            seats(live_broker.bootstrap, group, 1, enable_auto_commit=False) as (b,),
+        ):
+            a.subscribe(topic)
+            await until(lambda: covered(1, a), a)
+            a.read_to(5)
+            result = act(a)
+            if asyncio.iscoroutine(result):
+                await result
+            kept.append((a, await b.member.committed([TopicPartition(topic, 0)])))
+
+    play(scene())
+    return kept[0]
+
+
+def test_what_was_read_is_committed_at_intervals(live_broker: Broker) -> None:
+    """Inside polls, without waiting, and only what has moved."""
+
+    offsets: list[int] = []
+
+    async def reads_on(a: Seat) -> None:
+        await until(lambda: 5 in map(offset_of, a.commits), a)
+        a.read_to(6)
+        await until(lambda: 6 in map(offset_of, a.commits), a)
+        offsets.extend(map(offset_of, a.commits))
+
+    _, found = committed_when(live_broker, reads_on, auto_commit_interval_ms=50)
+    assert offsets in ([5, 6], [0, 5, 6])
+    assert [value and value.offset for value in found.values()] == [6]
+
+
+def offset_of(commit: Offsets) -> int:
+    (position,) = commit.values()
+    return position.offset
+
+
+def test_what_was_read_is_committed_at_close(live_broker: Broker) -> None:
+    """Before the partitions go to others."""
+    _, found = committed_when(live_broker, lambda a: a.member.close(5.0))
+    assert [value and value.offset for value in found.values()] == [5]
+
+
+def test_without_auto_commit_nothing_is(live_broker: Broker) -> None:
+    """Not at close either."""
+    _, found = committed_when(live_broker, lambda a: a.member.close(5.0), enable_auto_commit=False)
+    assert list(found.values()) == [None]
+
+
+def test_what_was_read_is_committed_before_a_revocation(live_broker: Broker) -> None:
+    """So that whoever gets the partition goes on from there."""
+    topic, group = live_broker.new_topic(2), live_broker.new_name("group")
+
+    async def scene() -> None:
+        async with seats(live_broker.bootstrap, group, 2) as (a, b):
+            a.subscribe(topic)
+            await until(lambda: covered(2, a), a)
+            a.read_to(7)
+            b.subscribe(topic)
+            await until(lambda: covered(2, a, b), a, b)
+            (place,) = b.member.assignment
+            assert await b.member.committed([place]) == {place: OffsetAndMetadata(7)}
+
+    play(scene())
+
+
+def test_a_refused_group_is_heard_of(live_broker: Broker) -> None:
+    """A session timeout that the broker does not allow: its own words, from poll."""
+    topic, group = live_broker.new_topic(1), live_broker.new_name("group")
+
+    async def scene() -> None:
+        async with seats(live_broker.bootstrap, group, 1, session_timeout_ms=1) as (a,):
+            a.subscribe(topic)
+            for _ in range(2):
+                with pytest.raises(BrokerError, match="session timeout"):
+                    await until(lambda: False, a)
+
+    play(scene())
+
+
+@pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup", "Heartbeat", "FindCoordinator"])
+def test_answers_that_fail_or_are_lost_are_asked_for_again(live_broker: Broker, api: str) -> None:
+    """A coordinator that says it is none, and connections cut before the answer."""
+    topic, group = live_broker.new_topic(2), live_broker.new_name("group")
+
+    async def scene(faults: Faults) -> None:
+        async with seats(faults.bootstrap, group, 1, retry_backoff_ms=10) as (a,):
+            faults.fail(api, "COORDINATOR_NOT_AVAILABLE", times=2)
+            a.subscribe(topic)
+            await until(lambda: covered(2, a), a)
+            faults.cut_after(3, api=api)
+            a.member.request_rejoin("to see")
+            beats = a.member.stats().heartbeats
+            await until(lambda: covered(2, a) and a.member.stats().heartbeats > beats + 2, a)
+
+    with Faults(live_broker.bootstrap) as faults:
+        play(scene(faults))

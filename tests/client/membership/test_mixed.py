@@ -1,0 +1,55 @@
+"""One group, several libraries: ours, librdkafka and kafka-python, with every common assignor.
+
+Whoever joins first leads and assigns for all the others: sometimes ours, sometimes a foreign one.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from client.membership.company import CONFLUENT, KAFKA_PYTHON, OURS, PARTITIONS, Company
+from penstock.testing import Broker
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+CASTS = [
+    ("range", (OURS, CONFLUENT, KAFKA_PYTHON)),
+    ("range", (CONFLUENT, OURS, KAFKA_PYTHON)),
+    ("roundrobin", (KAFKA_PYTHON, OURS, CONFLUENT)),
+    ("sticky", (OURS, KAFKA_PYTHON, OURS)),
+    ("cooperative-sticky", (CONFLUENT, OURS, CONFLUENT)),
+    ("cooperative-sticky", (OURS, KAFKA_PYTHON, CONFLUENT)),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_litter() -> Iterator[None]:
+    """What the libraries leave to the garbage collector is collected here."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "cast"),
+    CASTS,
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else value,
+)
+def test_a_mixed_group_rebalances(live_broker: Broker, strategy: str, cast: Sequence[str]) -> None:
+    """They join one by one, then the first leaves, then the next: nothing is lost or doubled."""
+    topic, group = live_broker.new_topic(PARTITIONS), live_broker.new_name("group")
+    company = Company(live_broker.bootstrap, group, topic, strategy)
+    try:
+        for kind in cast:
+            company.enter(kind)
+            company.check()
+        while len(company.members) > 1:
+            company.leave(company.members[0])
+            company.check()
+    finally:
+        company.close()

@@ -1,0 +1,285 @@
+"""Many memberships against the real coordinator's machine, in virtual time, at every pace.
+
+Members come, go, crash, stall, change their minds; answers are late or lost; the coordinator dies
+and comes back; topics grow. After every step: of the members that the coordinator counts as such,
+no two hold the same partition. And when the trouble is over the group settles, with every
+partition of every wanted topic held by one who wants it; and again when topics grow.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from groups.world import World
+from penstock.client.errors import ConnectionLost
+from penstock.client.membership.assignors import (
+    COOPERATIVE_STICKY,
+    RANGE,
+    ROUNDROBIN,
+    STICKY,
+    Assignor,
+)
+from penstock.client.membership.machine import Membership, Phase
+from penstock.client.membership.settings import MembershipOptions
+from penstock.client.membership.steps import Ask, Count, GroupRequest, GroupResponse, Lost, News
+from penstock.client.model import TopicPartition
+from penstock.groups.config import GroupConfig
+from penstock.groups.effects import Effect, RequestInfo, Token
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from penstock.wire.messages.base import Response
+
+TURNS = 2_000
+SETTLED_WITHIN_MS = 120_000
+TOPICS = ("a", "b", "c")
+
+
+@dataclass
+class Actor:
+    """A member and its user."""
+
+    name: str
+    machine: Membership
+    asked: Token | None = None
+    """The question that is out."""
+    answers: list[Response] = field(default_factory=list)
+    heard: list[News] = field(default_factory=list)
+
+
+class Stage:
+    def __init__(self, seed: int, assignors: tuple[Assignor, ...]) -> None:
+        self.dice = random.Random(seed)
+        self.assignors = assignors
+        self.world = World(GroupConfig(initial_rebalance_delay_ms=0, session_timeout_min_ms=1))
+        self.world.on_reply = self.on_reply
+        self.counts = {"a": 4, "b": 3}
+        self.actors: dict[str, Actor] = {}
+        self.born = 0
+        self.tokens = 0
+
+    @property
+    def now(self) -> float:
+        return self.world.ticks_ms / 1000
+
+    # -- the network ----------------------------------------------------------------------------
+
+    def on_reply(self, token: Token, response: Response) -> None:
+        for actor in self.actors.values():
+            if actor.asked == token:
+                actor.answers.append(response)
+
+    def send(self, request: GroupRequest) -> Token:
+        self.tokens += 1
+        token = self.tokens
+        self.world.carry_out(self.handled(request, token))
+        return token
+
+    def handled(self, request: GroupRequest, token: Token) -> list[Effect]:
+        shard, now = self.world.shard, self.world.now
+        match request:
+            case JoinGroupRequest():
+                return shard.join_group(request, RequestInfo("c", "/h", 9), token, now)
+            case SyncGroupRequest():
+                return shard.sync_group(request, RequestInfo("c", "/h", 5), token, now)
+            case HeartbeatRequest():
+                return shard.heartbeat(request, RequestInfo("c", "/h", 4), token, now)
+            case LeaveGroupRequest():
+                return shard.leave_group(request, RequestInfo("c", "/h", 5), token, now)
+
+    # -- what happens ---------------------------------------------------------------------------
+
+    def enters(self) -> None:
+        self.born += 1
+        options = MembershipOptions(
+            "g",
+            session_timeout_ms=2_000,
+            heartbeat_interval_ms=300,
+            max_poll_interval_ms=3_000,
+            metadata_max_age_ms=1_000,
+            assignors=self.assignors,
+        )
+        actor = Actor(f"m{self.born}", Membership(options, self.dice.random))
+        self.actors[actor.name] = actor
+        self.wants(actor)
+
+    def wants(self, actor: Actor) -> None:
+        topics = self.dice.sample(TOPICS, self.dice.randint(1, 3))
+        actor.machine.subscribe(frozenset(topics), self.now)
+
+    def acts(self, actor: Actor) -> None:
+        """Its background task gets a turn."""
+        if actor.asked is not None:
+            if actor.answers:
+                answer = actor.answers.pop()
+                actor.asked = None
+                assert isinstance(
+                    answer,
+                    JoinGroupResponse | SyncGroupResponse | HeartbeatResponse | LeaveGroupResponse,
+                )
+                self.hears(actor, answer)
+            return
+        match actor.machine.step(self.now):
+            case Ask(request):
+                # Answers come while the request is being sent, so there must be room for them.
+                actor.asked = self.tokens + 1
+                self.send(request)
+            case Count(topics):
+                known = {topic: n for topic, n in self.counts.items() if topic in topics}
+                actor.machine.on_counts(known, self.now)
+
+    def hears(self, actor: Actor, answer: GroupResponse) -> None:
+        if self.dice.random() < 0.05:
+            actor.machine.on_failure(ConnectionLost("the answer was lost"), self.now)
+        else:
+            actor.machine.on_answer(answer, self.now)
+
+    def polls(self, actor: Actor) -> None:
+        news = actor.machine.poll(self.now)
+        if news is not None:
+            actor.heard.append(news)
+            actor.machine.told(news, self.now)
+
+    def leaves(self, actor: Actor) -> None:
+        del self.actors[actor.name]
+        goodbye = actor.machine.leave("done")
+        if goodbye is not None:
+            self.send(goodbye)
+
+    def loses_its_connection(self, actor: Actor) -> None:
+        if actor.asked is not None:
+            actor.asked = None
+            actor.answers.clear()
+            actor.machine.on_failure(ConnectionLost("reset"), self.now)
+
+    def restarts(self) -> None:
+        self.world.restart()
+        for actor in self.actors.values():
+            self.loses_its_connection(actor)
+
+    def something_happens(self) -> None:
+        actors = list(self.actors.values())
+        chance = self.dice.random()
+        if not actors or (chance < 0.02 and len(actors) < 6):
+            self.enters()
+        elif chance < 0.03:
+            self.leaves(self.dice.choice(actors))
+        elif chance < 0.035:
+            del self.actors[self.dice.choice(actors).name]
+        elif chance < 0.045:
+            self.wants(self.dice.choice(actors))
+        elif chance < 0.055:
+            self.loses_its_connection(self.dice.choice(actors))
+        elif chance < 0.06:
+            self.restarts()
+        elif chance < 0.065:
+            topic = self.dice.choice(TOPICS)
+            self.counts[topic] = min(self.counts.get(topic, 0) + 1, 6)
+        elif chance < 0.5:
+            self.acts(self.dice.choice(actors))
+        elif chance < 0.85:
+            self.polls(self.dice.choice(actors))
+        else:
+            self.world.advance(self.dice.choice([1, 10, 100, 400]))
+
+    # -- what must hold -------------------------------------------------------------------------
+
+    def verify(self) -> None:
+        (group,) = self.world.shard.describe_groups(["g"], 5)
+        known = {member.member_id for member in group.members}
+        holders: dict[TopicPartition, str] = {}
+        for actor in self.actors.values():
+            if actor.machine.member_id in known and actor.machine.identity.generation >= 0:
+                for place in actor.machine.owned:
+                    other = holders.setdefault(place, actor.name)
+                    assert other == actor.name, f"{other} and {actor.name} both read {place}"
+
+    def settles(self) -> None:
+        """Everyone is polled and heard from now on."""
+        end = self.world.ticks_ms + SETTLED_WITHIN_MS
+        while self.world.ticks_ms < end and not self.is_settled():
+            for actor in list(self.actors.values()):
+                self.acts(actor)
+                self.polls(actor)
+                self.verify()
+            self.world.advance(20)
+        assert self.is_settled(), {
+            actor.name: (actor.machine.phase.name, sorted(actor.machine.owned))
+            for actor in self.actors.values()
+        }
+
+    def is_settled(self) -> bool:
+        machines = [actor.machine for actor in self.actors.values()]
+        wanted = {topic for machine in machines for topic in machine.topics}
+        everything = sorted(
+            TopicPartition(topic, number)
+            for topic, count in self.counts.items()
+            if topic in wanted
+            for number in range(count)
+        )
+        held = sorted(place for machine in machines for place in machine.owned)
+        return held == everything and all(
+            machine.phase is Phase.STABLE
+            and all(place.topic in machine.topics for place in machine.owned)
+            for machine in machines
+        )
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "assignors",
+    [(RANGE,), (STICKY,), (COOPERATIVE_STICKY,), (ROUNDROBIN, COOPERATIVE_STICKY)],
+    ids=lambda assignors: "+".join(assignor.name for assignor in assignors),
+)
+def test_whatever_happens(seed: int, assignors: tuple[Assignor, ...]) -> None:
+    """Nobody reads what another reads, and in the end somebody reads everything."""
+    stage = Stage(seed, assignors)
+    for _ in range(TURNS):
+        stage.something_happens()
+        stage.verify()
+    if not stage.actors:
+        stage.enters()
+    stage.settles()
+    stage.counts = {topic: stage.counts.get(topic, 0) + 1 for topic in TOPICS}
+    stage.settles()
+
+
+def test_the_checks_can_fail() -> None:
+    """Two members that hold the same partition are noticed."""
+    stage = Stage(0, (RANGE,))
+    stage.enters()
+    stage.enters()
+    stage.settles()
+    first, second = (actor.machine for actor in stage.actors.values())
+    first.owned.update(second.owned)
+    first.owned[TopicPartition("a", 0)] = second.owned[TopicPartition("a", 0)] = 1
+    with pytest.raises(AssertionError, match="both read"):
+        stage.verify()
+
+
+def test_trouble_is_met() -> None:
+    """The runs above do lose partitions and do refuse members, or they would prove little."""
+    lost = refused = 0
+    for seed in range(4):
+        stage = Stage(seed, (COOPERATIVE_STICKY,))
+        for _ in range(TURNS):
+            stage.something_happens()
+            for actor in stage.actors.values():
+                refused += any(
+                    getattr(answer, "error_code", 0) == ErrorCode.UNKNOWN_MEMBER_ID
+                    for answer in actor.answers
+                )
+        lost += sum(isinstance(n, Lost) for a in stage.actors.values() for n in a.heard)
+    assert lost > 0
+    assert refused > 0

@@ -1,0 +1,215 @@
+"""Our assignors against Java's own, on random groups.
+
+Range and round robin must give to each member exactly what Java's give. The sticky ones may choose
+differently, but every partition must have one owner, loads must be as balanced as Java's or better,
+and with equal subscriptions no more partitions may move.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from compat.java_build import VERSIONS, compiled
+from compat.toolchain import RUN_S
+from penstock.client.membership.assignors import (
+    COOPERATIVE_STICKY,
+    RANGE,
+    ROUNDROBIN,
+    STICKY,
+    Assignment,
+    Assignor,
+    Memory,
+    Peer,
+)
+from penstock.client.membership.assignors.sticky import decode_memory
+from penstock.client.membership.protocol import (
+    Subscription,
+    decode_subscription,
+    encode_subscription,
+)
+from penstock.client.model import TopicPartition
+
+GROUPS = 400
+Given = Mapping[str, frozenset[TopicPartition]]
+
+
+@dataclass(frozen=True)
+class Group:
+    counts: Mapping[str, int]
+    members: Sequence[Peer]
+
+    @property
+    def is_equal(self) -> bool:
+        return len({frozenset(peer.subscription.topics) for peer in self.members}) == 1
+
+
+def random_groups(seed: int) -> Iterator[Group]:
+    """Members with and without instance ids, topics that do not exist, claims old and new."""
+    dice = random.Random(seed)
+    for _ in range(GROUPS):
+        counts = {f"t{n}": dice.randint(1, 9) for n in range(dice.randint(1, 6))}
+        wishes = [*counts, "missing"]
+        equal = dice.random() < 0.5
+        common = dice.sample(wishes, dice.randint(1, len(wishes)))
+        # Honest claims: disjoint within a generation, as assignments are.
+        free = [TopicPartition(topic, n) for topic, count in counts.items() for n in range(count)]
+        dice.shuffle(free)
+        members = []
+        for number in range(dice.randint(1, 8)):
+            topics = common if equal else dice.sample(wishes, dice.randint(1, len(wishes)))
+            held: list[TopicPartition] = []
+            generation = -1
+            if dice.random() < 0.7:
+                generation = 5
+                held = [free.pop() for _ in range(min(len(free), dice.randint(0, 6)))]
+                held = sorted(place for place in held if place.topic in topics)
+            members.append(
+                Peer(
+                    f"m{dice.randint(0, 99):02}-{number}",
+                    Subscription(
+                        tuple(sorted(topics)),
+                        tuple(held),
+                        generation,
+                        STICKY.user_data(Memory(tuple(held), generation)),
+                    ),
+                    f"i{dice.randint(0, 99):02}-{number}" if dice.random() < 0.3 else None,
+                )
+            )
+        yield Group(counts, members)
+
+
+def described(group: Group) -> str:
+    lines = [f"topic {topic} {count}" for topic, count in group.counts.items()]
+    for peer in group.members:
+        wants = peer.subscription
+        held = ",".join(f"{place.topic}:{place.partition}" for place in wants.owned)
+        words = [peer.member_id, peer.instance_id or "-", ",".join(wants.topics)]
+        lines.append(" ".join(["member", *words, str(wants.generation), held or "-"]))
+    return "\n".join([*lines, "assign", ""])
+
+
+@dataclass(frozen=True)
+class Answer:
+    given: dict[str, dict[str, frozenset[TopicPartition]]]
+    """By assignor and member."""
+    sent: dict[str, bytes]
+    """By member: its subscription to a sticky group, as Java writes it."""
+
+
+def ask_java(class_path: str, groups: Sequence[Group]) -> list[Answer]:
+    command = ["java", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", class_path, "Assignors"]
+    result = subprocess.run(
+        command,
+        input="".join(map(described, groups)),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_S,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    answers = []
+    now = Answer({}, {})
+    for line in result.stdout.splitlines():
+        match line.split():
+            case ["end"]:
+                answers.append(now)
+                now = Answer({}, {})
+            case ["bytes", member, data]:
+                now.sent[member] = base64.b64decode(data)
+            case [assignor, member, places]:
+                now.given.setdefault(assignor, {})[member] = read_places(places)
+    assert len(answers) == len(groups), result.stdout[-3000:]
+    return answers
+
+
+def read_places(text: str) -> frozenset[TopicPartition]:
+    pairs = [place.split(":") for place in text.split(",") if place != "-"]
+    return frozenset(TopicPartition(topic, int(partition)) for topic, partition in pairs)
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def played(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> list[tuple[Group, Answer]]:
+    groups = list(random_groups(seed=11))
+    class_path = compiled(request.param, tmp_path_factory.mktemp("assignors"), "Assignors")
+    return list(zip(groups, ask_java(class_path, groups), strict=True))
+
+
+def frozen(assignment: Assignment) -> dict[str, frozenset[TopicPartition]]:
+    return {member: frozenset(places) for member, places in assignment.items()}
+
+
+@pytest.mark.parametrize("assignor", [RANGE, ROUNDROBIN], ids=lambda assignor: assignor.name)
+def test_each_member_gets_what_java_gives_it(
+    played: list[tuple[Group, Answer]], assignor: Assignor
+) -> None:
+    """Range and round robin, to the last partition."""
+    for group, java in played:
+        ours = frozen(assignor.assign(group.counts, group.members))
+        assert ours == java.given[assignor.name], described(group)
+
+
+def squares(given: Given) -> int:
+    """The smaller, the better balanced."""
+    return sum(len(places) ** 2 for places in given.values())
+
+
+def kept(group: Group, given: Given) -> int:
+    return sum(
+        len(given[peer.member_id].intersection(peer.subscription.owned)) for peer in group.members
+    )
+
+
+def test_sticky_is_as_balanced_as_javas_and_moves_no_more(
+    played: list[tuple[Group, Answer]],
+) -> None:
+    """Better balance may cost moves; where the balance is the same, so are the moves at most."""
+    for group, java in played:
+        ours, theirs = frozen(STICKY.assign(group.counts, group.members)), java.given["sticky"]
+        assert Counter(p for places in ours.values() for p in places) == Counter(
+            p for places in theirs.values() for p in places
+        )
+        assert squares(ours) <= squares(theirs), described(group)
+        if group.is_equal:
+            assert squares(ours) == squares(theirs), described(group)
+            assert kept(group, ours) >= kept(group, theirs), described(group)
+
+
+def test_cooperation_takes_away_no_more_than_javas(played: list[tuple[Group, Answer]]) -> None:
+    """In the first step nothing moves from hand to hand, for either; and ours is as quick."""
+    for group, java in played:
+        ours = frozen(COOPERATIVE_STICKY.assign(group.counts, group.members))
+        theirs = java.given["cooperative-sticky"]
+        holders = {
+            place: peer.member_id for peer in group.members for place in peer.subscription.owned
+        }
+        for given in (ours, theirs):
+            for member, places in given.items():
+                assert all(holders.get(place, member) == member for place in places)
+        if group.is_equal:
+            assert kept(group, ours) >= kept(group, theirs), described(group)
+            assert sum(map(len, ours.values())) >= sum(map(len, theirs.values()))
+
+
+def test_subscriptions_are_written_as_java_writes_them(
+    played: list[tuple[Group, Answer]],
+) -> None:
+    """Byte for byte, but for the order of topics in the sticky assignor's own part, which in Java
+    is a hash map's; and Java's are read."""
+    for group, java in played:
+        for peer in group.members:
+            sent = java.sent[peer.member_id]
+            read = decode_subscription(sent)
+            assert encode_subscription(read) == sent, described(group)
+            assert replace(read, user_data=None) == replace(peer.subscription, user_data=None)
+            theirs, ours = decode_memory(read.user_data), decode_memory(peer.subscription.user_data)
+            assert (set(theirs.places), theirs.generation) == (set(ours.places), ours.generation)
+            assert len(encode_subscription(peer.subscription)) == len(sent), described(group)
