@@ -12,7 +12,7 @@ Only the very first contact is not retried: who mistyped an address wants to kno
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
@@ -56,6 +56,9 @@ class Leader(NamedTuple):
     epoch: int
 
 
+_NO_LEADERS: Mapping[int, Leader] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
     bootstrap: tuple[Address, ...]
@@ -82,6 +85,7 @@ class Cluster:
         self._connections: dict[tuple[Address, str], Connection] = {}
         self._opening: dict[tuple[Address, str], asyncio.Lock] = {}
         self._topics: dict[str, MetadataResponse.Topic] = {}
+        self._leaders: dict[str, dict[int, Leader]] = {}
         self._coordinators: dict[str, int] = {}
         self._refreshing: dict[tuple[tuple[str, ...], bool], asyncio.Future[None]] = {}
 
@@ -290,15 +294,8 @@ class Cluster:
 
     def known_leader(self, place: TopicPartition) -> Leader | None:
         """What is known without asking; None when that is nothing, or that nobody leads."""
-        topic = self._topics.get(place.topic)
-        if topic is None or topic.error_code != ErrorCode.NONE:
-            return None
-        for partition in topic.partitions:
-            if partition.partition_index == place.partition:
-                if partition.leader_id not in self.brokers:
-                    return None
-                return Leader(partition.leader_id, partition.leader_epoch)
-        return None
+        leader = self._leaders.get(place.topic, _NO_LEADERS).get(place.partition)
+        return leader if leader is not None and leader.broker_id in self.brokers else None
 
     def known_partitions(self, topic: str) -> int | None:
         """How many partitions the topic has, without asking; None when that is not known."""
@@ -340,6 +337,7 @@ class Cluster:
     def forget(self, topic: str) -> None:
         """The next question about who leads the topic's partitions is put to the cluster."""
         self._topics.pop(topic, None)
+        self._leaders.pop(topic, None)
 
     async def _refresh(self, request: MetadataRequest) -> MetadataResponse:
         connection = await self._any()
@@ -354,7 +352,9 @@ class Cluster:
         self.cluster_id = answer.cluster_id
         for topic in answer.topics:
             if topic.name is not None:
-                self._topics[topic.name] = _never_back(self._topics.get(topic.name), topic)
+                known = _never_back(self._topics.get(topic.name), topic)
+                self._topics[topic.name] = known
+                self._leaders[topic.name] = _leaders(known)
         return answer
 
     # -- connecting -----------------------------------------------------------------------------
@@ -390,6 +390,16 @@ class Cluster:
                 connection = await open_connection(self._network, address, self.config.connection)
                 self._connections[key] = connection
             return connection
+
+
+def _leaders(topic: MetadataResponse.Topic) -> dict[int, Leader]:
+    """Looked up for every partition at every fetch, so no search may be in it."""
+    if topic.error_code != ErrorCode.NONE:
+        return {}
+    return {
+        partition.partition_index: Leader(partition.leader_id, partition.leader_epoch)
+        for partition in topic.partitions
+    }
 
 
 def _never_back(

@@ -11,13 +11,16 @@ ClientError            base of all; `retriable` says whether the same may succee
     TopicNotFound      it knows no such topic, or no such partition of it
   DeadlineExceeded     retries went on until the time was up; says the last reason
   Closed               the producer, consumer or admin has been closed
+  UnknownTopicYet      `send_nowait` to a topic that nobody asked about before    retriable
   BufferExhausted      the producer's buffer stayed full for `max_block_ms`     retriable
   DeliveryTimedOut     a record was not acknowledged within `delivery_timeout_ms`
   RecordTooLarge       a record is larger than the producer or the topic allows
-  SerializationFailed  a serializer or deserializer refused; says which record
+  SerializationFailed  a serializer refused
+    DeserializationFailed  a deserializer did; knows the record and its place
   Fenced               another client took over this one's identity
   CommitFailed         the group has moved on: the partitions belong to others now
   NoOffset             there is no position to read from and no reset policy to find one
+    OutsideLog         a range is no longer, or not yet, in the log; knows where that lies
 """
 
 from __future__ import annotations

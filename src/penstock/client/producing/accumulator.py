@@ -1,0 +1,434 @@
+"""All records between `send` and their acknowledgement. Pure: `now` is an argument.
+
+Every partition has a lane (`lanes`). A lane is ready when it has a full batch, or one that has
+lingered long enough, or when everybody is in a hurry: a flush, a close, a buffer that is full.
+An open batch goes on filling until it is really taken, so batches grow by themselves while the
+brokers are slow.
+
+Memory: each batch is charged for its bytes, and for what it costs beside them, from its first
+record until nothing refers to it any more: it was acknowledged or refused, or, when its time ran
+out on the way, its request was answered or given up. Nothing is taken in while the charges are at
+`buffer_memory`.
+
+Time: a batch that is not acknowledged `delivery_timeout_s` after its first record fails, wherever
+it is. Batches are created in the order of their deadlines, so looking at the oldest is enough.
+
+What the caller must act on is returned: tickets are settled by the shell, outside of its lock.
+
+Invariants (`verify`): what is buffered is the sum of all charges; every batch that is not settled
+is in exactly one place of its lane; a lane that could send is ready, or rests, or lingers.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.client.errors import ClientError, DeliveryTimedOut, RecordTooLarge
+from penstock.client.model import Headers, TopicPartition
+from penstock.client.producing.batches import BATCH_OVERHEAD, Batch, grown
+from penstock.client.producing.lanes import Lane
+from penstock.client.producing.sequences import WINDOW_MAX, Identity
+from penstock.records.batch import HEADER_SIZE
+from penstock.records.kernels import append_record
+
+BATCH_BYTES_MIN: Final = 1024
+"""However small the batches that a broker takes seem to be, they are filled up to this."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulatorConfig:
+    batch_size: int = 16_384
+    linger_s: float = 0.005
+    buffer_memory: int = 32 << 20
+    max_request_size: int = 1 << 20
+    delivery_timeout_s: float = 120.0
+    attempts_max: int = 1 << 31
+    idempotent: bool = True
+
+
+class Accumulator:
+    def __init__(self, config: AccumulatorConfig) -> None:
+        self.config = config
+        self.buffered_bytes = 0
+        self.identity: Identity | None = None
+        """Who we are to the brokers; without it an idempotent producer sends nothing."""
+        self.has_news = False
+        """Whether there may be something to send, or an earlier time to look at the clock."""
+        self.has_filled = False
+        """Whether a batch became full: a good time to let the sender have a turn."""
+        self._lanes: dict[TopicPartition, Lane] = {}
+        self._ready: dict[Lane, None] = {}
+        self._lingering: dict[Lane, float] = {}
+        """Lanes whose open batch is not due yet, and when it will be; the earliest first."""
+        self._resting: list[tuple[float, int, Lane]] = []
+        self._incomplete: dict[Batch, None] = {}
+        self._limits: dict[str, int] = {}
+        self._bytes_max = config.buffer_memory
+        self._in_hurry = False
+        self._wants_identity = config.idempotent
+        self._next_number = 0
+
+    def lane(self, place: TopicPartition) -> Lane:
+        lane = self._lanes.get(place)
+        if lane is None:
+            limit = min(self.config.batch_size, self.batch_limit(place.topic))
+            lane = self._lanes[place] = Lane(place, limit)
+        return lane
+
+    def batch_limit(self, topic: str) -> int:
+        """How large batches of the topic may be, as far as is known."""
+        return self._limits.get(topic, self.config.max_request_size)
+
+    # -- taking in ------------------------------------------------------------------------------
+
+    def append_open(
+        self,
+        lane: Lane,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        bytes_max: int,
+    ) -> Batch | None:
+        """Add a record of at most `bytes_max` to the open batch; None when it needs a new one.
+
+        Hot: once per record."""
+        batch = lane.open
+        if batch is None:
+            return None
+        packed = batch.packed
+        if (
+            len(packed) + bytes_max > lane.batch_bytes_max
+            or self.buffered_bytes + bytes_max + (bytes_max >> 3) > self._bytes_max
+        ):
+            return None
+        # `Batch.append` and `grown`, written out: calls are what a record's time goes into.
+        count = batch.count
+        if timestamp > batch.max_timestamp:  # noqa: PLR1730 - max() takes four times as long
+            batch.max_timestamp = timestamp
+        batch.count = count + 1
+        size: int = append_record(
+            packed, count, timestamp - batch.base_timestamp, key, value, headers
+        )
+        charge = size + (size >> 3) + 1
+        batch.charge += charge
+        lane.queued_bytes += charge
+        self.buffered_bytes += charge
+        return batch
+
+    def append_new(
+        self,
+        lane: Lane,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        bytes_max: int,
+        now: float,
+    ) -> Batch | None:
+        """Add a record to a new batch; None when the buffer is full."""
+        self.check_size(lane.place, bytes_max)
+        if not self.has_room(bytes_max):
+            return None
+        if lane.open is not None:
+            self._close_open(lane)
+            self.has_filled = True
+        batch = self._new_batch(lane, now)
+        size = batch.append(timestamp, key, value, headers)
+        self._charge(lane, batch, BATCH_OVERHEAD + grown(HEADER_SIZE + size))
+        lane.open = batch
+        if self._in_hurry or self.config.linger_s <= 0:
+            batch.due = True
+            self._set_ready(lane)
+        else:
+            self.has_news = self.has_news or not self._lingering
+            self._lingering[lane] = now + self.config.linger_s
+        return batch
+
+    def append_sealed(
+        self, lane: Lane, data: bytearray | memoryview, count: int, now: float
+    ) -> Batch:
+        """Queue a batch that is ready to be sent, behind what the lane has; room was made."""
+        self._close_open(lane)
+        batch = self._new_batch(lane, now)
+        batch.fill(data, count)
+        self._charge(lane, batch, BATCH_OVERHEAD + len(data))
+        lane.waiting.append(batch)
+        self._set_ready(lane)
+        self.has_filled = True
+        return batch
+
+    def has_room(self, bytes_max: int) -> bool:
+        needed = BATCH_OVERHEAD + grown(HEADER_SIZE + bytes_max)
+        return self.buffered_bytes + needed <= self.config.buffer_memory
+
+    def check_size(self, place: TopicPartition, bytes_max: int) -> None:
+        limit = min(
+            self.config.max_request_size,
+            (self.config.buffer_memory - BATCH_OVERHEAD) // 9 * 8,
+        )
+        if HEADER_SIZE + bytes_max > limit:
+            raise RecordTooLarge(
+                f"{place}: a record of {bytes_max} bytes is more than this producer takes: raise "
+                f"max_request_size (now {self.config.max_request_size}), and buffer_memory (now "
+                f"{self.config.buffer_memory}) if it is the smaller one"
+            )
+
+    def _close_open(self, lane: Lane) -> None:
+        if lane.open is not None:
+            lane.close_open()
+            self._lingering.pop(lane, None)
+            self._set_ready(lane)
+
+    def _new_batch(self, lane: Lane, now: float) -> Batch:
+        self._next_number += 1
+        deadline = now + self.config.delivery_timeout_s
+        batch = Batch(lane.place, self._next_number, now, deadline)
+        if not self._incomplete:
+            self.has_news = True  # There was no deadline to watch before.
+        self._incomplete[batch] = None
+        return batch
+
+    def _charge(self, lane: Lane, batch: Batch, charge: int) -> None:
+        batch.charge += charge
+        lane.queued_bytes += charge
+        self.buffered_bytes += charge
+
+    def _free(self, lane: Lane, batch: Batch) -> None:
+        self._charge(lane, batch, -batch.charge)
+
+    # -- readiness ------------------------------------------------------------------------------
+
+    def _set_ready(self, lane: Lane) -> None:
+        if lane not in self._ready:
+            self._ready[lane] = None
+        self.has_news = True
+
+    def hurry(self) -> None:
+        """What is open now is ready at once."""
+        for lane in self._lingering:
+            self._set_due(lane)
+        self._lingering.clear()
+
+    def _set_due(self, lane: Lane) -> None:
+        if lane.open is not None:
+            lane.open.due = True
+            self._set_ready(lane)
+
+    def set_hurry(self, on: bool) -> None:
+        """While on, nothing lingers at all."""
+        self._in_hurry = on
+        if on:
+            self.hurry()
+
+    def ready(self, now: float) -> list[Lane]:
+        """Lanes with something to send, those longest in line first."""
+        while self._lingering:
+            lane, due_at = next(iter(self._lingering.items()))
+            if due_at > now:
+                break
+            del self._lingering[lane]
+            self._set_due(lane)
+        while self._resting and self._resting[0][0] <= now:
+            _, _, lane = heapq.heappop(self._resting)
+            if lane.has_due:
+                self._set_ready(lane)
+        self.has_news = False
+        return list(self._ready)
+
+    def next_at(self) -> float | None:
+        """When to look again if nothing happens until then."""
+        times = []
+        if self._lingering:
+            times.append(next(iter(self._lingering.values())))
+        if self._resting:
+            times.append(self._resting[0][0])
+        if self._incomplete:
+            times.append(next(iter(self._incomplete)).deadline)
+        return min(times, default=None)
+
+    def drain(self, lanes: Iterable[Lane], leader: int, now: float) -> list[Batch]:
+        """One batch of each lane that may send, as many as fit one request; numbered."""
+        config = self.config
+        if config.idempotent and self.identity is None:
+            return []
+        taken: list[Batch] = []
+        room = config.max_request_size
+        for lane in lanes:
+            if not lane.may_send(leader, now, numbered=config.idempotent):
+                self._set_aside(lane, now)
+                continue
+            size = lane.next_size()
+            if taken and size > room:
+                break
+            room -= size
+            batch = lane.take(leader, self.identity)
+            taken.append(batch)
+            # To the end of the line, if there is more.
+            self._ready.pop(lane, None)
+            if lane.has_due:
+                self._ready[lane] = None
+        return taken
+
+    def _set_aside(self, lane: Lane, now: float) -> None:
+        """It cannot send: leave the line, unless an answer is all that it waits for."""
+        if now < lane.resting_until:
+            heapq.heappush(self._resting, (lane.resting_until, id(lane), lane))
+            self._ready.pop(lane, None)
+        elif not lane.has_due:
+            self._ready.pop(lane, None)
+
+    # -- answers --------------------------------------------------------------------------------
+
+    def on_done(self, batch: Batch) -> None:
+        """It is in the log, or, with acks=0, on its way there."""
+        lane = self._lanes[batch.place]
+        lane.on_done(batch)
+        self._forget(lane, batch)
+        self._end_round(lane, 0.0)
+
+    def on_refused(self, batch: Batch) -> None:
+        lane = self._lanes[batch.place]
+        lane.on_refused(batch)
+        self._forget(lane, batch)
+        self._end_round(lane, 0.0)
+
+    def on_retry(
+        self, batch: Batch, error: ClientError, retry_at: float, *, renumber: bool = False
+    ) -> bool:
+        """Send again, not before `retry_at`; False when it has been tried often enough."""
+        lane = self._lanes[batch.place]
+        lane.last_error = error
+        if batch.abandoned or batch.attempts >= self.config.attempts_max:
+            lane.on_refused(batch)
+            self._forget(lane, batch)
+            self._end_round(lane, retry_at)
+            return False
+        lane.on_returned(batch, renumber=renumber)
+        self._end_round(lane, retry_at)
+        return True
+
+    def on_too_large(self, batch: Batch) -> tuple[Batch, ...]:
+        """Split it; the caller hands its ticket over to the parts."""
+        lane = self._lanes[batch.place]
+        limit = max(batch.size // 2, BATCH_BYTES_MIN)
+        self._limits[batch.place.topic] = min(limit, self.batch_limit(batch.place.topic))
+        for other in self._lanes.values():
+            if other.place.topic == batch.place.topic:
+                other.batch_bytes_max = min(other.batch_bytes_max, limit)
+        if batch.abandoned:
+            lane.on_refused(batch)
+            self._forget(lane, batch)
+            self._end_round(lane, 0.0)
+            return ()
+        parts = batch.halves()
+        self._free(lane, batch)
+        del self._incomplete[batch]
+        # Their deadline is the old one, and the oldest must stay in front.
+        self._incomplete = dict.fromkeys(
+            sorted((*self._incomplete, *parts), key=lambda item: item.deadline)
+        )
+        for part in parts:
+            charge, part.charge = part.charge, 0
+            self._charge(lane, part, charge)
+        lane.on_split(batch, parts)
+        self._end_round(lane, 0.0)
+        return parts
+
+    def _forget(self, lane: Lane, batch: Batch) -> None:
+        self._incomplete.pop(batch, None)
+        self._free(lane, batch)
+
+    def _end_round(self, lane: Lane, retry_at: float) -> None:
+        lane.resting_until = max(lane.resting_until, retry_at)
+        if lane.settle_round():
+            lane.failures += 1
+        if not lane.try_renumber(self.identity):
+            self._wants_identity = True
+        if lane.has_due:
+            self._set_ready(lane)
+
+    def identify(self, identity: Identity) -> None:
+        """We are somebody (else): lanes that wait for it go on."""
+        self.identity = identity
+        self._wants_identity = False
+        for lane in self._lanes.values():
+            lane.try_renumber(identity)
+            if lane.has_due:
+                self._set_ready(lane)
+
+    @property
+    def wants_identity(self) -> bool:
+        """Whether a (new) producer id is to be asked for."""
+        return self._wants_identity
+
+    # -- giving up ------------------------------------------------------------------------------
+
+    def expire(self, now: float) -> list[tuple[Batch, DeliveryTimedOut]]:
+        """Batches whose time has run out, no longer ours but for those in flight."""
+        expired = []
+        while self._incomplete and (batch := next(iter(self._incomplete))).deadline <= now:
+            lane = self._lanes[batch.place]
+            self._give_up(lane, batch)
+            expired.append((batch, self._timed_out(lane, batch)))
+        return expired
+
+    def _timed_out(self, lane: Lane, batch: Batch) -> DeliveryTimedOut:
+        error = lane.last_error
+        why = f": {error}" if error is not None else ": the brokers did not take it in time"
+        limit_ms = self.config.delivery_timeout_s * 1000
+        return DeliveryTimedOut(
+            f"{batch.place}: not acknowledged within delivery_timeout_ms={limit_ms:.0f}{why}", error
+        )
+
+    def fail_all(self) -> list[Batch]:
+        """Every batch that is not settled; none of them is sent (again)."""
+        batches = list(self._incomplete)
+        for batch in batches:
+            self._give_up(self._lanes[batch.place], batch)
+        return batches
+
+    def _give_up(self, lane: Lane, batch: Batch) -> None:
+        if batch in lane.in_flight:
+            # The request still holds its bytes; they are freed when it ends.
+            batch.abandoned = True
+            del self._incomplete[batch]
+            return
+        if lane.open is batch:
+            self._lingering.pop(lane, None)
+        lane.discard(batch)
+        self._forget(lane, batch)
+        if not lane.has_due:
+            self._ready.pop(lane, None)
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def incomplete(self) -> Iterator[Batch]:
+        return iter(self._incomplete)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._incomplete
+
+    @property
+    def buffered_records(self) -> int:
+        return sum(batch.count for batch in self._incomplete)
+
+    def verify(self) -> None:
+        """Hold the invariants, or raise."""
+        held: list[Batch] = []
+        for lane in self._lanes.values():
+            batches = [*lane.in_flight, *lane.returned, *lane.waiting]
+            batches += [lane.open] if lane.open is not None else []
+            assert lane.queued_bytes == sum(batch.charge for batch in batches), lane.place
+            assert len(lane.in_flight) <= WINDOW_MAX, lane.place
+            held += batches
+            known = lane in self._ready or any(entry[2] is lane for entry in self._resting)
+            assert known or lane.in_flight or not lane.has_due, f"{lane.place} is forgotten"
+        assert len(set(held)) == len(held), "a batch is in two places"
+        alive = {batch for batch in held if not batch.abandoned}
+        assert alive == set(self._incomplete), "a batch is lost"
+        assert self.buffered_bytes == sum(batch.charge for batch in held)

@@ -1,0 +1,180 @@
+"""What brokers answered about batches, turned into what happens to them.
+
+Each batch of a request gets a verdict (`sequences.judge`) and moves in the accumulator by it. What
+its senders are to be told comes back as settlements: callbacks run them after the lock is released,
+since the users' code that they call may send again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from penstock.client.address import Address
+from penstock.client.errors import BrokerError, ClientError, ConnectionLost, Fenced, RecordTooLarge
+from penstock.client.metrics import ProducerMeter
+from penstock.client.model import TopicPartition
+from penstock.client.producing.accumulator import Accumulator
+from penstock.client.producing.batches import Batch
+from penstock.client.producing.sequences import MAYBE_WRITTEN, Verdict, judge
+from penstock.client.producing.tickets import NO_APPEND_TIME, NO_OFFSET
+from penstock.client.producing.topics import Topics
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import ProduceResponse
+
+Settlement = Callable[[], object]
+_NO_ANSWER: Final = "the broker's answer does not speak of the partition"
+
+
+class Settled(NamedTuple):
+    settlements: list[Settlement]
+    fatal: ClientError | None = None
+    look_afresh: bool = False
+    """Whether what is known of leaders may be out of date."""
+
+
+class Answers:
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        topics: Topics,
+        meter: ProducerMeter,
+        backoff_s: Callable[[int], float],
+    ) -> None:
+        self._accumulator = accumulator
+        self._topics = topics
+        self._meter = meter
+        self._backoff_s = backoff_s
+
+    def on_written(self, batches: Sequence[Batch]) -> Settled:
+        """The system took the bytes; with acks=0 that is all there is to know."""
+        return Settled([self._done(batch, NO_OFFSET, NO_APPEND_TIME) for batch in batches])
+
+    def on_lost(
+        self, batches: Sequence[Batch], error: ClientError, now: float, *, maybe_written: bool
+    ) -> Settled:
+        """No answer came."""
+        settlements: list[Settlement] = []
+        for batch in batches:
+            batch.uncertain = batch.uncertain or maybe_written
+            settlements += self._again(batch, error, now)
+        return Settled(settlements, look_afresh=True)
+
+    def on_answer(self, batches: Sequence[Batch], response: ProduceResponse, now: float) -> Settled:
+        self._topics.meet(
+            (broker.node_id, Address(broker.host, broker.port))
+            for broker in response.node_endpoints
+        )
+        answers = {
+            (topic.name, partition.index): partition
+            for topic in response.responses
+            for partition in topic.partition_responses
+        }
+        settlements: list[Settlement] = []
+        fatal: ClientError | None = None
+        look_afresh = False
+        for batch in batches:
+            answer = answers.get(batch.place)
+            if answer is None:
+                batch.uncertain = True
+                settlements += self._again(batch, ConnectionLost(_NO_ANSWER), now)
+                continue
+            done, failure, stale = self._on_partition(batch, answer, now)
+            settlements += done
+            fatal = fatal or failure
+            look_afresh = look_afresh or stale
+        return Settled(settlements, fatal, look_afresh)
+
+    def _on_partition(
+        self, batch: Batch, answer: ProduceResponse.Partition, now: float
+    ) -> tuple[list[Settlement], ClientError | None, bool]:
+        """What to tell, what ends the producer, and whether leaders must be looked up."""
+        code = answer.error_code
+        lane = self._accumulator.lane(batch.place)
+        verdict = judge(
+            code, numbered=batch.is_numbered, first=lane.is_first(batch), count=batch.count
+        )
+        if verdict is Verdict.DONE:
+            offset = answer.base_offset if code == ErrorCode.NONE else NO_OFFSET
+            return [self._done(batch, offset, answer.log_append_time_ms)], None, False
+        batch.uncertain = batch.uncertain or code in MAYBE_WRITTEN
+        error = _error(code, answer, batch.place)
+        if verdict is Verdict.SPLIT:
+            return self._split(batch), None, False
+        if verdict is Verdict.REFUSED:
+            return self._refused(batch, error), None, False
+        if verdict is Verdict.FATAL:
+            fenced = Fenced(f"{batch.place}: {error}; this producer cannot go on, make a new one")
+            return self._refused(batch, fenced), fenced, False
+        if verdict is Verdict.RENUMBER:
+            return self._again(batch, error, now, renumber=True), None, False
+        leader = answer.current_leader
+        if leader is not None and self._topics.follow(
+            batch.place, leader.leader_id, leader.leader_epoch
+        ):
+            return self._again(batch, error, now, at_once=True), None, False
+        # The code says nothing about leaders when a batch before this one is what failed.
+        stale = code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        return self._again(batch, error, now), None, stale
+
+    def _done(self, batch: Batch, offset: int, append_time_ms: int) -> Settlement:
+        self._accumulator.on_done(batch)
+        if batch.abandoned:
+            return _nothing
+        meter = self._meter
+        meter.records += batch.count
+        meter.record_bytes += batch.record_bytes
+        meter.batches += 1
+        meter.wire_bytes += batch.size
+        meter.distribution.add(batch.place.topic, batch.place.partition, batch.count)
+        return partial(batch.ticket.succeed, offset, batch.count, append_time_ms)
+
+    def _again(
+        self,
+        batch: Batch,
+        error: ClientError,
+        now: float,
+        *,
+        renumber: bool = False,
+        at_once: bool = False,
+    ) -> list[Settlement]:
+        lane = self._accumulator.lane(batch.place)
+        retry_at = now if at_once else now + self._backoff_s(lane.failures)
+        if self._accumulator.on_retry(batch, error, retry_at, renumber=renumber):
+            self._meter.retries += 1
+            return []
+        return self._failed(batch, error)
+
+    def _refused(self, batch: Batch, error: ClientError) -> list[Settlement]:
+        self._accumulator.on_refused(batch)
+        return self._failed(batch, error)
+
+    def _failed(self, batch: Batch, error: ClientError) -> list[Settlement]:
+        if batch.abandoned:
+            return []
+        self._meter.failed_records += batch.count
+        return [partial(batch.ticket.fail, error)]
+
+    def _split(self, batch: Batch) -> list[Settlement]:
+        parts = self._accumulator.on_too_large(batch)
+        if not parts:
+            return []
+        self._meter.splits += 1
+        first, second = parts
+        return [
+            partial(batch.ticket.split, ((0, first.ticket), (first.count, second.ticket))),
+        ]
+
+
+def _error(code: int, answer: ProduceResponse.Partition, place: TopicPartition) -> ClientError:
+    error = BrokerError(code, answer.error_message, str(place))
+    if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+        return RecordTooLarge(
+            f"{error}: raise max.message.bytes of the topic, or send smaller records"
+        )
+    return error
+
+
+def _nothing() -> None:
+    """Its time had run out before; its senders have been told so."""

@@ -1,0 +1,204 @@
+"""Records packed as Kafka wants them, from the first record on. Pure.
+
+A batch is filled by packing each record into its bytes at once; nothing else of the record is
+kept. So what waits in the producer is as large as what will be sent, and the buffer's bound is a
+bound on memory. The header is written, and the records compressed, when the batch is first sent:
+only then is its place in the order settled, and with it the numbers by which the broker knows it
+again (producer, epoch, sequence). A batch that must be renumbered is stamped anew.
+
+Batches of tables come sealed already; from there on they are treated the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final
+
+from penstock.client.model import Headers, TopicPartition
+from penstock.client.producing.tickets import Ticket
+from penstock.records.batch import (
+    HEADER_SIZE,
+    MAGIC,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    BatchHeader,
+    Codec,
+)
+from penstock.records.batch import seal as reseal
+from penstock.records.kernels import append_record
+from penstock.records.record import finish_batch, read_records
+
+RECORD_OVERHEAD: Final = 36
+"""What a record's own fields take at most, beside key, value and headers."""
+BATCH_OVERHEAD: Final = 1024
+"""What a batch costs in memory beside its records, with a margin."""
+_PRODUCER: Final = Struct(">qhi")
+_PRODUCER_POSITION: Final = 43
+_HEADER_OVERHEAD: Final = 10
+
+
+def grown(size: int) -> int:
+    """What a bytearray that was filled bit by bit takes: an eighth more, in the worst case."""
+    return size + (size >> 3)
+
+
+def record_bytes_max(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """A record takes no more bytes than this in a batch."""
+    size = RECORD_OVERHEAD
+    if value is not None:
+        size += len(value)
+    if key is not None:
+        size += len(key)
+    for name, content in headers:
+        # A character takes four bytes at most, and header names are short.
+        size += 4 * len(name) + len(content or b"") + _HEADER_OVERHEAD
+    return size
+
+
+class Batch:
+    __slots__ = (
+        "abandoned",
+        "attempts",
+        "base_timestamp",
+        "charge",
+        "count",
+        "created_at",
+        "data",
+        "deadline",
+        "due",
+        "epoch",
+        "is_resolved",
+        "max_timestamp",
+        "number",
+        "packed",
+        "place",
+        "producer_id",
+        "record_bytes",
+        "sequence",
+        "ticket",
+        "uncertain",
+    )
+
+    def __init__(self, place: TopicPartition, number: int, created_at: float, deadline: float):
+        self.place = place
+        self.number = number
+        """Batches of a partition are sent in this order, and no other order means anything."""
+        self.ticket = Ticket(place)
+        self.created_at = created_at
+        self.deadline = deadline
+        self.count = 0
+        self.packed: bytearray = bytearray(HEADER_SIZE)
+        self.data: bytearray | memoryview | None = None
+        """What is sent; None until it is sealed."""
+        self.base_timestamp = 0
+        self.max_timestamp = 0
+        self.charge = 0
+        """Bytes of the buffer that it occupies."""
+        self.record_bytes = 0
+        """Before compression, where that is known; set when it is sealed."""
+        self.due = False
+        """Whether it may be sent although it is not full."""
+        self.attempts = 0
+        self.uncertain = False
+        """Whether an attempt ended without an answer, so that it may have been written."""
+        self.is_resolved = False
+        """Whether its numbers need not be known to the broker any more."""
+        self.abandoned = False
+        """Whether its time ran out while a request with it was on its way."""
+        self.producer_id = NO_PRODUCER_ID
+        self.epoch = NO_PRODUCER_EPOCH
+        self.sequence = NO_SEQUENCE
+
+    @property
+    def size(self) -> int:
+        return len(self.packed) if self.data is None else len(self.data)
+
+    def append(
+        self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> int:
+        """Pack one record and say how many bytes it took."""
+        count = self.count
+        if not count:
+            self.base_timestamp = self.max_timestamp = timestamp
+        elif timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        self.count = count + 1
+        size: int = append_record(
+            self.packed, count, timestamp - self.base_timestamp, key, value, headers
+        )
+        return size
+
+    def fill(self, data: bytearray | memoryview, count: int) -> None:
+        """Become a batch that was packed and sealed elsewhere."""
+        self.data = data
+        self.count = count
+        self.record_bytes = len(data) - HEADER_SIZE
+        self.packed = bytearray()
+
+    def seal(self, codec: Codec, level: int | None) -> bytearray | memoryview:
+        """The bytes to send: compressed, with header and CRC."""
+        if self.data is not None:
+            return self.data
+        header = BatchHeader(
+            base_offset=0,
+            batch_length=0,
+            leader_epoch=NO_LEADER_EPOCH,
+            magic=MAGIC,
+            crc=0,
+            attributes=int(codec),
+            last_offset_delta=self.count - 1,
+            base_timestamp=self.base_timestamp,
+            max_timestamp=self.max_timestamp,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=self.sequence,
+            record_count=self.count,
+        )
+        self.record_bytes = len(self.packed) - HEADER_SIZE
+        self.data = finish_batch(self.packed, header, level)
+        self.packed = bytearray()
+        return self.data
+
+    def stamp(self, producer_id: int, epoch: int, sequence: int) -> None:
+        """Number the batch. Nothing is stamped while a request with its bytes is on its way."""
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.sequence = sequence
+        if self.data is not None:
+            _PRODUCER.pack_into(self.data, _PRODUCER_POSITION, producer_id, epoch, sequence)
+            reseal(self.data, 0, len(self.data))
+
+    @property
+    def is_numbered(self) -> bool:
+        return self.sequence != NO_SEQUENCE
+
+    def halves(self) -> tuple[Batch, Batch]:
+        """Two batches with the records of this one; its ticket is to be split among theirs.
+
+        They carry on its numbers: nothing of it was written, so its sequences are free, and what
+        was sent after it keeps its own.
+        """
+        assert self.data is not None and self.count > 1
+        records = read_records(self.data)
+        middle = (len(records) + 1) // 2
+        return self._part(records[:middle], 0), self._part(records[middle:], middle)
+
+    def _part(
+        self,
+        records: Sequence[tuple[int, int, bytes | None, bytes | None, Headers]],
+        start: int,
+    ) -> Batch:
+        part = Batch(self.place, self.number, self.created_at, self.deadline)
+        for _, timestamp, key, value, headers in records:
+            part.append(timestamp, key, value, headers)
+        part.charge = BATCH_OVERHEAD + grown(len(part.packed))
+        if self.is_numbered:
+            sequence = (self.sequence + start) & 0x7FFFFFFF
+            part.stamp(self.producer_id, self.epoch, sequence)
+        return part
+
+    def __repr__(self) -> str:
+        return f"<Batch {self.number} of {self.place}: {self.count} records, seq {self.sequence}>"

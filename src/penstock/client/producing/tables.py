@@ -1,0 +1,276 @@
+"""Arrow tables into topics, with no Python object per row.
+
+A table is cut into slices of a few megabytes. Each slice is routed as a whole, encoded by compiled
+code into sealed batches, one run for each partition, and queued in the lanes behind whatever was
+sent before; from there on its batches are sent, numbered and retried like any others. A slice is
+only encoded when the buffer has room for it, so a table of any size passes through bounded memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from penstock.client.environment import ClientEnv
+from penstock.client.errors import ClientError, OptionError, RecordTooLarge, SerializationFailed
+from penstock.client.options import ProducerOptions
+from penstock.client.producing.accumulator import Accumulator
+from penstock.client.producing.batches import BATCH_OVERHEAD, RECORD_OVERHEAD
+from penstock.client.producing.deliveries import wait_in_thread, waiter
+from penstock.client.producing.room import Room
+from penstock.client.producing.sending import Sender
+from penstock.client.producing.tickets import NO_OFFSET, Ticket
+from penstock.client.producing.topics import Topic
+from penstock.client.routers import Router, assign_partitions
+from penstock.records.batch import HEADER_SIZE, read_header
+from penstock.records.columnar import BATCH_BYTES_MAX, BatchOptions, encode_partitions
+
+SLICE_BYTES_MAX: Final = 4 << 20
+"""Large enough that what is done once per slice does not count, small against the buffer."""
+SLICE_ROWS_MAX: Final = 1 << 17
+_BUFFER_SHARE: Final = 4
+"""A slice is at most this part of the buffer."""
+_COLUMNS: Final = ("key", "value", "headers", "timestamp", "partition")
+
+
+class ArrowStream(Protocol):
+    """What pandas, polars, DuckDB and others offer of their tables."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+ArrowTable: TypeAlias = pa.Table | pa.RecordBatch | ArrowStream
+
+
+class OffsetRange(NamedTuple):
+    """Both ends belong to it."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableMetadata:
+    """Where the rows of a table are. With acks=0 nobody knows: there are no ranges."""
+
+    topic: str
+    records: int
+    counts: Mapping[int, int]
+    """Rows by partition."""
+    ranges: Mapping[int, tuple[OffsetRange, ...]]
+    """Offsets by partition; several ranges where other producers wrote in between."""
+
+
+TableCallback = Callable[[TableMetadata | None, ClientError | None], object]
+
+
+class TableDelivery:
+    """`await` it for the table's metadata, or for the first error that kept rows from being
+    written; the other rows may be there all the same."""
+
+    __slots__ = ("_counts", "_tickets", "_topic")
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._tickets: list[Ticket] = []
+        self._counts: dict[int, int] = {}
+
+    def add(self, ticket: Ticket, count: int) -> None:
+        self._tickets.append(ticket)
+        partition = ticket.place.partition
+        self._counts[partition] = self._counts.get(partition, 0) + count
+
+    def done(self) -> bool:
+        return all(ticket.is_over for ticket in self._tickets)
+
+    def outcome(self) -> TableMetadata:
+        """The metadata, or raises the first error; only of a delivery that is done."""
+        if not self.done():
+            raise RuntimeError("rows are still on their way: await the delivery first")
+        if (error := self.error()) is not None:
+            raise error
+        return TableMetadata(
+            self._topic, sum(self._counts.values()), dict(self._counts), self._ranges()
+        )
+
+    def error(self) -> ClientError | None:
+        leaves = (leaf for ticket in self._tickets for leaf in ticket.leaves())
+        return next((leaf.error for leaf in leaves if leaf.error is not None), None)
+
+    def _ranges(self) -> dict[int, tuple[OffsetRange, ...]]:
+        ranges: dict[int, list[OffsetRange]] = {}
+        for ticket in self._tickets:
+            for leaf in ticket.leaves():
+                if leaf.base_offset == NO_OFFSET:
+                    continue
+                found = ranges.setdefault(leaf.place.partition, [])
+                last = leaf.base_offset + leaf.count - 1
+                if found and found[-1].last + 1 == leaf.base_offset:
+                    found[-1] = OffsetRange(found[-1].first, last)
+                else:
+                    found.append(OffsetRange(leaf.base_offset, last))
+        return {partition: tuple(found) for partition, found in ranges.items()}
+
+    def add_callback(self, callback: TableCallback) -> None:
+        """Call with the metadata or the first error once all is known; from any thread."""
+        waiting = [None] * len(self._tickets)
+
+        def tell() -> None:
+            error = self.error()
+            callback(None if error is not None else self.outcome(), error)
+
+        def one_over() -> None:
+            waiting.pop()
+            if not waiting:
+                tell()
+
+        if not waiting:
+            tell()
+        for ticket in self._tickets:
+            ticket.watch_batch(one_over)
+
+    def result(self, timeout_s: float | None = None) -> TableMetadata:
+        """Block until all is known: the metadata, or raises the first error.
+
+        For threads without an event loop; on a loop, await the delivery instead."""
+        if not self.done():
+            wait_in_thread(lambda wake: self.add_callback(lambda *_: wake()), timeout_s)
+        return self.outcome()
+
+    def __await__(self) -> Generator[Any, None, TableMetadata]:
+        if not self.done():
+            told = waiter(lambda wake: self.add_callback(lambda *_: wake()))
+            yield from told.__await__()
+        return self.outcome()
+
+
+class Intake:
+    """Takes tables into the accumulator."""
+
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        router: Router,
+        room: Room,
+        options: ProducerOptions,
+        env: ClientEnv,
+        lock: AbstractContextManager[Any],
+    ) -> None:
+        self._accumulator = accumulator
+        self._router = router
+        self._room = room
+        self._options = options
+        self._env = env
+        self._lock = lock
+
+    async def send(
+        self, topic: Topic, table: ArrowTable, usable: Callable[[], Sender]
+    ) -> TableDelivery:
+        delivery = TableDelivery(topic.name)
+        slice_bytes = min(SLICE_BYTES_MAX, self._options.buffer_memory // _BUFFER_SHARE)
+        for rows, bytes_max in slices(_record_batches(table), slice_bytes):
+            needed = bytes_max + topic.view.count * (HEADER_SIZE + BATCH_OVERHEAD)
+
+            def take(rows: pa.RecordBatch = rows, needed: int = needed) -> bool:
+                sender = usable()
+                with self._lock:
+                    if not self._accumulator.has_room(needed):
+                        self._accumulator.hurry()
+                        sender.wake()
+                        return False
+                    self._take(topic, rows, delivery)
+                sender.wake()
+                return True
+
+            if self._room.is_waited_for or not take():
+                await self._room.wait_for(take)
+            # Let what was taken in leave, and others have a turn.
+            await asyncio.sleep(0)
+        return delivery
+
+    def _take(self, topic: Topic, rows: pa.RecordBatch, delivery: TableDelivery) -> None:
+        limit = min(self._accumulator.batch_limit(topic.name), BATCH_BYTES_MAX)
+        view = replace(topic.view, batch_size=limit)
+        now_ms = self._env.clock.wall_ms()
+        options = BatchOptions(
+            codec=self._options.compression_type,
+            level=self._options.compression_level,
+            batch_bytes_max=limit,
+        )
+        try:
+            partitions = assign_partitions(self._router, topic.name, rows, view, now_ms=now_ms)
+            names = rows.schema.names
+            if "partition" in names:
+                rows = rows.set_column(names.index("partition"), "partition", partitions)
+            else:
+                rows = rows.append_column("partition", partitions)
+            encoded = encode_partitions(rows, options, now_ms=now_ms)
+        except ClientError:
+            raise
+        except (ValueError, pa.ArrowException) as error:
+            raise SerializationFailed(f"a table for topic {topic.name}: {error}") from error
+        self._check_sizes(topic, encoded)
+        now = self._env.clock.monotonic()
+        for partition, batches in encoded.items():
+            lane = topic.lanes[partition]
+            for data in batches:
+                count = read_header(data).record_count
+                batch = self._accumulator.append_sealed(lane, data, count, now)
+                delivery.add(batch.ticket, count)
+
+    def _check_sizes(self, topic: Topic, encoded: Mapping[int, Sequence[memoryview]]) -> None:
+        largest = max((len(data) for batches in encoded.values() for data in batches), default=0)
+        if largest > self._options.max_request_size:
+            raise RecordTooLarge(
+                f"a row for topic {topic.name} takes {largest} bytes, more than this producer "
+                f"takes: raise max_request_size (now {self._options.max_request_size})"
+            )
+
+
+def _record_batches(table: ArrowTable) -> Iterator[pa.RecordBatch]:
+    if isinstance(table, pa.RecordBatch):
+        batches: Iterator[pa.RecordBatch] = iter([table])
+    elif isinstance(table, pa.Table):
+        batches = iter(table.to_batches())
+    elif hasattr(table, "__arrow_c_stream__"):
+        batches = iter(pa.RecordBatchReader.from_stream(table))
+    else:
+        raise OptionError(
+            f"{type(table).__name__} is no table: give an Arrow table, or anything with "
+            "__arrow_c_stream__ (pandas, polars, DuckDB)"
+        )
+    for batch in batches:
+        unknown = [name for name in batch.schema.names if name not in _COLUMNS]
+        if unknown or "value" not in batch.schema.names:
+            raise OptionError(
+                f"a table of records has the columns {', '.join(_COLUMNS)}, of which only value "
+                f"must be there; this one has {', '.join(batch.schema.names)}"
+            )
+        yield batch
+
+
+def slices(
+    batches: Iterator[pa.RecordBatch], bytes_max: int
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """The rows in order, in slices of about so many bytes, each with what it takes at most."""
+    for batch in batches:
+        if not len(batch):
+            continue
+        size = batch.nbytes + RECORD_OVERHEAD * len(batch)
+        pieces = max(-(-size // bytes_max), -(-len(batch) // SLICE_ROWS_MAX))
+        rows = max(-(-len(batch) // pieces), 1)
+        for start in range(0, len(batch), rows):
+            part = batch.slice(start, rows)
+            part_size = part.nbytes + RECORD_OVERHEAD * len(part)
+            if part_size > 2 * bytes_max and len(part) > 1:
+                # Rows of very different sizes: halve until it fits.
+                middle = len(part) // 2
+                halves = iter([part.slice(0, middle), part.slice(middle)])
+                yield from slices(halves, bytes_max)
+            else:
+                yield part, part_size

@@ -1,0 +1,175 @@
+"""What became of a batch, and who wants to know. Pure.
+
+All records of a batch share one fate, so they share one ticket: a record's own part of it is an
+index. A ticket ends in one of two ways, each once: it is settled, with the offset of the first
+record or an error; or its batch is split, and then it forwards every question to the tickets of
+the parts.
+
+Callbacks may be added from any thread, without a lock. The adder puts its callback into the list
+and then looks whether the ticket has ended; the ender marks the end and then looks into the list.
+Whoever comes second finds the other's mark, and taking an item out of a list is atomic, so each
+callback runs exactly once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from penstock.client.errors import ClientError
+from penstock.client.model import RecordMetadata, TopicPartition
+
+DeliveryCallback = Callable[[RecordMetadata | None, ClientError | None], object]
+"""Is told where the record is, or why it is nowhere; the other argument is None."""
+
+NO_OFFSET: Final = -1
+NO_APPEND_TIME: Final = -1
+_log = logging.getLogger(__name__)
+
+
+class _RecordWatch(NamedTuple):
+    at: int
+    timestamp: int
+    callback: DeliveryCallback
+
+
+class _BatchWatch(NamedTuple):
+    callback: Callable[[], object]
+
+
+class Ticket:
+    __slots__ = (
+        "_watches",
+        "append_time_ms",
+        "base_offset",
+        "count",
+        "error",
+        "parts",
+        "place",
+        "settled",
+    )
+
+    def __init__(self, place: TopicPartition) -> None:
+        self.place = place
+        self.settled = False
+        self.base_offset = NO_OFFSET
+        self.append_time_ms = NO_APPEND_TIME
+        self.count = 0
+        """Of records; known once it has succeeded."""
+        self.error: ClientError | None = None
+        self.parts: Sequence[tuple[int, Ticket]] = ()
+        self._watches: list[_RecordWatch | _BatchWatch] = []
+
+    # -- ending ---------------------------------------------------------------------------------
+
+    def succeed(self, base_offset: int, count: int, append_time_ms: int = NO_APPEND_TIME) -> None:
+        self.base_offset = base_offset
+        self.count = count
+        self.append_time_ms = append_time_ms
+        self._settle()
+
+    def fail(self, error: ClientError) -> None:
+        self.error = error
+        self._settle()
+
+    def _settle(self) -> None:
+        assert not self.settled and not self.parts
+        self.settled = True
+        self._run()
+
+    def split(self, parts: Sequence[tuple[int, Ticket]]) -> None:
+        """Hand over to the tickets of the parts; each comes with the index it starts at."""
+        assert not self.settled and not self.parts
+        self.parts = parts
+        self._run()
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def leaf(self, index: int) -> tuple[Ticket, int]:
+        """The ticket that a record's fate is written on by now, and its index there."""
+        ticket = self
+        while ticket.parts:
+            for first, part in reversed(ticket.parts):
+                if index >= first:
+                    ticket, index = part, index - first
+                    break
+        return ticket, index
+
+    def leaves(self) -> list[Ticket]:
+        if not self.parts:
+            return [self]
+        return [leaf for _, part in self.parts for leaf in part.leaves()]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the fate of every record is known."""
+        return self.settled or (bool(self.parts) and all(part.is_over for _, part in self.parts))
+
+    def metadata(self, index: int, timestamp: int) -> RecordMetadata:
+        """Where a record of a successful batch is."""
+        offset = self.base_offset + index if self.base_offset >= 0 else NO_OFFSET
+        if self.append_time_ms != NO_APPEND_TIME:
+            timestamp = self.append_time_ms
+        return RecordMetadata(self.place.topic, self.place.partition, offset, timestamp)
+
+    # -- being told -----------------------------------------------------------------------------
+
+    def watch_record(self, index: int, timestamp: int, callback: DeliveryCallback) -> None:
+        self._watch(_RecordWatch(index, timestamp, callback))
+
+    def watch_batch(self, callback: Callable[[], object]) -> None:
+        """Call when the fate of every record is known."""
+        self._watch(_BatchWatch(callback))
+
+    def _watch(self, watch: _RecordWatch | _BatchWatch) -> None:
+        self._watches.append(watch)
+        if self.settled or self.parts:
+            self._run()
+
+    def _run(self) -> None:
+        watches = self._watches
+        if len(watches) > 1:
+            # Records are told in their order; pop takes from the end.
+            watches.reverse()
+        while watches:
+            try:
+                watch = watches.pop()
+            except IndexError:  # Another thread took the last one.
+                return
+            if self.parts:
+                self._forward(watch)
+            else:
+                self._call(watch)
+
+    def _forward(self, watch: _RecordWatch | _BatchWatch) -> None:
+        if isinstance(watch, _RecordWatch):
+            ticket, index = self.leaf(watch.at)
+            ticket.watch_record(index, watch.timestamp, watch.callback)
+            return
+        waiting = [part for _, part in self.parts]
+
+        def one_over() -> None:
+            waiting.pop()
+            if not waiting:
+                _guarded(watch.callback)
+
+        for _, part in self.parts:
+            part.watch_batch(one_over)
+
+    def _call(self, watch: _RecordWatch | _BatchWatch) -> None:
+        if isinstance(watch, _BatchWatch):
+            _guarded(watch.callback)
+        elif self.error is not None:
+            error = self.error
+            _guarded(lambda: watch.callback(None, error))
+        else:
+            metadata = self.metadata(watch.at, watch.timestamp)
+            _guarded(lambda: watch.callback(metadata, None))
+
+
+def _guarded(callback: Callable[[], object]) -> None:
+    try:
+        callback()
+    except Exception:  # noqa: BLE001 - it is the user's code: no failure of it is ours
+        _log.exception("a delivery callback failed; the delivery itself is not affected")

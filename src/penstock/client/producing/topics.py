@@ -1,0 +1,125 @@
+"""What the producer knows of its topics: their lanes, who leads them, how routers see them.
+
+The cluster's metadata is looked at when it has changed and not for every record: each topic keeps
+a list of leaders by partition and a `PartitionView`, rebuilt from what was heard last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.client.address import Address
+from penstock.client.cluster import Cluster
+from penstock.client.errors import BrokerError, ClientError
+from penstock.client.model import TopicPartition
+from penstock.client.producing.accumulator import Accumulator
+from penstock.client.producing.lanes import NOBODY, Lane
+from penstock.client.routers import PartitionView
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import MetadataResponse
+
+
+class Topic:
+    __slots__ = ("lanes", "leaders", "name", "source", "view")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lanes: list[Lane] = []
+        self.leaders: list[int] = []
+        """By partition; NOBODY where there is none."""
+        self.source: MetadataResponse.Topic | None = None
+        self.view = PartitionView(0, (), self.queued_bytes, _nothing_to_choose, 1)
+
+    def queued_bytes(self, partition: int) -> int:
+        return self.lanes[partition].queued_bytes
+
+
+def _nothing_to_choose(bound: int) -> int:
+    raise AssertionError(f"a topic without partitions was asked for one of {bound}")
+
+
+class Topics:
+    def __init__(self, cluster: Cluster, accumulator: Accumulator, batch_size: int) -> None:
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._batch_size = batch_size
+        self._topics: dict[str, Topic] = {}
+
+    def names(self) -> list[str]:
+        return list(self._topics)
+
+    def open(self, name: str) -> Topic:
+        """The topic, of which the cluster has just heard."""
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = Topic(name)
+        self._update(topic)
+        return topic
+
+    def sync(self) -> None:
+        """Take over whatever the cluster has heard since."""
+        for topic in self._topics.values():
+            self._update(topic)
+
+    def leader(self, lane: Lane) -> int:
+        place = lane.place
+        leader = self._topics[place.topic].leaders[place.partition]
+        return leader if leader in self._cluster.brokers else NOBODY
+
+    def why_leaderless(self, lane: Lane) -> ClientError:
+        """What the cluster says about a lane that nobody leads."""
+        known = self._topics[lane.place.topic].source
+        if known is not None and known.error_code != ErrorCode.NONE:
+            return BrokerError(known.error_code, subject=f"topic {lane.place.topic}")
+        return BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, subject=str(lane.place))
+
+    def follow(self, place: TopicPartition, leader_id: int, leader_epoch: int) -> bool:
+        """A broker that no longer leads said who does; False when that is no news, or of no use."""
+        known = self._cluster.known_topic(place.topic)
+        if known is None or leader_id not in self._cluster.brokers:
+            return False
+        for partition in known.partitions:
+            if (
+                partition.partition_index == place.partition
+                and partition.leader_epoch < leader_epoch
+            ):
+                partition.leader_id = leader_id
+                partition.leader_epoch = leader_epoch
+                topic = self._topics[place.topic]
+                topic.source = None
+                self._update(topic)
+                return True
+        return False
+
+    def meet(self, brokers: Iterable[tuple[int, Address]]) -> None:
+        """Brokers that an answer spoke of."""
+        self._cluster.brokers.update(brokers)
+
+    def _update(self, topic: Topic) -> None:
+        known = self._cluster.known_topic(topic.name)
+        if known is None or known is topic.source:
+            return
+        topic.source = known
+        if known.error_code != ErrorCode.NONE:
+            topic.leaders = [NOBODY] * len(topic.lanes)
+        else:
+            # Partitions are only ever added; lanes of a topic made anew with fewer stay leaderless.
+            count = max(len(known.partitions), len(topic.lanes))
+            for partition in range(len(topic.lanes), count):
+                place = TopicPartition(topic.name, partition)
+                topic.lanes.append(self._accumulator.lane(place))
+            topic.leaders = [NOBODY] * count
+            for heard in known.partitions:
+                if 0 <= heard.partition_index < count:
+                    topic.leaders[heard.partition_index] = heard.leader_id
+        topic.view = PartitionView(
+            count=len(known.partitions) or len(topic.lanes),
+            available=tuple(
+                partition
+                for partition, leader in enumerate(topic.leaders[: len(known.partitions)])
+                if leader in self._cluster.brokers
+            ),
+            queued_bytes=topic.queued_bytes,
+            below=self._cluster.random.below,
+            batch_size=self._batch_size,
+        )

@@ -1,0 +1,136 @@
+"""How these tests open producers, wait, and read back what was written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine
+from typing import Any, TypeVar
+
+from client.fake_broker import FakeBroker
+from client.producing.model import Partition
+from client.rig import cluster_of
+from penstock.client.model import TopicPartition
+from penstock.client.offsets import LATEST, list_offsets
+from penstock.client.producing.producer import Producer
+from penstock.records.batch import BatchHeader, iter_batches, read_header
+from penstock.records.record import read_records
+from penstock.wire.api import ApiKey
+from penstock.wire.messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
+from penstock.wire.messages.base import Response
+
+T = TypeVar("T")
+LIMIT_S = 20.0
+QUICK: dict[str, Any] = {
+    "linger_ms": 0,
+    "retry_backoff_ms": 5,
+    "retry_backoff_max_ms": 20,
+    "request_timeout_ms": 2_000,
+    "delivery_timeout_ms": 4_000,
+    "max_block_ms": 2_000,
+}
+"""Short waits, so that what must fail fails soon."""
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """To its end, which must come."""
+
+    async def main() -> T:
+        async with asyncio.timeout(LIMIT_S):
+            return await work
+
+    return asyncio.run(main())
+
+
+def producer_of(bootstrap: str, **options: Any) -> Producer[Any, Any]:
+    return Producer(bootstrap, **{**QUICK, **options})
+
+
+def written(fake: FakeBroker, topic: str, partition: int = 0) -> list[bytes]:
+    """The values in a partition of the fake broker."""
+    return [record.value for record in fake.model.topics[topic].logs[partition].records()]
+
+
+def batches(fake: FakeBroker) -> list[BatchHeader]:
+    """The batches of all produce requests, in order, as their headers."""
+    return [
+        read_header(part.records)
+        for request in fake.asked(ApiKey.PRODUCE)
+        for topic in request.topic_data
+        for part in topic.partition_data
+    ]
+
+
+def strict(fake: FakeBroker) -> None:
+    """Let the fake broker hold producers to their sequences, as real ones do."""
+    partitions: dict[tuple[str, int], Partition] = {}
+
+    def produce(request: ProduceRequest, version: int) -> Response:
+        answer = ProduceResponse()
+        for topic in request.topic_data:
+            results = []
+            for part in topic.partition_data:
+                log = fake.model.log(topic.name, part.index)
+                assert log is not None
+                partition = partitions.setdefault((topic.name, part.index), Partition())
+                count = len(partition.values)
+                code, offset = partition.write(part.records)
+                if len(partition.values) > count:
+                    log.append(part.records)
+                results.append(ProduceResponse.Partition(part.index, code, offset))
+            answer.responses.append(ProduceResponse.Topic(topic.name, partition_responses=results))
+        return answer
+
+    fake.model.produce = produce  # type: ignore[method-assign]
+
+
+async def until(condition: Any, what: str) -> None:
+    """Poll for something that happens on another thread."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"never happened: {what}")
+
+
+async def all_of(deliveries: list[Any]) -> list[Any]:
+    """What became of each: metadata, or the error."""
+
+    async def one(delivery: Awaitable[Any]) -> Any:
+        return await delivery
+
+    return await asyncio.gather(*map(one, deliveries), return_exceptions=True)
+
+
+async def read_back(
+    bootstrap: str, topic: str, partitions: int, *, at_least: int = 0
+) -> list[list[Any]]:
+    """All records of a real broker's topic, by partition; what is less than acks=all promises may
+    take a moment to be readable."""
+    places = [TopicPartition(topic, partition) for partition in range(partitions)]
+    async with cluster_of(bootstrap) as cluster:
+        while True:
+            ends = await list_offsets(cluster, dict.fromkeys(places, LATEST))
+            if sum(end.offset for end in ends.values()) >= at_least:
+                return [await _read(cluster, place, ends[place].offset) for place in places]
+            await asyncio.sleep(0.01)
+
+
+async def _read(cluster: Any, place: TopicPartition, end: int) -> list[Any]:
+    records: list[Any] = []
+    offset = 0
+    while offset < end:
+        leader = await cluster.connection(await cluster.leader(place))
+        asked = FetchRequest.Partition(place.partition, fetch_offset=offset)
+        asked.partition_max_bytes = 8 << 20
+        request = FetchRequest(
+            max_wait_ms=100,
+            min_bytes=1,
+            max_bytes=64 << 20,
+            topics=[FetchRequest.Topic(place.topic, partitions=[asked])],
+        )
+        answer = await leader.call(request, FetchResponse)
+        data = bytes(answer.responses[0].partitions[0].records or b"")
+        for position, header in iter_batches(data):
+            records += read_records(data[position : position + header.size])
+            offset = header.next_offset
+    return records

@@ -1,0 +1,172 @@
+"""The producer and a real broker that is killed, frozen and restarted under it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from client.producing.rig import producer_of, read_back, run
+from penstock.client.errors import DeliveryTimedOut
+from penstock.testing import Broker
+
+PARTITIONS = 3
+SENDING_S = 1.2
+
+
+async def steadily(producer: Any, topic: str, stop: asyncio.Event) -> list[Any]:
+    """Records to all partitions, until told to stop; their values and deliveries."""
+    sent: list[Any] = []
+    while not stop.is_set():
+        for _ in range(20):
+            number = len(sent)
+            value = b"%d" % number
+            delivery = await producer.send(topic, value, partition=number % PARTITIONS)
+            sent.append((value, delivery))
+        await asyncio.sleep(0.002)
+    return sent
+
+
+async def under(trouble: Any, producer: Any, topic: str, *, after_s: float = 0.3) -> list[Any]:
+    """What was sent while the broker was in trouble."""
+    stop = asyncio.Event()
+    sending = asyncio.ensure_future(steadily(producer, topic, stop))
+    await asyncio.sleep(after_s)
+    await asyncio.to_thread(trouble)
+    await asyncio.sleep(after_s)
+    stop.set()
+    return await sending
+
+
+def check(sent: list[Any], found: list[list[Any]]) -> None:
+    """Each record once, in order, at the offset that was promised."""
+    for partition in range(PARTITIONS):
+        values = [record.value for record in found[partition]]
+        assert values == [value for value, _ in sent][partition::PARTITIONS]
+    for value, delivery in sent:
+        metadata = delivery.outcome()
+        record = found[metadata.partition][metadata.offset]
+        assert record.value == value
+        assert record.timestamp == metadata.timestamp
+
+
+@pytest.mark.parametrize("trouble", ["restart", "kill", "freeze"])
+def test_no_record_is_lost_doubled_or_reordered(own_broker: Broker, trouble: str) -> None:
+    """A restart, a crash, a pause: acks=all with idempotence comes through all of them."""
+    topic = own_broker.new_topic(PARTITIONS)
+
+    def make_trouble() -> None:
+        if trouble == "restart":
+            own_broker.restart()
+        elif trouble == "kill":
+            own_broker.kill()
+            own_broker.start()
+        else:
+            own_broker.freeze()
+            threading.Event().wait(0.7)
+            own_broker.thaw()
+
+    async def main() -> None:
+        options = {"request_timeout_ms": 500, "delivery_timeout_ms": 15_000}
+        async with producer_of(own_broker.bootstrap, linger_ms=1, **options) as producer:
+            sent = await under(make_trouble, producer, topic)
+            await producer.flush()
+            if trouble == "freeze":
+                assert producer.metrics().retries > 0
+        check(sent, await read_back(own_broker.bootstrap, topic, PARTITIONS))
+
+    run(main())
+
+
+def test_tables_come_through_a_crash(own_broker: Broker) -> None:
+    """Sent while the broker dies and comes back: every row once, in order."""
+    topic = own_broker.new_topic(PARTITIONS)
+    rows = 60_000
+    table = pa.table(
+        {
+            "value": [b"%d" % number for number in range(rows)],
+            "partition": [number % PARTITIONS for number in range(rows)],
+        }
+    )
+
+    async def main() -> None:
+        options = {
+            "buffer_memory": 400_000,
+            "max_request_size": 40_000,
+            "delivery_timeout_ms": 15_000,
+        }
+        async with producer_of(own_broker.bootstrap, **options, max_block_ms=15_000) as producer:
+            await producer.partitions_for(topic)
+
+            def crash() -> None:
+                own_broker.kill()
+                own_broker.start()
+
+            crashing = asyncio.ensure_future(asyncio.to_thread(crash))
+            metadata = await (await producer.send_table(topic, table))
+            await crashing
+            assert metadata.records == rows
+        found = await read_back(own_broker.bootstrap, topic, PARTITIONS)
+        for partition in range(PARTITIONS):
+            values = [int(record.value) for record in found[partition]]
+            assert values == list(range(partition, rows, PARTITIONS))
+
+    run(main())
+
+
+def test_a_broker_that_stays_away_fails_every_record_in_time(own_broker: Broker) -> None:
+    """Nothing hangs: deliveries fail, flush and close return."""
+    topic = own_broker.new_topic(PARTITIONS)
+
+    async def main() -> None:
+        options = {"request_timeout_ms": 300, "delivery_timeout_ms": 800}
+        async with producer_of(own_broker.bootstrap, **options) as producer:
+            await (await producer.send(topic, b"x"))
+            await asyncio.to_thread(own_broker.kill)
+            deliveries = [await producer.send(topic, b"y") for _ in range(100)]
+            async with asyncio.timeout(5):
+                await producer.flush()
+            for delivery in deliveries:
+                assert isinstance(delivery.error(), DeliveryTimedOut)
+            assert producer.metrics().buffered_bytes == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_other_acks_work_on_a_real_broker(live_broker: Broker, acks: Any) -> None:
+    """All records, in order; with acks=0 there are no offsets to compare."""
+    topic = live_broker.new_topic(PARTITIONS)
+
+    async def main() -> None:
+        async with producer_of(live_broker.bootstrap, acks=acks) as producer:
+            for number in range(1_000):
+                await producer.send(topic, b"%d" % number, partition=number % PARTITIONS)
+            await producer.flush()
+        found = await read_back(live_broker.bootstrap, topic, PARTITIONS, at_least=1_000)
+        for partition in range(PARTITIONS):
+            values = [int(record.value) for record in found[partition]]
+            assert values == list(range(partition, 1_000, PARTITIONS))
+
+    run(main())
+
+
+def test_a_topic_that_takes_small_batches_only(live_broker: Broker) -> None:
+    """The real MESSAGE_TOO_LARGE: batches are split until they fit."""
+    topic = live_broker.new_topic(configs={"max.message.bytes": "2000"})
+
+    async def main() -> None:
+        async with producer_of(live_broker.bootstrap, linger_ms=5) as producer:
+            deliveries = [
+                await producer.send(topic, b"%03d" % number + bytes(97)) for number in range(300)
+            ]
+            for number, delivery in enumerate(deliveries):
+                assert (await delivery).offset == number
+            assert producer.metrics().splits > 0
+        (found,) = await read_back(live_broker.bootstrap, topic, 1)
+        assert [int(record.value[:3]) for record in found] == list(range(300))
+
+    run(main())

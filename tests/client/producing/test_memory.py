@@ -1,0 +1,104 @@
+"""What a producer holds when the brokers take nothing: no more than it was allowed."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from client.fake_broker import SILENCE, FakeBroker
+from client.producing.rig import producer_of, run
+from penstock.client.errors import BufferExhausted
+from penstock.testing import Broker
+from penstock.wire.api import ApiKey
+
+BUFFER = 1 << 20
+MARGIN = 256 << 10
+"""For connections, the fake broker's copies of what it was sent, and the tests themselves."""
+
+
+@pytest.mark.parametrize("size", [20, 1000])
+@pytest.mark.parametrize("partitions", [1, 50])
+def test_records_that_nobody_takes_stay_within_the_buffer(
+    fake: FakeBroker, size: int, partitions: int
+) -> None:
+    """Measured, not computed: small records, large ones, few partitions and many."""
+    fake.model.add_topic("pets", partitions)
+
+    async def main() -> tuple[int, int]:
+        options: dict[str, Any] = {"buffer_memory": BUFFER, "max_request_size": 16 << 10}
+        producer = producer_of(fake.address, **options)
+        async with producer:
+            await producer.partitions_for("pets")
+            fake.next(ApiKey.PRODUCE, *[SILENCE] * 1000)
+            gc.collect()
+            tracemalloc.start()
+            sent = 0
+            with pytest.raises(BufferExhausted):
+                while True:
+                    producer.send_nowait("pets", sent.to_bytes(size, "big"))
+                    sent += 1
+            held, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert producer.metrics().buffered_bytes <= BUFFER
+            await producer.close(0)
+            return held, sent * size
+
+    held, payload = run(main())
+    assert held <= BUFFER + MARGIN
+    assert payload >= BUFFER * (0.4 if size == 20 else 0.7)
+
+
+def test_a_table_that_nobody_takes_stays_within_the_buffer(fake: FakeBroker) -> None:
+    """Arrow's memory included."""
+    fake.model.add_topic("pets", 4)
+    table = pa.table({"value": [bytes(100)] * 200_000})
+
+    async def main() -> int:
+        options: dict[str, Any] = {"buffer_memory": BUFFER, "max_block_ms": 50}
+        producer = producer_of(fake.address, **options)
+        async with producer:
+            await producer.partitions_for("pets")
+            fake.next(ApiKey.PRODUCE, *[SILENCE] * 1000)
+            gc.collect()
+            before = pa.total_allocated_bytes()
+            with pytest.raises(BufferExhausted):
+                await producer.send_table("pets", table)
+            held: int = pa.total_allocated_bytes() - before
+            await producer.close(0)
+            return held
+
+    assert run(main()) <= BUFFER + MARGIN
+
+
+def test_a_frozen_broker_costs_no_more_than_the_buffer(own_broker: Broker) -> None:
+    """Requests that the system does not take any more count only once."""
+    topic = own_broker.new_topic(4)
+    buffer = 24 << 20
+
+    async def main() -> int:
+        options: dict[str, Any] = {
+            "buffer_memory": buffer,
+            "batch_size": 512 << 10,
+            "max_block_ms": 300,
+            "request_timeout_ms": 3_500,
+        }
+        async with producer_of(own_broker.bootstrap, **options) as producer:
+            await producer.partitions_for(topic)
+            await (await producer.send(topic, b"x"))
+            own_broker.freeze()
+            gc.collect()
+            tracemalloc.start()
+            with pytest.raises(BufferExhausted):
+                while True:
+                    await producer.send(topic, bytes(50_000))
+            held, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            own_broker.thaw()
+            await producer.close(0)
+            return held
+
+    assert run(main()) <= buffer + (2 << 20)

@@ -1,0 +1,78 @@
+"""What an answer means for a batch, and how lanes count."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.client.model import TopicPartition
+from penstock.client.producing.batches import Batch
+from penstock.client.producing.sequences import EPOCH_MAX, Identity, Numbering, Verdict, judge
+from penstock.wire.errors import ErrorCode
+
+
+@pytest.mark.parametrize(
+    ("code", "first", "count", "verdict"),
+    [
+        (ErrorCode.NONE, True, 2, Verdict.DONE),
+        (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, False, 2, Verdict.DONE),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, True, 2, Verdict.RETRY),
+        (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, False, 2, Verdict.RETRY),
+        (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, True, 2, Verdict.RENUMBER),
+        (ErrorCode.UNKNOWN_PRODUCER_ID, True, 2, Verdict.RENUMBER),
+        (ErrorCode.MESSAGE_TOO_LARGE, True, 2, Verdict.SPLIT),
+        (ErrorCode.RECORD_LIST_TOO_LARGE, True, 2, Verdict.SPLIT),
+        (ErrorCode.MESSAGE_TOO_LARGE, True, 1, Verdict.REFUSED),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, True, 2, Verdict.REFUSED),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, True, 2, Verdict.REFUSED),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, True, 2, Verdict.FATAL),
+        (ErrorCode.PRODUCER_FENCED, True, 2, Verdict.FATAL),
+        (12_345, True, 2, Verdict.REFUSED),
+    ],
+)
+def test_an_answer_has_one_meaning(code: int, first: bool, count: int, verdict: Verdict) -> None:
+    """For a numbered batch, by whether something unresolved comes before it."""
+    assert judge(code, numbered=True, first=first, count=count) is verdict
+
+
+def test_without_numbers_sequences_mean_nothing() -> None:
+    """A broker that speaks of them to a producer without an id has refused the batch."""
+    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert judge(code, numbered=False, first=True, count=2) is Verdict.REFUSED
+
+
+def batch_of(count: int) -> Batch:
+    batch = Batch(TopicPartition("topic", 0), 1, 0.0, 1.0)
+    for _ in range(count):
+        batch.append(0, None, b"x", ())
+    return batch
+
+
+def test_sequences_wrap_around() -> None:
+    """After 2**31 - 1 comes 0."""
+    numbering = Numbering()
+    numbering.next_sequence = (1 << 31) - 2
+    batches = [batch_of(3), batch_of(1)]
+    for batch in batches:
+        numbering.number(batch, Identity(5, 0))
+    assert [batch.sequence for batch in batches] == [(1 << 31) - 2, 1]
+
+
+def test_a_new_epoch_voids_the_numbers_of_all_that_is_unresolved() -> None:
+    """They are numbered again, from 0, when they are sent again."""
+    numbering = Numbering()
+    batches = [batch_of(2), batch_of(2)]
+    for batch in batches:
+        numbering.number(batch, Identity(5, 0))
+    assert numbering.begin_again(Identity(5, 0))
+    assert not any(batch.is_numbered for batch in batches)
+    numbering.number(batches[0], Identity(5, 0))
+    assert (batches[0].epoch, batches[0].sequence) == (1, 0)
+
+
+def test_epochs_end_and_then_it_takes_another_id() -> None:
+    """The same identity is refused, another begins at its own epoch."""
+    numbering = Numbering()
+    numbering.number(batch_of(1), Identity(5, EPOCH_MAX))
+    assert not numbering.begin_again(Identity(5, EPOCH_MAX))
+    assert numbering.begin_again(Identity(6, 0))
+    assert (numbering.producer_id, numbering.epoch, numbering.next_sequence) == (6, 0, 0)

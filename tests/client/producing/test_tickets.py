@@ -1,0 +1,109 @@
+"""Tickets: one fate for a batch, however often it is split, told once to everyone."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.client.errors import ClientError, Closed
+from penstock.client.model import RecordMetadata, TopicPartition
+from penstock.client.producing.deliveries import Delivery
+from penstock.client.producing.tickets import Ticket
+
+PLACE = TopicPartition("topic", 3)
+
+
+def test_every_record_of_a_batch_has_its_own_offset() -> None:
+    """The batch's, plus its index; none where the batch has none."""
+    ticket = Ticket(PLACE)
+    deliveries = [Delivery(ticket, index, 100 + index) for index in range(3)]
+    assert "on its way" in repr(deliveries[0])
+    ticket.succeed(50, 3)
+    assert deliveries[2].outcome() == RecordMetadata("topic", 3, 52, 102)
+    assert "done" in repr(deliveries[0])
+    unknown = Ticket(PLACE)
+    unknown.succeed(-1, 3)
+    assert Delivery(unknown, 2, 7).outcome() == RecordMetadata("topic", 3, -1, 7)
+
+
+def test_the_time_the_log_gave_counts_more_than_the_record_s() -> None:
+    """Under log-append time the broker says what time it is."""
+    ticket = Ticket(PLACE)
+    ticket.succeed(0, 1, append_time_ms=999)
+    assert Delivery(ticket, 0, 5).outcome().timestamp == 999
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data())
+def test_splits_forward_every_question(data: st.DataObject) -> None:
+    """Whoever asked before, between or after the splits hears of the part that has the record."""
+    count = data.draw(st.integers(2, 30))
+    root = Ticket(PLACE)
+    told: dict[int, list[Any]] = {index: [] for index in range(count)}
+    over: list[str] = []
+    root.watch_batch(lambda: over.append("before"))
+
+    def ask(index: int) -> None:
+        root.watch_record(index, 0, lambda *fate: told[index].append(fate))
+
+    open_parts = [(0, count, root)]
+    settled: dict[int, int | ClientError] = {}
+    for index in range(0, count, 3):
+        ask(index)
+    while open_parts:
+        first, size, ticket = open_parts.pop(
+            data.draw(st.integers(0, len(open_parts) - 1), label="which")
+        )
+        if size > 1 and data.draw(st.booleans(), label="split"):
+            middle = (size + 1) // 2
+            left, right = Ticket(PLACE), Ticket(PLACE)
+            ticket.split(((0, left), (middle, right)))
+            open_parts += [(first, middle, left), (first + middle, size - middle, right)]
+        elif data.draw(st.booleans(), label="succeeds"):
+            offset = data.draw(st.integers(0, 1000), label="offset")
+            ticket.succeed(offset, size)
+            settled |= {first + n: offset + n for n in range(size)}
+        else:
+            error = Closed("gone")
+            ticket.fail(error)
+            settled |= dict.fromkeys(range(first, first + size), error)
+        assert bool(over) == (not open_parts)
+    for index in range(1, count, 3):
+        ask(index)
+    root.watch_batch(lambda: over.append("after"))
+    assert over == ["before", "after"]
+    assert root.is_over
+    for index in range(count):
+        fate = settled[index]
+        delivery = Delivery(root, index, 0)
+        assert delivery.done()
+        if isinstance(fate, ClientError):
+            assert delivery.error() is fate
+            expected: Any = (None, fate)
+        else:
+            assert delivery.outcome().offset == fate
+            expected = (delivery.outcome(), None)
+        assert told[index] == ([expected] if index % 3 < 2 else [])
+
+
+def test_callbacks_added_while_a_batch_ends_run_once() -> None:
+    """From another thread, without a lock: none is lost, none runs twice."""
+    for _ in range(30):
+        ticket = Ticket(PLACE)
+        called: list[int] = []
+        begin = threading.Barrier(2)
+
+        def add(ticket: Ticket = ticket, called: list[int] = called, begin: Any = begin) -> None:
+            begin.wait(5)
+            for number in range(200):
+                ticket.watch_record(number, 0, lambda *_, number=number: called.append(number))
+
+        thread = threading.Thread(target=add)
+        thread.start()
+        begin.wait(5)
+        ticket.succeed(0, 200)
+        thread.join(5)
+        assert sorted(called) == list(range(200))
