@@ -1,0 +1,1 @@
+"""The consumer: what it reads, where it stands, what it has fetched ahead."""

@@ -1,0 +1,475 @@
+"""What a consumer is made of, and how its parts hear of each other.
+
+    subscription  what is read and where it stands            (pure)
+    reading       from buffers to the caller                  (pure)
+    fetcher       fetches ahead, in a task of its own
+    positions     finds out where to begin, in the fetcher's rounds
+    member        the group: who reads what                   (with `subscribe` and a group)
+    commits       the group's offsets alone                   (with `assign` and a group)
+
+Without a group a subscription is to all partitions of its topics, also to those that come later.
+
+The caller's polls are when things happen to him: partitions come and go, listeners are called,
+errors are raised, offsets are committed. In between only bytes are fetched. `news` is set whenever
+a poll that waits should look again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from typing import Final
+
+from penstock.client.cluster import Cluster
+from penstock.client.consuming.decoding import RecordMaker
+from penstock.client.consuming.fetching import Fetcher
+from penstock.client.consuming.listeners import Listeners
+from penstock.client.consuming.positions import EARLIEST, Positions
+from penstock.client.consuming.reading import Reading
+from penstock.client.consuming.subscription import Subscription
+from penstock.client.environment import ClientEnv
+from penstock.client.errors import BrokerError, ClientError, Closed
+from penstock.client.interceptors import consumer_chain
+from penstock.client.membership.assignors import assignor_named
+from penstock.client.membership.autocommit import AutoCommit
+from penstock.client.membership.commits import Commits
+from penstock.client.membership.member import GroupMember
+from penstock.client.membership.settings import MembershipOptions
+from penstock.client.metrics import ConsumerMeter, ConsumerMetrics
+from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.options import ConsumerOptions
+from penstock.wire.errors import ErrorCode
+
+YIELD_S: Final = 0.001
+"""A caller who finds records at hand poll after poll lets others run this often."""
+_LOOKUP_S: Final = 5.0
+"""How long a round of looking up positions waits for the group's coordinator."""
+_NOT_STARTED: Final = "the consumer has not been started: use `async with`, or start()"
+CLOSE_S: Final = 30.0
+
+_log: Final = logging.getLogger("penstock.client")
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+OnCommit = Callable[[Offsets, ClientError | None], None]
+
+
+class ConsumerCore:
+    """The `Host` of its group membership."""
+
+    def __init__(self, options: ConsumerOptions, env: ClientEnv, maker: RecordMaker) -> None:
+        committed_only = bool(options.isolation_level)
+        self.options = options
+        self.env = env
+        self.subscription = Subscription(
+            check_crcs=options.check_crcs, committed_only=committed_only
+        )
+        self.reading = Reading(self.subscription, maker)
+        self.listeners = Listeners()
+        self.meter = ConsumerMeter()
+        self.chain = consumer_chain(options.interceptors)
+        self.news = asyncio.Event()
+        self.is_closed = False
+        self.auto_commit_holds = 0
+        """How many have asked that nothing be committed but what is asked for."""
+        self._cluster: Cluster | None = None
+        self._fetcher: Fetcher | None = None
+        self._background: asyncio.Task[None] | None = None
+        self._member: GroupMember | None = None
+        self._commits: Commits | None = None
+        self._auto_commit: AutoCommit | None = None
+        self._topics_changed = False
+        self._topic_error: ClientError | None = None
+        self._seen_topics: set[str] = set()
+        self._known_topics: set[str] = set()
+        self._wanted_topics: frozenset[str] = frozenset()
+        """As the group knows them."""
+        self._to_announce: list[TopicPartition] = []
+        self._yielded_at = 0.0
+        self._woken = False
+
+    # -- life -----------------------------------------------------------------------------------
+
+    @property
+    def cluster(self) -> Cluster:
+        if self.is_closed:
+            raise Closed("the consumer has been closed")
+        if self._cluster is None:
+            raise ClientError(_NOT_STARTED)
+        return self._cluster
+
+    @property
+    def is_started(self) -> bool:
+        return self._cluster is not None
+
+    async def start(self) -> None:
+        if self.is_closed:
+            raise Closed("the consumer has been closed: make another")
+        if self._cluster is not None:
+            return
+        env = self.env
+        cluster = Cluster(self.options.cluster_config(), env.network, env.clock, env.random)
+        await cluster.__aenter__()
+        self._cluster = cluster
+        positions = Positions(
+            cluster,
+            self.subscription,
+            self.options.auto_offset_reset,
+            isolation_level=self.options.isolation_level,
+            committed=self._committed_offsets if self.options.group_id is not None else None,
+            on_reset=self._count_reset,
+        )
+        self._fetcher = Fetcher(
+            cluster,
+            self.subscription,
+            positions,
+            self.options,
+            self.meter,
+            refresh=self._refresh,
+            on_news=self.news.set,
+        )
+        self._background = asyncio.create_task(self._fetcher.run(), name="penstock fetches")
+        self._background.add_done_callback(lambda _: self.news.set())
+
+    async def close(self, timeout_s: float | None) -> None:
+        """Commit what is to be committed, leave the group, stop. Never waits beyond the time."""
+        if self.is_closed:
+            return
+        limit_s = CLOSE_S if timeout_s is None else timeout_s
+        self.reading.drop_run()
+        self.is_closed = True
+        self.news.set()
+        try:
+            if self._member is not None:
+                await self._member.close(limit_s)
+            await self._commit_last(limit_s)
+            if self._commits is not None:
+                await self._commits.close(limit_s)
+        finally:
+            if self._background is not None:
+                self._background.cancel()
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([self._background])
+            if self._cluster is not None:
+                self._cluster.close()
+            self.subscription.clear()
+
+    async def _commit_last(self, limit_s: float) -> None:
+        """Of partitions assigned by hand, before they are given up."""
+        if self._auto_commit is None:
+            return
+        offsets = self._auto_commit.moved(self.consumed())
+        try:
+            if offsets:
+                await self.committer.commit(offsets, timeout_s=limit_s)
+        except ClientError as error:
+            _log.warning("the last auto-commit failed: %s", error)
+
+    # -- what to read ---------------------------------------------------------------------------
+
+    def begin_with(self, topics: Iterable[str]) -> None:
+        """What to subscribe to when the consumer starts."""
+        self.subscription.follow(topics)
+        self._topics_changed = True
+
+    async def follow(self, topics: Iterable[str], pattern: re.Pattern[str] | None) -> None:
+        names = frozenset(topics)
+        if pattern is not None and self._cluster is not None:
+            names = await self._matching(pattern)
+        self.reading.drop_run()
+        self.subscription.follow(names, pattern)
+        self._topics_changed = True
+        self.refresh_soon()
+
+    async def unfollow(self) -> None:
+        self.reading.drop_run()
+        if self._member is not None:
+            member, self._member = self._member, None
+            await member.unsubscribe()
+            await member.close()
+            self._wanted_topics = frozenset()
+        if self._auto_commit is not None:
+            await self._commit_last(self.options.default_api_timeout_ms / 1000)
+            self._auto_commit = None
+        self.subscription.clear()
+        self._seen_topics.clear()
+        self._topics_changed = False
+        self.wake_fetcher()
+
+    def assign(self, places: Iterable[TopicPartition]) -> None:
+        self.reading.drop_run()
+        if self._auto_commit is not None and self.is_started:
+            self._commit_now(self._auto_commit)
+        before = set(self.subscription.states)
+        self.subscription.assign(places)
+        self._to_announce = [place for place in self.subscription.states if place not in before]
+        options = self.options
+        if self._auto_commit is None and options.enable_auto_commit and options.group_id:
+            self._auto_commit = AutoCommit(
+                options.auto_commit_interval_ms,
+                options.retry_backoff_max_ms,
+                self.env.clock.monotonic(),
+            )
+        self.refresh_soon()
+
+    async def _matching(self, pattern: re.Pattern[str]) -> frozenset[str]:
+        return frozenset(filter(pattern.fullmatch, await self.list_topics()))
+
+    async def _refresh(self) -> bool:
+        """Learn about the topics that are read; whether everything about them is known."""
+        subscription = self.subscription
+        if subscription.pattern is not None:
+            matching = await self._matching(subscription.pattern)
+            if subscription.pattern is not None and matching != subscription.topics:
+                subscription.follow(matching, subscription.pattern)
+        names = subscription.topics.union(place.topic for place in subscription.states)
+        if not names:
+            return True
+        cluster = self.cluster
+        # Only what was never there may be made by asking: a topic that was deleted stays so.
+        new = names - self._known_topics if subscription.pattern is None else frozenset()
+        if old := names - new:
+            await cluster.refresh(old)
+        if new:
+            await cluster.refresh(new, auto_create=self.options.allow_auto_create_topics)
+        self._known_topics |= {name for name in new if cluster.known_partitions(name)}
+        self._topics_changed = True
+        self.news.set()
+        for name in names:
+            known = cluster.known_topic(name)
+            if known is not None and known.error_code != ErrorCode.NONE:
+                error = BrokerError(known.error_code, subject=f"topic {name}")
+                if not error.retriable:
+                    self._topic_error = error
+        return all(cluster.known_partitions(name) is not None for name in names)
+
+    # -- at each poll ---------------------------------------------------------------------------
+
+    async def attend(self) -> None:
+        """Everything that may happen to the caller's partitions happens here."""
+        cluster = self.cluster
+        if self._background is not None and self._background.done():
+            self._background.result()
+        await self._let_others_run()
+        if self._topics_changed:
+            self._topics_changed = False
+            await self._follow_topics(cluster)
+        if self._to_announce:
+            places, self._to_announce = self._to_announce, []
+            await self.listeners.positioned(places)
+        if self._member is not None:
+            await self._member.poll()
+        elif self._auto_commit is not None:
+            self._commit_if_due()
+        if self._topic_error is not None:
+            error, self._topic_error = self._topic_error, None
+            raise error
+        self.raise_error(again=False)
+
+    async def _let_others_run(self) -> None:
+        """Records may be at hand for a long time; heartbeats and fetches must go on meanwhile."""
+        now = self.env.clock.monotonic()
+        if now - self._yielded_at > YIELD_S:
+            await asyncio.sleep(0)
+            self._yielded_at = self.env.clock.monotonic()
+
+    async def _follow_topics(self, cluster: Cluster) -> None:
+        if not self.subscription.follows_topics:
+            return
+        if self.options.group_id is not None:
+            topics = self.subscription.topics
+            if topics != self._wanted_topics:
+                self._wanted_topics = topics
+                self._join(cluster).subscribe(topics, self.listeners.as_listener())
+            return
+        states = self.subscription.states
+        gone = [place for place in states if place.topic not in self.subscription.topics]
+        if gone:
+            await self.listeners.revoked(gone)
+            self.drop(gone)
+        new: list[TopicPartition] = []
+        for topic in sorted(self.subscription.topics):
+            count = cluster.known_partitions(topic) or 0
+            places = [TopicPartition(topic, index) for index in range(count)]
+            added = [place for place in places if place not in states]
+            self.add(added)
+            if topic in self._seen_topics:
+                # All that is in a partition that has just been made came after we subscribed.
+                for place in added:
+                    self.subscription.look_up(states[place], EARLIEST)
+            elif count:
+                self._seen_topics.add(topic)
+            new += added
+        if new:
+            await self.listeners.assigned(new)
+
+    def _join(self, cluster: Cluster) -> GroupMember:
+        if self._member is None:
+            options = self.options
+            assert options.group_id is not None
+            self._member = GroupMember(
+                cluster,
+                MembershipOptions(
+                    group_id=options.group_id,
+                    group_instance_id=options.group_instance_id,
+                    client_rack=options.client_rack or None,
+                    session_timeout_ms=options.session_timeout_ms,
+                    heartbeat_interval_ms=options.heartbeat_interval_ms,
+                    max_poll_interval_ms=options.max_poll_interval_ms,
+                    rebalance_timeout_ms=options.rebalance_timeout_ms,
+                    assignors=tuple(
+                        assignor_named(each) if isinstance(each, str) else each
+                        for each in options.partition_assignment_strategy
+                    ),
+                    enable_auto_commit=options.enable_auto_commit,
+                    auto_commit_interval_ms=options.auto_commit_interval_ms,
+                    require_stable=bool(options.isolation_level),
+                    metadata_max_age_ms=options.metadata_max_age_ms,
+                    request_timeout_ms=options.request_timeout_ms,
+                    default_api_timeout_ms=options.default_api_timeout_ms,
+                    retry_backoff_ms=options.retry_backoff_ms,
+                    retry_backoff_max_ms=options.retry_backoff_max_ms,
+                ),
+                self,
+            )
+        return self._member
+
+    async def wait(self, deadline: float) -> bool:
+        """Wait for news; False once the deadline has passed, or somebody called `wakeup`."""
+        left_s = deadline - self.env.clock.monotonic()
+        if self._woken or left_s <= 0:
+            self._woken = False
+            return False
+        try:
+            async with asyncio.timeout(left_s):
+                await self.news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def wakeup(self) -> None:
+        self._woken = True
+        self.news.set()
+
+    def raise_error(self, *, again: bool) -> None:
+        """Raise what keeps a partition from being read: when it happens, and then `again` whenever
+        there is nothing else to do."""
+        retry_at = self.env.clock.monotonic() + self.options.retry_backoff_max_ms / 1000
+        error = self.subscription.take_error(retry_at, again=again)
+        if error is not None:
+            self.wake_fetcher()
+            raise error
+
+    def wake_fetcher(self) -> None:
+        if self._fetcher is not None:
+            self._fetcher.wake()
+
+    def refresh_soon(self) -> None:
+        if self._fetcher is not None:
+            self._fetcher.refresh_now()
+
+    @property
+    def held_bytes(self) -> int:
+        return self._fetcher.held_bytes if self._fetcher is not None else 0
+
+    def _count_reset(self) -> None:
+        self.meter.resets += 1
+
+    # -- the group ------------------------------------------------------------------------------
+
+    @property
+    def committer(self) -> GroupMember | Commits:
+        if self._member is not None:
+            return self._member
+        if self._commits is None:
+            group = self.options.group_id
+            if group is None:
+                raise ClientError("there is no group to commit offsets for: give group_id")
+            if self._cluster is None:
+                raise ClientError(_NOT_STARTED)
+            self._commits = Commits(
+                self._cluster,
+                group,
+                require_stable=bool(self.options.isolation_level),
+                timeout_s=self.options.default_api_timeout_ms / 1000,
+                on_committed=self._on_committed,
+            )
+        return self._commits
+
+    async def _committed_offsets(
+        self, places: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+        return await self.committer.committed(places, timeout_s=_LOOKUP_S)
+
+    def _commit_if_due(self) -> None:
+        """For partitions assigned by hand; a member of a group does this by itself."""
+        auto = self._auto_commit
+        if auto is not None and auto.is_due(self.env.clock.monotonic()):
+            self._commit_now(auto)
+
+    def _commit_now(self, auto: AutoCommit) -> None:
+        clock = self.env.clock
+        offsets = auto.begin(self.consumed(), clock.monotonic())
+        if not offsets:
+            return
+
+        def on_end(_: Offsets, error: ClientError | None) -> None:
+            retriable = error is not None and error.retriable
+            auto.on_end(retriable=retriable, now=clock.monotonic())
+            if error is not None:
+                _log.warning("an auto-commit failed: %s", error)
+
+        self.committer.commit_nowait(offsets, on_end)
+
+    def _on_committed(self, offsets: Offsets) -> None:
+        if self._auto_commit is not None:
+            self._auto_commit.on_committed(offsets)
+        self.committed(offsets)
+
+    # -- as host of the member ------------------------------------------------------------------
+
+    def consumed(self) -> Offsets:
+        if self.auto_commit_holds:
+            return {}
+        self.reading.settle()
+        return self.subscription.positions()
+
+    def add(self, places: Collection[TopicPartition]) -> None:
+        self.subscription.add(places)
+        self.wake_fetcher()
+
+    def drop(self, places: Collection[TopicPartition]) -> None:
+        self.reading.drop_run()
+        self.subscription.drop(places)
+        self.wake_fetcher()
+
+    def wake(self) -> None:
+        self.news.set()
+
+    def committed(self, offsets: Offsets) -> None:
+        if self.chain is not None:
+            self.chain.on_commit(offsets)
+
+    async def list_topics(self) -> dict[str, int]:
+        known = await self.cluster.metadata(None)
+        return {
+            topic.name: len(topic.partitions)
+            for topic in sorted(known.topics, key=lambda topic: topic.name or "")
+            if topic.name is not None
+            and topic.error_code == ErrorCode.NONE
+            and not (topic.is_internal and self.options.exclude_internal_topics)
+        }
+
+    def snapshot(self) -> ConsumerMetrics:
+        self.reading.settle()
+        if self._member is not None:
+            self.meter.rebalances = self._member.stats().rebalances
+        committed_only = bool(self.options.isolation_level)
+        lags = {
+            place: lag
+            for place, state in self.subscription.states.items()
+            if (lag := state.lag(committed_only=committed_only)) is not None
+        }
+        return self.meter.snapshot(self.held_bytes, lags)

@@ -1,0 +1,490 @@
+"""Fetching ahead: long polls at every broker, all brokers side by side.
+
+One task, `run`, looks at the subscription whenever there is news and starts what is missing: a
+round of looking up positions, a question about the cluster, a fetch for partitions that are in
+none. It never waits for the network itself; what it started reports by setting `news`.
+
+Lanes. A fetch waits at the broker until there is something to say, and holds up whatever is asked
+behind it. So fetches have connections of their own, and a broker has two lanes of one fetch each:
+as a rule everything is in the first, and when somebody seeks, or a partition comes or has room
+again while that one waits, the second takes it at once. No partition is in both. A fetch that
+brings nothing that anyone still wants is given up with its connection.
+
+Memory. Everything that is held counts, and so does what a fetch in flight may bring: a fetch asks
+for no more than there is room for, and none is made while not even one partition's share of an
+answer would fit. Each broker may take its share of the room, so that one with nothing to say cannot
+keep it from the others, and each partition its share of the buffer. What a paused partition holds
+is given up when room is short: it is fetched again when the partition goes on. Only a first batch
+that is larger than what was asked for comes nevertheless, or its partition would be stuck for ever.
+
+Fairness. A broker fills its answer in the order in which it was asked, so partitions that have
+waited longest are asked for first. In a session the broker turns them round by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from penstock.client.cluster import Cluster
+from penstock.client.connection import Connection
+from penstock.client.consuming.buffer import Answer, Ledger, Piece, measure
+from penstock.client.consuming.decoding import damaged
+from penstock.client.consuming.positions import Positions
+from penstock.client.consuming.sessions import Asked, FetchSession
+from penstock.client.consuming.subscription import UNKNOWN, PartitionState, Subscription
+from penstock.client.errors import BrokerError, ClientError
+from penstock.client.model import TopicPartition
+from penstock.records.aborted import AbortedTransaction
+from penstock.records.batch import CorruptBatch
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import FetchRequest, FetchResponse
+from penstock.wire.messages.base import Buffer
+
+_SESSIONS_SINCE: Final = 7
+_LANES: Final = 2
+_ROUNDS_TO_SEND: Final = 3
+_LOOK_AFRESH: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
+_SESSION_LOST: Final = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+_log: Final = logging.getLogger("penstock.client")
+
+
+class FetchOptions(Protocol):
+    """The part of the consumer's options that fetching heeds."""
+
+    @property
+    def fetch_min_bytes(self) -> int: ...
+    @property
+    def fetch_max_bytes(self) -> int: ...
+    @property
+    def max_partition_fetch_bytes(self) -> int: ...
+    @property
+    def fetch_max_wait_ms(self) -> int: ...
+    @property
+    def queued_bytes_max(self) -> int: ...
+    @property
+    def isolation_level(self) -> int: ...
+    @property
+    def client_rack(self) -> str: ...
+    @property
+    def metadata_max_age_ms(self) -> int: ...
+    @property
+    def request_timeout_ms(self) -> int: ...
+
+
+class FetchMeter(Protocol):
+    """What is counted, once per answer."""
+
+    fetches: int
+    batches: int
+    record_bytes: int
+
+    @property
+    def fetch_latency(self) -> LatencyMeter: ...
+
+
+class LatencyMeter(Protocol):
+    def add(self, seconds: float, count: int = 1) -> None: ...
+
+
+class _Wanted(NamedTuple):
+    """A partition in a fetch, and the token by which its answer is known to be current."""
+
+    state: PartitionState
+    token: int
+    asked: Asked
+
+
+class _Lane(NamedTuple):
+    """One of a broker's connections for fetches."""
+
+    broker_id: int
+    number: int
+
+
+class _Flight:
+    """A fetch under way, and the most that it may bring."""
+
+    __slots__ = ("connection", "room", "wanted")
+
+    def __init__(self, wanted: Mapping[TopicPartition, _Wanted], room: int) -> None:
+        self.wanted = wanted
+        self.room = room
+        self.connection: Connection | None = None
+        """Where it was sent; nowhere yet while there is none."""
+
+    def covers(self, state: PartitionState) -> bool:
+        each = self.wanted.get(state.place)
+        return each is not None and each.token == state.token
+
+
+class Fetcher:
+    def __init__(
+        self,
+        cluster: Cluster,
+        subscription: Subscription,
+        positions: Positions,
+        options: FetchOptions,
+        meter: FetchMeter,
+        *,
+        refresh: Callable[[], Awaitable[bool]],
+        on_news: Callable[[], None],
+        purpose: str = "fetch",
+    ) -> None:
+        """`refresh` asks about the topics and says whether all is known; `on_news` hears of data
+        and errors."""
+        self._cluster = cluster
+        self._subscription = subscription
+        self._positions = positions
+        self._options = options
+        self._meter = meter
+        self._refresh = refresh
+        self._on_news = on_news
+        self._purpose = purpose
+        self._news = asyncio.Event()
+        self._tasks = asyncio.TaskGroup()
+        self._ledger = Ledger()
+        self._flights: dict[_Lane, _Flight] = {}
+        self._sessions: dict[_Lane, FetchSession] = defaultdict(FetchSession)
+        self._answers = 0
+        self._resolving = False
+        self._refreshing = False
+        self._refresh_at = 0.0
+        self._refresh_failures = 0
+
+    @property
+    def held_bytes(self) -> int:
+        return self._ledger.held_bytes
+
+    def wake(self) -> None:
+        """Something has changed: a seek, an assignment, room in the buffers."""
+        self._news.set()
+
+    def refresh_now(self) -> None:
+        """Topics have come that nothing is known about."""
+        self._refresh_at = 0.0
+        self._news.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with self._tasks:
+            while True:
+                self._news.clear()
+                # One look at the clock for both: what falls due between two looks would be
+                # neither started nor waited for.
+                now = self._cluster.clock.monotonic()
+                self._start_what_is_due(now)
+                await self._wait_for_news(now)
+
+    async def _wait_for_news(self, now: float) -> None:
+        due = self._subscription.next_retry(now)
+        until = self._refresh_at if due is None else min(due, self._refresh_at)
+        try:
+            async with asyncio.timeout(max(0.001, until - now)):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+
+    # -- deciding -------------------------------------------------------------------------------
+
+    def _start_what_is_due(self, now: float) -> None:
+        if not self._refreshing and self._refresh_at <= now:
+            self._refreshing = True
+            self._tasks.create_task(self._refresh_metadata())
+        self._abandon_the_useless()
+        brokers = self._by_broker(now)
+        # After that, since who leads a partition may have changed what it needs.
+        if not self._resolving and self._positions.is_due(now):
+            self._resolving = True
+            self._tasks.create_task(self._resolve_positions())
+        for broker_id, states in brokers.items():
+            lane = self._free_lane(broker_id)
+            if lane is None:
+                continue
+            room = self._room(len(brokers.keys() | {lane.broker_id for lane in self._flights}))
+            if room is None:
+                break
+            flight = _Flight(self._wanted(states, room), room)
+            self._flights[lane] = flight
+            self._tasks.create_task(self._fetch(lane, flight))
+
+    def _abandon_the_useless(self) -> None:
+        """A long poll for partitions that have all been sought, or are gone, is only in the way.
+        There is no taking it back but to hang up."""
+        current = self._subscription.current
+        for flight in self._flights.values():
+            if flight.connection is not None and not any(
+                current(place, each.token) for place, each in flight.wanted.items()
+            ):
+                flight.connection.close()
+
+    def _free_lane(self, broker_id: int) -> _Lane | None:
+        lanes = (_Lane(broker_id, number) for number in range(_LANES))
+        return next((lane for lane in lanes if lane not in self._flights), None)
+
+    def _by_broker(self, now: float) -> dict[int, list[tuple[PartitionState, int]]]:
+        """What to ask whom: partitions that may be fetched, have room, and are in no fetch, each
+        with its leader's epoch."""
+        brokers: dict[int, list[tuple[PartitionState, int]]] = defaultdict(list)
+        share = self._options.queued_bytes_max // max(1, len(self._subscription.states))
+        flights = list(self._flights.values())
+        for state in list(self._subscription.fetchable(now)):
+            leader = self._cluster.known_leader(state.place)
+            if leader is None:
+                self.look_afresh(now)
+                continue
+            self._subscription.on_leader(state, leader.epoch)
+            if not state.is_fetchable(now) or state.buffer.size > share:
+                continue
+            if any(flight.covers(state) for flight in flights):
+                continue
+            broker_id = leader.broker_id
+            if state.replica in self._cluster.brokers and now < state.replica_until:
+                broker_id = state.replica
+            brokers[broker_id].append((state, leader.epoch))
+        return brokers
+
+    def _room(self, brokers: int) -> int | None:
+        """How many bytes the next fetch may bring; None when it is not worth it."""
+        options = self._options
+        total = options.queued_bytes_max
+        least = min(options.max_partition_fetch_bytes, options.fetch_max_bytes, total)
+        if self._free_bytes() < least:
+            self._give_up_paused()
+        free = self._free_bytes()
+        if free < least:
+            return None
+        return min(options.fetch_max_bytes, free, max(least, total // brokers))
+
+    def _free_bytes(self) -> int:
+        reserved = sum(flight.room for flight in self._flights.values())
+        return self._options.queued_bytes_max - self._ledger.held_bytes - reserved
+
+    def _give_up_paused(self) -> None:
+        for state in self._subscription.states.values():
+            if state.paused and state.buffer:
+                self._subscription.refetch(state)
+
+    def _wanted(
+        self, states: Iterable[tuple[PartitionState, int]], room: int
+    ) -> dict[TopicPartition, _Wanted]:
+        bytes_max = min(self._options.max_partition_fetch_bytes, room)
+        return {
+            state.place: _Wanted(state, state.token, Asked(state.fetch_offset, epoch, bytes_max))
+            for state, epoch in sorted(states, key=lambda pair: pair[0].served)
+        }
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def look_afresh(self, now: float) -> None:
+        """Ask soon who leads what, but not more often than the backoff allows."""
+        config = self._cluster.config
+        pause_s = min(
+            config.retry_backoff_s * 2 ** min(self._refresh_failures, 16),
+            config.retry_backoff_max_s,
+        )
+        if not self._refreshing:
+            self._refresh_at = min(self._refresh_at, now + pause_s)
+
+    async def _refresh_metadata(self) -> None:
+        clock = self._cluster.clock
+        complete = False
+        # Unless someone asks for another while this one is under way.
+        started = self._refresh_at = clock.monotonic()
+        try:
+            complete = await self._refresh()
+        except ClientError as error:
+            _log.debug("the cluster could not be asked about topics: %s", error)
+        finally:
+            self._refreshing = False
+            if self._refresh_at == started:
+                self._refresh_at = clock.monotonic() + self._options.metadata_max_age_ms / 1000
+            if complete:
+                self._refresh_failures = 0
+            else:
+                self.look_afresh(clock.monotonic())
+                self._refresh_failures += 1
+            self._news.set()
+
+    async def _resolve_positions(self) -> None:
+        try:
+            await self._positions.resolve()
+        finally:
+            self._resolving = False
+            self._news.set()
+            self._on_news()
+
+    async def _fetch(self, lane: _Lane, flight: _Flight) -> None:
+        """Failures are put off, partition by partition; nothing is raised."""
+        clock = self._cluster.clock
+        started = clock.monotonic()
+        purpose = f"{self._purpose} {lane.number}"
+        try:
+            connection = await self._cluster.connection(lane.broker_id, purpose)
+            flight.connection = connection
+            answer = await self._ask(connection, self._sessions[lane], flight)
+        except ClientError as error:
+            self._sessions[lane].lost()
+            self._put_off_all(flight.wanted, error)
+        else:
+            self._meter.fetches += 1
+            self._meter.fetch_latency.add(clock.monotonic() - started)
+            self._on_answer(lane, answer, flight.wanted)
+        finally:
+            del self._flights[lane]
+            self._news.set()
+
+    async def _ask(
+        self, connection: Connection, session: FetchSession, flight: _Flight
+    ) -> FetchResponse:
+        options = self._options
+        request = FetchRequest(
+            max_wait_ms=options.fetch_max_wait_ms,
+            min_bytes=options.fetch_min_bytes,
+            max_bytes=flight.room,
+            isolation_level=options.isolation_level,
+            rack_id=options.client_rack,
+        )
+        session.fill(
+            request,
+            {place: each.asked for place, each in flight.wanted.items()},
+            served=connection.version_of(FetchRequest) >= _SESSIONS_SINCE,
+        )
+        timeout_s = (options.request_timeout_ms + options.fetch_max_wait_ms) / 1000
+        return await connection.call(request, FetchResponse, timeout_s=timeout_s)
+
+    # -- hearing --------------------------------------------------------------------------------
+
+    def _on_answer(
+        self, lane: _Lane, answer: FetchResponse, wanted: Mapping[TopicPartition, _Wanted]
+    ) -> None:
+        session = self._sessions[lane]
+        if answer.error_code:
+            session.lost(forgotten=answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            if answer.error_code not in _SESSION_LOST:
+                self._put_off_all(wanted, BrokerError(answer.error_code, subject="Fetch"))
+            return
+        session.answered(answer.session_id)
+        self._answers += 1
+        parts = [
+            (TopicPartition(topic.topic, part.partition_index), part)
+            for topic in answer.responses
+            for part in topic.partitions
+        ]
+        whole = Answer(self._ledger, sum(_size(part.records) for _, part in parts))
+        news = False
+        for place, part in parts:
+            each = wanted.get(place)
+            if each is None or self._subscription.current(place, each.token) is None:
+                continue
+            if part.error_code:
+                self._on_refusal(each.state, part.error_code, from_leader=each.state.replica < 0)
+            else:
+                self._on_part(lane.broker_id, each.state, part, whole)
+            news = news or bool(each.state.buffer) or each.state.error is not None
+        if news:
+            self._on_news()
+
+    def _on_part(
+        self,
+        broker_id: int,
+        state: PartitionState,
+        part: FetchResponse.Partition,
+        whole: Answer,
+    ) -> None:
+        state.succeeded()
+        state.drain_first = False
+        state.high_watermark = part.high_watermark
+        state.last_stable_offset = part.last_stable_offset
+        state.log_start_offset = part.log_start_offset
+        if part.preferred_read_replica >= 0 and part.preferred_read_replica != broker_id:
+            age_s = self._options.metadata_max_age_ms / 1000
+            until = self._cluster.clock.monotonic() + age_s
+            state.use_replica(part.preferred_read_replica, until)
+        if not _size(part.records):
+            return
+        data = _view(part.records)
+        try:
+            extent = measure(data)
+        except CorruptBatch as error:
+            state.fail(damaged(state.place, state.fetch_offset, error))
+            return
+        if extent is None or extent.next_offset <= state.fetch_offset:
+            # Part of a batch: in a later answer it will come first, and whole.
+            self._positions.put_off(state, BrokerError(ErrorCode.CORRUPT_MESSAGE))
+            return
+        state.served = self._answers
+        self._meter.batches += extent.batches
+        self._meter.record_bytes += extent.size
+        aborted = [
+            AbortedTransaction(each.producer_id, each.first_offset)
+            for each in part.aborted_transactions or ()
+        ]
+        state.push(Piece(data, extent, whole, aborted))
+
+    def _on_refusal(self, state: PartitionState, code: int, *, from_leader: bool) -> None:
+        if not from_leader:
+            # A follower may lag behind, or follow no more; the leader has the last word.
+            state.replica = UNKNOWN
+            self._positions.put_off(state, BrokerError(ErrorCode.REPLICA_NOT_AVAILABLE))
+            return
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            if state.buffer:
+                state.drain_first = True
+            else:
+                _log.info("%s does not hold offset %d", state.place, state.fetch_offset)
+                self._positions.reset(state, f"does not hold offset {state.fetch_offset}")
+            return
+        if code in _LOOK_AFRESH:
+            self.look_afresh(self._cluster.clock.monotonic())
+        self._positions.put_off(state, BrokerError(code, subject=str(state.place)))
+
+    def _put_off_all(self, wanted: Mapping[TopicPartition, _Wanted], error: ClientError) -> None:
+        for place, each in wanted.items():
+            if self._subscription.current(place, each.token) is not None:
+                self.look_afresh(self._cluster.clock.monotonic())
+                each.state.replica = UNKNOWN
+                self._positions.put_off(each.state, error)
+                if each.state.error is not None:
+                    self._on_news()
+
+
+async def let_fetches_start() -> None:
+    """Before a long piece of work: what has just arrived makes room for the next fetch, and that
+    takes some rounds of the event loop to plan, to write and to send."""
+    for _ in range(_ROUNDS_TO_SEND):
+        await asyncio.sleep(0)
+
+
+def _size(records: Buffer | list[Buffer] | None) -> int:
+    if records is None:
+        return 0
+    return sum(map(len, records)) if isinstance(records, list) else len(records)
+
+
+def _view(records: Buffer | list[Buffer] | None) -> memoryview:
+    if isinstance(records, list):
+        return memoryview(b"".join(records))
+    return memoryview(records or b"")

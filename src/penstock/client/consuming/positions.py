@@ -1,0 +1,384 @@
+"""Where to read from: committed offsets, reset policies, offsets by time, truncation.
+
+Two kinds of asking. A caller who asks for offsets waits for them, and the question is retried for
+him until his time is up. A partition that has no position yet is looked after in the background: a
+round of `Positions.resolve` asks once about all that are due, and what fails is put off for a
+while, partition by partition, so that one leader that is gone holds up nobody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from datetime import datetime
+from typing import Final, NamedTuple, TypeVar
+
+from penstock.client.cluster import Cluster
+from penstock.client.connection import Connection
+from penstock.client.consuming.subscription import UNKNOWN, Need, PartitionState, Subscription
+from penstock.client.errors import (
+    ApiNotServed,
+    BrokerError,
+    ClientError,
+    DeadlineExceeded,
+    NoOffset,
+    OptionError,
+    TopicNotFound,
+)
+from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.option_values import ResetPolicy
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+_CONSUMER: Final = -1
+_EPOCHS_SINCE: Final = 3
+"""The first OffsetForLeaderEpoch that asks for no more rights than a consumer has."""
+_log: Final = logging.getLogger("penstock.client")
+
+T = TypeVar("T")
+Committed = Callable[
+    [Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, OffsetAndMetadata | None]]
+]
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """The first record at or after a time."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int = UNKNOWN
+
+
+class EpochEnd(NamedTuple):
+    """How far a leader's log goes in an epoch: up to `end_offset`, in the epoch that it found."""
+
+    epoch: int
+    end_offset: int
+
+
+def milliseconds(when: int | datetime) -> int:
+    """A time as brokers have it; a datetime must say in which zone it is."""
+    if not isinstance(when, datetime):
+        return when
+    if when.tzinfo is None:
+        raise OptionError(f"{when} has no time zone: give one, such as tzinfo=timezone.utc")
+    return int(when.timestamp() * 1000)
+
+
+# -- asking ------------------------------------------------------------------------------------
+
+
+async def find_offsets(
+    cluster: Cluster,
+    times: Mapping[TopicPartition, int],
+    *,
+    isolation_level: int,
+    deadline_s: float,
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """The first offset at or after each time, or for `LATEST` and `EARLIEST`; None if there is
+    no record that young. Retried until all are known."""
+    found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+
+    async def attempt(fresh: bool) -> None:
+        missing = {place: time for place, time in times.items() if place not in found}
+        await _know_leaders(cluster, missing, fresh=fresh)
+        for place, answer in (await ask_offsets(cluster, missing, isolation_level)).items():
+            if isinstance(answer, ClientError):
+                raise answer
+            found[place] = answer if answer.offset >= 0 else None
+
+    await cluster.retry("ListOffsets", attempt, deadline_s=deadline_s)
+    return {place: found[place] for place in times}
+
+
+async def ask_offsets(
+    cluster: Cluster, times: Mapping[TopicPartition, int], isolation_level: int
+) -> dict[TopicPartition, OffsetAndTimestamp | ClientError]:
+    """One attempt, all leaders side by side; an answer or an error for every partition."""
+
+    async def ask(
+        connection: Connection, places: Collection[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | ClientError]:
+        request = ListOffsetsRequest(
+            replica_id=_CONSUMER,
+            isolation_level=isolation_level,
+            topics=[
+                ListOffsetsRequest.Topic(
+                    topic,
+                    [
+                        ListOffsetsRequest.Partition(place.partition, timestamp=times[place])
+                        for place in group
+                    ],
+                )
+                for topic, group in _by_topic(places).items()
+            ],
+        )
+        answer = await connection.call(request, ListOffsetsResponse)
+        return {
+            (place := TopicPartition(topic.name, found.partition_index)): (
+                OffsetAndTimestamp(found.offset, found.timestamp, found.leader_epoch)
+                if found.error_code == ErrorCode.NONE
+                else BrokerError(found.error_code, subject=str(place))
+            )
+            for topic in answer.topics
+            for found in topic.partitions
+        }
+
+    return await _ask_leaders(cluster, times, ask)
+
+
+async def ask_epoch_ends(
+    cluster: Cluster, epochs: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, EpochEnd | ClientError]:
+    """One attempt: where the epochs end in the logs of the partitions' leaders."""
+
+    async def ask(
+        connection: Connection, places: Collection[TopicPartition]
+    ) -> dict[TopicPartition, EpochEnd | ClientError]:
+        if connection.version_of(OffsetForLeaderEpochRequest) < _EPOCHS_SINCE:
+            raise ApiNotServed("the broker is too old to be asked about epochs")
+        request = OffsetForLeaderEpochRequest(
+            replica_id=_CONSUMER,
+            topics=[
+                OffsetForLeaderEpochRequest.Topic(
+                    topic,
+                    [
+                        OffsetForLeaderEpochRequest.Partition(
+                            place.partition,
+                            leader.epoch if (leader := cluster.known_leader(place)) else UNKNOWN,
+                            epochs[place],
+                        )
+                        for place in group
+                    ],
+                )
+                for topic, group in _by_topic(places).items()
+            ],
+        )
+        answer = await connection.call(request, OffsetForLeaderEpochResponse)
+        return {
+            (place := TopicPartition(topic.topic, found.partition)): (
+                EpochEnd(found.leader_epoch, found.end_offset)
+                if found.error_code == ErrorCode.NONE
+                else BrokerError(found.error_code, subject=str(place))
+            )
+            for topic in answer.topics
+            for found in topic.partitions
+        }
+
+    return await _ask_leaders(cluster, epochs, ask)
+
+
+async def _ask_leaders(
+    cluster: Cluster,
+    places: Iterable[TopicPartition],
+    ask: Callable[
+        [Connection, Collection[TopicPartition]], Awaitable[dict[TopicPartition, T | ClientError]]
+    ],
+) -> dict[TopicPartition, T | ClientError]:
+    outcomes: dict[TopicPartition, T | ClientError] = {}
+    leaders: dict[int, list[TopicPartition]] = defaultdict(list)
+    for place in places:
+        leader = cluster.known_leader(place)
+        if leader is None:
+            outcomes[place] = _no_leader(cluster, place)
+        else:
+            leaders[leader.broker_id].append(place)
+
+    async def ask_one(broker_id: int, group: list[TopicPartition]) -> None:
+        try:
+            answers = await ask(await cluster.connection(broker_id), group)
+        except ClientError as error:
+            answers = dict.fromkeys(group, error)
+        missing = BrokerError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, "the broker left it out of its answer"
+        )
+        for place in group:
+            outcomes[place] = answers.get(place, missing)
+
+    async with asyncio.TaskGroup() as tasks:
+        for broker_id, group in leaders.items():
+            tasks.create_task(ask_one(broker_id, group))
+    return outcomes
+
+
+def _no_leader(cluster: Cluster, place: TopicPartition) -> ClientError:
+    topic = cluster.known_topic(place.topic)
+    if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return TopicNotFound(place.topic)
+    if topic.error_code != ErrorCode.NONE:
+        return BrokerError(topic.error_code, subject=f"topic {place.topic}")
+    if all(known.partition_index != place.partition for known in topic.partitions):
+        return TopicNotFound(place.topic, place.partition)
+    return BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, subject=str(place))
+
+
+async def _know_leaders(cluster: Cluster, places: Iterable[TopicPartition], *, fresh: bool) -> None:
+    topics = {place.topic for place in places if fresh or cluster.known_leader(place) is None}
+    if topics:
+        await cluster.refresh(topics)
+
+
+def _by_topic(places: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    topics: dict[str, list[TopicPartition]] = defaultdict(list)
+    for place in places:
+        topics[place.topic].append(place)
+    return topics
+
+
+# -- keeping -----------------------------------------------------------------------------------
+
+
+class Positions:
+    """Finds the positions that partitions need, in rounds."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        subscription: Subscription,
+        policy: ResetPolicy,
+        *,
+        isolation_level: int,
+        committed: Committed | None,
+        on_reset: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._subscription = subscription
+        self._policy = policy
+        self._isolation_level = isolation_level
+        self._committed = committed
+        self._on_reset = on_reset
+
+    @property
+    def may_reset(self) -> bool:
+        return self._policy.kind != "none"
+
+    def is_due(self, now: float) -> bool:
+        return any(
+            state.need is not Need.NOTHING and state.error is None and state.retry_at <= now
+            for state in self._subscription.states.values()
+        )
+
+    async def resolve(self) -> None:
+        """One round for all partitions that are due. Failures are put off, not raised."""
+        now = self._cluster.clock.monotonic()
+        needing = self._subscription.needing
+        await self._resolve_committed(needing(Need.COMMITTED, now))
+        await self._resolve_times(needing(Need.TIME, now))
+        await self._resolve_epochs(needing(Need.VALIDATION, now))
+
+    def reset(self, state: PartitionState, why: str) -> None:
+        """There is no position, or the log does not hold it: do as the policy says."""
+        place = state.place
+        if not self.may_reset:
+            state.fail(
+                NoOffset(f"{place} {why} and auto_offset_reset is none: seek to where to begin")
+            )
+            return
+        self._on_reset()
+        time = self._policy.timestamp_ms(self._cluster.clock.wall_ms())
+        self._subscription.look_up(state, time)
+
+    def put_off(self, state: PartitionState, error: ClientError) -> None:
+        """Try again later, later each time; what will not get better is the caller's business.
+
+        A topic may still be made, or be news that has not spread: that is waited for."""
+        if not error.retriable and not isinstance(error, TopicNotFound):
+            state.fail(error)
+            return
+        config = self._cluster.config
+        pause_s = min(
+            config.retry_backoff_s * 2 ** min(state.failures, 16), config.retry_backoff_max_s
+        )
+        jitter = 0.5 + self._cluster.random.uniform()
+        state.postpone(self._cluster.clock.monotonic() + pause_s * jitter)
+
+    async def _resolve_committed(self, states: list[PartitionState]) -> None:
+        if not states:
+            return
+        tokens = {state.place: state.token for state in states}
+        found: Mapping[TopicPartition, OffsetAndMetadata | None] = {}
+        if self._committed is not None:
+            try:
+                found = await self._committed(list(tokens))
+            except ClientError as error:
+                reason = error.last if isinstance(error, DeadlineExceeded) else error
+                for state in self._still(tokens):
+                    self.put_off(state, reason)
+                return
+        for state in self._still(tokens):
+            committed = found.get(state.place)
+            if committed is None:
+                self.reset(state, "has no committed offset")
+            else:
+                self._subscription.seek(state, committed.offset, committed.leader_epoch)
+
+    async def _resolve_times(self, states: list[PartitionState]) -> None:
+        times = {state.place: state.time for state in states}
+        tokens = {state.place: state.token for state in states}
+        while times:
+            outcomes = await self._outcomes(times, tokens)
+            times = {}
+            for state in self._still(tokens):
+                outcome = outcomes.get(state.place)
+                if isinstance(outcome, ClientError):
+                    self.put_off(state, outcome)
+                elif outcome is not None and outcome.offset >= 0:
+                    self._subscription.set_position(state, outcome.offset, outcome.leader_epoch)
+                elif outcome is not None:
+                    # No record is that young: the next one to come will be.
+                    times[state.place] = LATEST
+
+    async def _outcomes(
+        self, times: Mapping[TopicPartition, int], tokens: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, OffsetAndTimestamp | ClientError]:
+        try:
+            await _know_leaders(self._cluster, times, fresh=self._failed_before(tokens))
+        except ClientError as error:
+            return dict.fromkeys(times, error)
+        return await ask_offsets(self._cluster, times, self._isolation_level)
+
+    async def _resolve_epochs(self, states: list[PartitionState]) -> None:
+        if not states:
+            return
+        tokens = {state.place: state.token for state in states}
+        epochs = {state.place: state.fetch_epoch for state in states}
+        outcomes: Mapping[TopicPartition, EpochEnd | ClientError]
+        try:
+            await _know_leaders(self._cluster, epochs, fresh=self._failed_before(tokens))
+            outcomes = await ask_epoch_ends(self._cluster, epochs)
+        except ClientError as error:
+            outcomes = dict.fromkeys(epochs, error)
+        for state in self._still(tokens):
+            outcome = outcomes[state.place]
+            if isinstance(outcome, ApiNotServed):
+                state.need = Need.NOTHING
+            elif isinstance(outcome, ClientError):
+                self.put_off(state, outcome)
+            else:
+                state.succeeded()
+                lost = self._subscription.validated(state, *outcome, may_reset=self.may_reset)
+                if lost is not None:
+                    self._on_reset()
+                    _log.warning(
+                        "%s was truncated: reading goes on at %d, records up to %d are gone",
+                        state.place,
+                        outcome.end_offset,
+                        lost,
+                    )
+
+    def _still(self, tokens: Mapping[TopicPartition, int]) -> list[PartitionState]:
+        """Those that nobody has moved while we asked."""
+        states = (self._subscription.current(place, token) for place, token in tokens.items())
+        return [state for state in states if state is not None]
+
+    def _failed_before(self, tokens: Mapping[TopicPartition, int]) -> bool:
+        return any(state.failures for state in self._still(tokens))

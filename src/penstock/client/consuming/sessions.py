@@ -1,0 +1,105 @@
+"""Fetch sessions (KIP-227), as a client keeps them: only what changed is said again. Pure.
+
+    what we send    id, epoch     names
+    first           0, 0          all partitions; the answer says which session this began
+    next            id, 1, 2 ...  those that are new or want something else, and those to forget
+    afresh          id, 0         all partitions; ends the session that got lost
+
+A broker that keeps no sessions answers the first with id 0, and then every request is a first one.
+A session is lost when a request fails, for nobody knows whether the broker has counted it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from penstock.client.model import TopicPartition
+from penstock.wire.messages import FetchRequest
+
+NO_SESSION: Final = 0
+_INITIAL: Final = 0
+_NONE: Final = -1
+_EPOCH_MAX: Final = 2**31 - 1
+
+
+class Asked(NamedTuple):
+    """What is asked of one partition."""
+
+    offset: int
+    leader_epoch: int
+    bytes_max: int
+
+
+class FetchSession:
+    def __init__(self) -> None:
+        self._id = NO_SESSION
+        self._epoch = _INITIAL
+        self._known: dict[TopicPartition, Asked] = {}
+
+    def fill(
+        self, request: FetchRequest, wanted: Mapping[TopicPartition, Asked], *, served: bool
+    ) -> None:
+        """Put into the request what must be said to want these partitions and no others.
+
+        Without sessions `served` by the broker everything is said every time."""
+        request.session_id = self._id if served else NO_SESSION
+        request.session_epoch = self._epoch if served else _NONE
+        if not served or self._epoch == _INITIAL:
+            request.topics = _topics(wanted, wanted)
+        else:
+            changed = [place for place in wanted if self._known.get(place) != wanted[place]]
+            request.topics = _topics(changed, wanted)
+            gone = [place for place in self._known if place not in wanted]
+            request.forgotten_topics_data = [
+                FetchRequest.ForgottenTopic(topic, partitions=partitions)
+                for topic, partitions in _by_topic(gone).items()
+            ]
+        self._known = dict(wanted)
+
+    def answered(self, session_id: int) -> None:
+        """A request went well; the answer named this session."""
+        if session_id == NO_SESSION or (self._epoch != _INITIAL and session_id != self._id):
+            self._id, self._epoch = NO_SESSION, _INITIAL
+        elif self._epoch == _INITIAL:
+            self._id, self._epoch = session_id, 1
+        else:
+            self._epoch = self._epoch + 1 if self._epoch < _EPOCH_MAX else 1
+
+    def lost(self, *, forgotten: bool = False) -> None:
+        """Begin again; `forgotten` by the broker, the old session need not be ended."""
+        if forgotten:
+            self._id = NO_SESSION
+        self._epoch = _INITIAL
+
+    @property
+    def is_open(self) -> bool:
+        return self._epoch != _INITIAL
+
+
+def _topics(
+    places: Iterable[TopicPartition], wanted: Mapping[TopicPartition, Asked]
+) -> list[FetchRequest.Topic]:
+    """In the order given, which is the order in which a broker fills its answer."""
+    topics: list[FetchRequest.Topic] = []
+    for place in places:
+        if not topics or topics[-1].topic != place.topic:
+            topics.append(FetchRequest.Topic(place.topic))
+        asked = wanted[place]
+        topics[-1].partitions.append(
+            FetchRequest.Partition(
+                place.partition,
+                current_leader_epoch=asked.leader_epoch,
+                fetch_offset=asked.offset,
+                partition_max_bytes=asked.bytes_max,
+            )
+        )
+    return topics
+
+
+def _by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = defaultdict(list)
+    for place in places:
+        topics[place.topic].append(place.partition)
+    return topics

@@ -1,0 +1,353 @@
+"""What a consumer reads and where it stands in it. Pure: time is an argument.
+
+A consumer follows topics by name, topics by pattern, or partitions that it was given by hand; one
+of the three at a time. Whichever it is, there is a set of assigned partitions, and each has
+
+    position      the next offset to be returned to the caller. It moves when records are returned,
+                  and nothing else that the outside sees follows what was only fetched ahead
+    fetch_offset  the next offset to ask a broker for: the position plus what the buffer holds
+    need          what must be found out before anything can be fetched: the committed offset, the
+                  offset for a time, or whether the log still holds what was read (validation)
+    token         a number that changes whenever position and buffer are set anew
+
+A fetch carries the tokens of its partitions. An answer for a token that is no longer the
+partition's is dropped: it was asked before a seek, a reset, or a loss of the partition, and what it
+brings must never be seen. Tokens are never used twice, not even after a partition left and came
+back.
+
+Validation (KIP-320): a record carries the epoch of the leader that wrote it. When another leader
+takes over, it is asked how far its log goes in the epoch of the last record that was read. If that
+is short of where we are, our records were lost with the old leader, and reading goes on from where
+the histories part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from itertools import count
+
+from penstock.client.consuming.buffer import PartitionBuffer, Piece
+from penstock.client.errors import ClientError, NoOffset
+from penstock.client.model import OffsetAndMetadata, TopicPartition
+
+UNKNOWN = -1
+
+
+class Need(Enum):
+    """What stands between a partition and its next fetch."""
+
+    NOTHING = "nothing"
+    COMMITTED = "committed"
+    TIME = "time"
+    VALIDATION = "validation"
+
+
+class PartitionState:
+    """One assigned partition. Only `Subscription` and its own methods change it."""
+
+    __slots__ = (
+        "buffer",
+        "drain_first",
+        "error",
+        "error_told",
+        "failures",
+        "fetch_epoch",
+        "fetch_offset",
+        "high_watermark",
+        "last_stable_offset",
+        "leader_epoch",
+        "log_start_offset",
+        "need",
+        "paused",
+        "place",
+        "position",
+        "position_epoch",
+        "replica",
+        "replica_until",
+        "retry_at",
+        "served",
+        "time",
+        "token",
+        "turn",
+    )
+
+    def __init__(self, place: TopicPartition, token: int, buffer: PartitionBuffer) -> None:
+        self.place = place
+        self.token = token
+        self.buffer = buffer
+        self.position: int | None = None
+        self.position_epoch = UNKNOWN
+        self.fetch_offset = 0
+        self.fetch_epoch = UNKNOWN
+        self.leader_epoch = UNKNOWN
+        """Of the leader that the fetch position is known to be good for."""
+        self.need = Need.COMMITTED
+        self.time = 0
+        """Which offset is looked for under `Need.TIME`: as in ListOffsets."""
+        self.paused = False
+        self.high_watermark = UNKNOWN
+        self.last_stable_offset = UNKNOWN
+        self.log_start_offset = UNKNOWN
+        self.error: ClientError | None = None
+        """What keeps the partition from being read, until the caller does something about it."""
+        self.error_told = False
+        self.failures = 0
+        self.retry_at = 0.0
+        self.replica = UNKNOWN
+        """The follower that the leader wants us to read from (KIP-392)."""
+        self.replica_until = 0.0
+        self.served = 0
+        """When it was last given bytes, in answers: who waited longest is asked for first."""
+        self.turn = 0
+        """When its records were last returned to the caller."""
+        self.drain_first = False
+        """The log does not hold the fetch offset; what is buffered is still good."""
+
+    def is_fetchable(self, now: float) -> bool:
+        return (
+            self.need is Need.NOTHING
+            and not self.paused
+            and self.error is None
+            and self.retry_at <= now
+            and not (self.drain_first and self.buffer)
+        )
+
+    def push(self, piece: Piece) -> None:
+        """The answer to a fetch at `fetch_offset`."""
+        self.buffer.push(piece)
+        self.fetch_offset = max(self.fetch_offset, piece.extent.next_offset)
+        if piece.extent.leader_epoch >= 0:
+            self.fetch_epoch = piece.extent.leader_epoch
+
+    def returned(self, next_offset: int, leader_epoch: int) -> None:
+        """Everything before `next_offset` is the caller's now."""
+        self.position = next_offset
+        if leader_epoch >= 0:
+            self.position_epoch = leader_epoch
+
+    def succeeded(self) -> None:
+        self.failures = 0
+        self.retry_at = 0.0
+
+    def postpone(self, until: float) -> None:
+        self.failures += 1
+        self.retry_at = until
+
+    def fail(self, error: ClientError) -> None:
+        """Read no more until the caller was told, and without a position until he seeks."""
+        self.error = error
+        self.error_told = False
+
+    def use_replica(self, broker_id: int, until: float) -> None:
+        self.replica = broker_id
+        self.replica_until = until
+
+    def lag(self, *, committed_only: bool) -> int | None:
+        end = self.last_stable_offset if committed_only else self.high_watermark
+        if self.position is None or end < 0:
+            return None
+        return max(0, end - self.position)
+
+
+class Subscription:
+    def __init__(self, *, check_crcs: bool = True, committed_only: bool = False) -> None:
+        self.topics: frozenset[str] = frozenset()
+        self.pattern: re.Pattern[str] | None = None
+        self.is_manual = False
+        self.states: dict[TopicPartition, PartitionState] = {}
+        self._check_crcs = check_crcs
+        self._committed_only = committed_only
+        self._tokens = count(1)
+
+    # -- what to read ---------------------------------------------------------------------------
+
+    @property
+    def follows_topics(self) -> bool:
+        return bool(self.topics) or self.pattern is not None
+
+    def follow(self, topics: Iterable[str], pattern: re.Pattern[str] | None = None) -> None:
+        """Read topics; with a pattern `topics` are those that match it for now."""
+        if self.is_manual and self.states:
+            raise ClientError(
+                "partitions were assigned by hand, so topics cannot be subscribed to as well: "
+                "call unsubscribe() first"
+            )
+        self.is_manual = False
+        self.topics = frozenset(topics)
+        self.pattern = pattern
+
+    def assign(self, places: Iterable[TopicPartition]) -> None:
+        """Read these partitions and no others; those that stay keep their position."""
+        if self.follows_topics:
+            raise ClientError(
+                "topics are subscribed to, so partitions cannot be assigned by hand as well: "
+                "call unsubscribe() first"
+            )
+        wanted = dict.fromkeys(TopicPartition(*place) for place in places)
+        self.is_manual = True
+        self.drop([place for place in self.states if place not in wanted])
+        self.add(wanted)
+
+    def clear(self) -> None:
+        self.topics = frozenset()
+        self.pattern = None
+        self.is_manual = False
+        self.drop(list(self.states))
+
+    def add(self, places: Iterable[TopicPartition]) -> None:
+        for place in places:
+            if place not in self.states:
+                buffer = PartitionBuffer(
+                    check_crcs=self._check_crcs, committed_only=self._committed_only
+                )
+                self.states[place] = PartitionState(place, next(self._tokens), buffer)
+
+    def drop(self, places: Iterable[TopicPartition]) -> None:
+        for place in places:
+            state = self.states.pop(place, None)
+            if state is not None:
+                state.token = next(self._tokens)
+                state.buffer.clear()
+
+    # -- where to read --------------------------------------------------------------------------
+
+    def state(self, place: TopicPartition) -> PartitionState:
+        found = self.states.get(place)
+        if found is None:
+            raise ClientError(
+                f"{place} is not assigned to this consumer; assignment() lists what is"
+            )
+        return found
+
+    def current(self, place: TopicPartition, token: int) -> PartitionState | None:
+        """The partition that a fetch was made for, if it is still where it was."""
+        state = self.states.get(place)
+        return state if state is not None and state.token == token else None
+
+    def seek(self, state: PartitionState, offset: int, leader_epoch: int = UNKNOWN) -> None:
+        """Return `offset` next. With an epoch, once the log is known to hold that history."""
+        if offset < 0:
+            raise ClientError(f"offset {offset} of {state.place} is negative: give 0 or more")
+        if state.need is Need.NOTHING and leader_epoch < 0 and state.buffer.skip_to(offset):
+            # What was fetched ahead, and is on its way, goes on from there.
+            self._forgive(state)
+            state.position = offset
+            return
+        self.set_position(state, offset, leader_epoch)
+        if leader_epoch >= 0:
+            state.need = Need.VALIDATION
+
+    def set_position(self, state: PartitionState, offset: int, leader_epoch: int) -> None:
+        """A position that the log is known to hold, from wherever it was found."""
+        self._start_afresh(state, offset)
+        state.position = state.fetch_offset = offset
+        state.position_epoch = state.fetch_epoch = leader_epoch
+        state.need = Need.NOTHING
+
+    def look_up(self, state: PartitionState, time: int) -> None:
+        """Forget the position and find the offset for a time."""
+        self._start_afresh(state, 0)
+        state.position = None
+        state.need = Need.TIME
+        state.time = time
+
+    def refetch(self, state: PartitionState) -> None:
+        """Drop what was fetched ahead, to fetch it again from the position on."""
+        if state.position is not None and state.need in (Need.NOTHING, Need.VALIDATION):
+            must_validate = state.need is Need.VALIDATION and state.position_epoch >= 0
+            self.set_position(state, state.position, state.position_epoch)
+            state.need = Need.VALIDATION if must_validate else Need.NOTHING
+
+    def _start_afresh(self, state: PartitionState, floor: int) -> None:
+        state.token = next(self._tokens)
+        state.buffer.clear(floor)
+        self._forgive(state)
+        state.succeeded()
+
+    @staticmethod
+    def _forgive(state: PartitionState) -> None:
+        state.error = None
+        state.error_told = False
+        state.drain_first = False
+
+    # -- who leads ------------------------------------------------------------------------------
+
+    def on_leader(self, state: PartitionState, epoch: int) -> None:
+        """The partition's leader as metadata names it. A new one may not have all we read."""
+        if epoch <= state.leader_epoch:
+            return
+        changed = state.leader_epoch >= 0
+        state.leader_epoch = epoch
+        if changed:
+            state.replica = UNKNOWN
+        if changed and state.need is Need.NOTHING and state.fetch_epoch >= 0:
+            state.need = Need.VALIDATION
+
+    def validated(
+        self, state: PartitionState, epoch: int, end_offset: int, *, may_reset: bool
+    ) -> int | None:
+        """What the leader said about the epoch of our last record; an offset that was lost, if
+        reading goes on before it."""
+        if epoch < 0 or end_offset < 0 or end_offset >= state.fetch_offset:
+            # The leader knows nothing to the contrary.
+            state.need = Need.NOTHING
+            return None
+        if state.buffer:
+            # What was fetched ahead is of the other history; the position itself may be good.
+            self.refetch(state)
+            return None
+        lost = state.fetch_offset
+        if not may_reset:
+            state.need = Need.NOTHING
+            state.fail(
+                NoOffset(
+                    f"{state.place} was truncated: its new leader has offsets up to {end_offset} "
+                    f"of what was read up to {lost}, and auto_offset_reset is none; seek to go on"
+                )
+            )
+            return None
+        self.set_position(state, end_offset, epoch)
+        return lost
+
+    # -- what the consumer asks -----------------------------------------------------------------
+
+    def needing(self, need: Need, now: float) -> list[PartitionState]:
+        return [
+            state
+            for state in self.states.values()
+            if state.need is need and state.error is None and state.retry_at <= now
+        ]
+
+    def fetchable(self, now: float) -> Iterator[PartitionState]:
+        return (state for state in self.states.values() if state.is_fetchable(now))
+
+    def next_retry(self, now: float) -> float | None:
+        """When the first of those that were put off is due."""
+        later = [state.retry_at for state in self.states.values() if state.retry_at > now]
+        return min(later, default=None)
+
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {
+            state.place: OffsetAndMetadata(state.position, "", state.position_epoch)
+            for state in self.states.values()
+            if state.position is not None
+        }
+
+    def held_bytes(self) -> int:
+        return sum(state.buffer.size for state in self.states.values())
+
+    def take_error(self, retry_at: float, *, again: bool) -> ClientError | None:
+        """An error the caller has not been told of; with `again`, also one that stands: that of a
+        partition without a position. Any other is tried again later."""
+        for state in self.states.values():
+            error = state.error
+            if error is None or (state.error_told and not again):
+                continue
+            state.error_told = True
+            if not isinstance(error, NoOffset):
+                state.error = None
+                state.postpone(retry_at)
+            return error
+        return None

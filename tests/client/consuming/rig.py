@@ -1,0 +1,86 @@
+"""Consumers with short waits, and records for them to find."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from client.rig import cluster_of
+from penstock.client.consuming.consumer import Consumer
+from penstock.client.model import Record, TopicPartition
+from penstock.records.record import Record as RawRecord
+from penstock.records.record import build_batch
+from penstock.wire.messages import ProduceRequest, ProduceResponse
+
+T = TypeVar("T")
+NOW_MS = 1_700_000_000_000
+LIMIT_S = 25.0
+
+QUICK: dict[str, Any] = {
+    "auto_offset_reset": "earliest",
+    "retry_backoff_ms": 5,
+    "retry_backoff_max_ms": 50,
+    "request_timeout_ms": 3_000,
+    "fetch_max_wait_ms": 100,
+    "default_api_timeout_ms": 5_000,
+}
+
+
+def consumer_of(bootstrap: str, **options: Any) -> Consumer[Any, Any]:
+    return Consumer(bootstrap, **{**QUICK, **options})
+
+
+def run(work: Callable[[], Awaitable[T]]) -> T:
+    """To its end, which must come."""
+
+    async def main() -> T:
+        async with asyncio.timeout(LIMIT_S):
+            return await work()
+
+    return asyncio.run(main())
+
+
+def batch_of(values: Sequence[bytes], **how: Any) -> bytearray:
+    records = [RawRecord(at, NOW_MS + at, None, value) for at, value in enumerate(values)]
+    return build_batch(records, **how)
+
+
+async def produce(bootstrap: str, place: TopicPartition, *batches: bytes | bytearray) -> None:
+    """Batches into a partition, one request each, acknowledged."""
+    async with cluster_of(bootstrap) as cluster:
+        connection = await cluster.connection(await cluster.leader(place))
+        for batch in batches:
+            part = ProduceRequest.Partition(place.partition, batch)
+            topic = ProduceRequest.Topic(place.topic, partition_data=[part])
+            answer = await connection.call(
+                ProduceRequest(None, -1, 10_000, [topic]), ProduceResponse
+            )
+            assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+async def numbered(bootstrap: str, topic: str, partitions: int, count: int, per: int) -> None:
+    """Values "0", "1", ... in every partition, `per` to a batch."""
+    for partition in range(partitions):
+        batches = [
+            batch_of([b"%d" % number for number in range(first, min(first + per, count))])
+            for first in range(0, count, per)
+        ]
+        await produce(bootstrap, TopicPartition(topic, partition), *batches)
+
+
+async def drain(consumer: Consumer[Any, Any], count: int, **poll: Any) -> list[Record[Any, Any]]:
+    """Poll until that many records have come, then make sure that no more do."""
+    found: list[Record[Any, Any]] = []
+    while len(found) < count:
+        found += await consumer.poll(**{"timeout_ms": 1_000, **poll})
+    found += await consumer.poll(timeout_ms=20)
+    assert len(found) == count
+    return found
+
+
+def values_by_partition(records: Sequence[Record[Any, Any]]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for record in records:
+        found.setdefault(record.partition, []).append(int(record.value))
+    return found

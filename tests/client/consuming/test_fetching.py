@@ -1,0 +1,341 @@
+"""Fetching from a broker that misbehaves: nothing is lost, doubled, or waited for for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from client.consuming.rig import batch_of, consumer_of, drain, run
+from client.fake_broker import DROP, GARBAGE, SILENCE, FakeBroker
+from penstock.client.environment import default_environment
+from penstock.client.errors import BrokerError, NoOffset, NotKafka
+from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.records.batch import read_header, stamp
+from penstock.records.record import ControlMarker, ControlType, control_batch
+from penstock.runtime import SystemRandom
+from penstock.wire.api import ApiKey
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    FetchRequest,
+    FetchResponse,
+    MetadataResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+
+PLACE = TopicPartition("t", 0)
+
+
+def fill(fake: FakeBroker, batches: int = 3, per: int = 4) -> None:
+    log = fake.model.add_topic("t").logs[0]
+    for first in range(0, batches * per, per):
+        log.append(batch_of([b"%d" % number for number in range(first, first + per)]))
+
+
+def one_part(part: FetchResponse.Partition) -> FetchResponse:
+    return FetchResponse(responses=[FetchResponse.Topic("t", partitions=[part])])
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        DROP,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        FetchResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),
+    ],
+    ids=str,
+)
+def test_reading_goes_on_after_a_failed_fetch(fake: FakeBroker, step: Any) -> None:
+    """Whatever a fetch dies of, twice over, every record comes once and in order."""
+    fill(fake)
+    fake.next(ApiKey.FETCH, step, step)
+
+    async def work() -> list[bytes]:
+        async with consumer_of(fake.address) as consumer:
+            consumer.assign([PLACE])
+            return [record.value for record in await drain(consumer, 12)]
+
+    assert run(work) == [b"%d" % number for number in range(12)]
+
+
+def test_an_answer_that_is_no_kafka_is_an_error_each_time(fake: FakeBroker) -> None:
+    """It may be a proxy's mood, so a new connection is tried whenever the caller goes on."""
+    fill(fake)
+    fake.next(ApiKey.FETCH, GARBAGE, GARBAGE)
+
+    async def work() -> None:
+        async with consumer_of(fake.address) as consumer:
+            consumer.assign([PLACE])
+            for _ in range(2):
+                with pytest.raises(NotKafka):
+                    await consumer.poll(timeout_ms=2_000)
+            await drain(consumer, 12)
+
+    run(work)
+
+
+def test_a_broker_that_never_answers_is_given_up(fake: FakeBroker) -> None:
+    """Polls return in time all along; after the request timeout another connection is tried."""
+    fill(fake)
+    fake.next(ApiKey.FETCH, SILENCE)
+
+    async def work() -> None:
+        async with consumer_of(fake.address, request_timeout_ms=200) as consumer:
+            consumer.assign([PLACE])
+            assert await consumer.poll(timeout_ms=50) == []
+            assert len(await drain(consumer, 12)) == 12
+
+    run(work)
+    assert len(fake.asked(ApiKey.FETCH)) >= 2
+
+
+def test_a_position_before_the_log_is_reset_as_asked(fake: FakeBroker) -> None:
+    """To the earliest offset there is; the records that are there come all."""
+    fill(fake)
+    fake.model.topics["t"].logs[0].start = 8
+
+    async def work() -> list[int]:
+        async with consumer_of(fake.address) as consumer:
+            consumer.assign([PLACE])
+            consumer.seek(PLACE, 3)
+            offsets = [record.offset for record in await drain(consumer, 4)]
+            assert consumer.metrics().resets >= 1
+            return offsets
+
+    assert run(work) == [8, 9, 10, 11]
+
+
+def test_a_reset_to_the_latest_offset_skips_what_is_there(fake: FakeBroker) -> None:
+    fill(fake)
+
+    async def work() -> list[bytes]:
+        async with consumer_of(fake.address, auto_offset_reset="latest") as consumer:
+            consumer.assign([PLACE])
+            assert await consumer.position(PLACE) == 12
+            fake.model.topics["t"].logs[0].append(batch_of([b"new"]))
+            return [record.value for record in await drain(consumer, 1)]
+
+    assert run(work) == [b"new"]
+
+
+def test_without_a_reset_policy_a_lost_position_is_an_error_until_someone_seeks(
+    fake: FakeBroker,
+) -> None:
+    fill(fake)
+
+    async def work() -> None:
+        async with consumer_of(fake.address, auto_offset_reset="none") as consumer:
+            consumer.assign([PLACE])
+            for _ in range(2):
+                with pytest.raises(NoOffset, match="auto_offset_reset is none"):
+                    await consumer.poll(timeout_ms=1_000)
+            with pytest.raises(NoOffset):
+                await consumer.position(PLACE)
+            consumer.seek(PLACE, 99)
+            with pytest.raises(NoOffset, match="does not hold offset 99"):
+                await consumer.poll(timeout_ms=1_000)
+            consumer.seek(PLACE, 10)
+            assert [record.offset for record in await drain(consumer, 2)] == [10, 11]
+
+    run(work)
+
+
+def test_a_refusal_for_good_is_raised_and_tried_again_later(fake: FakeBroker) -> None:
+    """Rights may be granted while the consumer runs."""
+    fill(fake)
+    fake.next(ApiKey.FETCH, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+    async def work() -> None:
+        async with consumer_of(fake.address) as consumer:
+            consumer.assign([PLACE])
+            with pytest.raises(BrokerError) as why:
+                await consumer.poll(timeout_ms=2_000)
+            assert why.value.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            await drain(consumer, 12)
+
+    run(work)
+
+
+def test_a_damaged_batch_is_complained_about_and_fetched_again(fake: FakeBroker) -> None:
+    fill(fake)
+
+    def damage(request: FetchRequest) -> FetchResponse:
+        data = bytearray(fake.model.topics["t"].logs[0].read(0))
+        data[-1] ^= 1
+        return one_part(FetchResponse.Partition(0, high_watermark=12, records=bytes(data)))
+
+    fake.next(ApiKey.FETCH, damage)
+
+    async def work() -> list[int]:
+        async with consumer_of(fake.address) as consumer:
+            consumer.assign([PLACE])
+            offsets = [record.offset for record in await consumer.poll(timeout_ms=2_000)]
+            with pytest.raises(BrokerError, match="damaged"):
+                await consumer.poll(timeout_ms=2_000)
+            return offsets + [record.offset for record in await drain(consumer, 4)]
+
+    assert run(work) == list(range(12))
+
+
+def test_a_truncated_log_is_read_on_from_where_the_histories_part(fake: FakeBroker) -> None:
+    """The position came with an epoch; its leader is asked, and says the epoch ended earlier."""
+    fill(fake)
+
+    def ended_at_6(request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+        assert request.topics[0].partitions[0].leader_epoch == 2
+        assert request.topics[0].partitions[0].current_leader_epoch == 3
+        part = OffsetForLeaderEpochResponse.Partition(0, 0, 2, 6)
+        return OffsetForLeaderEpochResponse(
+            topics=[OffsetForLeaderEpochResponse.Topic("t", [part])]
+        )
+
+    refused = OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderEpochResponse.Topic(
+                "t", [OffsetForLeaderEpochResponse.Partition(ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)]
+            )
+        ]
+    )
+    fake.next(ApiKey.OFFSET_FOR_LEADER_EPOCH, refused, ended_at_6)
+
+    async def work() -> list[int]:
+        async with consumer_of(fake.address) as consumer:
+            consumer.assign([PLACE])
+            consumer.seek(PLACE, OffsetAndMetadata(9, leader_epoch=2))
+            return [record.offset for record in await drain(consumer, 6)]
+
+    assert run(work) == [6, 7, 8, 9, 10, 11]
+
+
+def test_a_new_leader_is_asked_whether_it_has_what_was_read(fake: FakeBroker) -> None:
+    """It has: reading goes on where it was, and all by itself, even if the news about the leader
+    came before the fetch that was put off is due (hence a random number that is not)."""
+    fill(fake)
+    log = fake.model.topics["t"].logs[0]
+    for batch in log.batches:
+        stamp(batch, 0, read_header(batch).base_offset, 3)
+    plain: Callable[..., Any] = fake.model.metadata
+
+    def newly_led(request: Any, version: int) -> Any:
+        answer = plain(request, version)
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                partition.leader_epoch = 4
+        return answer
+
+    class Late(SystemRandom):
+        def uniform(self) -> float:
+            return 0.99
+
+    env = replace(default_environment(), random=Late())
+    part = OffsetForLeaderEpochResponse.Partition(0, 0, 3, 12)
+    has_it_all = OffsetForLeaderEpochResponse(
+        topics=[OffsetForLeaderEpochResponse.Topic("t", [part])]
+    )
+
+    async def work() -> None:
+        async with consumer_of(fake.address, env=env, retry_backoff_ms=50) as consumer:
+            consumer.assign([PLACE])
+            await drain(consumer, 12)
+            fake.model.metadata = newly_led  # type: ignore[method-assign]
+            fake.next(ApiKey.OFFSET_FOR_LEADER_EPOCH, has_it_all)
+            fake.next(ApiKey.FETCH, ErrorCode.FENCED_LEADER_EPOCH)
+            assert await consumer.poll(timeout_ms=300) == []
+            log.append(batch_of([b"new"]))
+            assert [record.value for record in await drain(consumer, 1)] == [b"new"]
+
+    run(work)
+    (asked,) = fake.asked(ApiKey.OFFSET_FOR_LEADER_EPOCH)
+    assert asked.topics[0].partitions[0].leader_epoch == 3
+    assert asked.topics[0].partitions[0].current_leader_epoch == 4
+
+
+def test_aborted_records_and_markers_are_passed_over(fake: FakeBroker) -> None:
+    """With read_committed; and the position moves past them, so that there is no lag."""
+    log = fake.model.add_topic("t").logs[0]
+    how: dict[str, Any] = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+    log.append(batch_of([b"gone", b"gone"], transactional=True, **how))
+    log.append(batch_of([b"kept"]))
+    marker = ControlMarker(ControlType.ABORT, 0)
+    log.append(control_batch(marker, producer_id=5, producer_epoch=0, timestamp=1))
+
+    def answer(request: FetchRequest) -> FetchResponse:
+        assert request.isolation_level == 1
+        part = FetchResponse.Partition(
+            0,
+            high_watermark=4,
+            last_stable_offset=4,
+            aborted_transactions=[FetchResponse.AbortedTransaction(5, 0)],
+            records=log.read(0),
+        )
+        return one_part(part)
+
+    fake.next(ApiKey.FETCH, answer)
+
+    async def work() -> None:
+        async with consumer_of(fake.address, isolation_level="read_committed") as consumer:
+            consumer.assign([PLACE])
+            assert [record.value for record in await drain(consumer, 1)] == [b"kept"]
+            assert await consumer.position(PLACE) == 4
+            assert consumer.lag(PLACE) == 0
+
+    run(work)
+
+
+def test_the_replica_that_the_leader_names_is_read_from(fake: FakeBroker) -> None:
+    """KIP-392; and the leader again when the replica fails."""
+    fill(fake)
+    with FakeBroker() as follower:
+        fill(follower)
+
+        def with_follower(plain: Callable[..., Any]) -> Callable[..., Any]:
+            def metadata(request: Any, version: int) -> Any:
+                answer = plain(request, version)
+                answer.brokers.append(MetadataResponse.Broker(1, "127.0.0.1", follower.model.port))
+                return answer
+
+            return metadata
+
+        fake.model.metadata = with_follower(fake.model.metadata)  # type: ignore[method-assign]
+
+        def elsewhere(request: FetchRequest) -> FetchResponse:
+            assert request.rack_id == "here"
+            return one_part(FetchResponse.Partition(0, high_watermark=12, preferred_read_replica=1))
+
+        fake.next(ApiKey.FETCH, elsewhere)
+        follower.next(ApiKey.FETCH, follower.model._fetch)
+        follower.next(ApiKey.FETCH, ErrorCode.OFFSET_OUT_OF_RANGE)
+
+        async def work() -> None:
+            async with consumer_of(fake.address, client_rack="here") as consumer:
+                consumer.assign([PLACE])
+                await drain(consumer, 12)
+                assert len(follower.asked(ApiKey.FETCH)) >= 1
+                fake.model.topics["t"].logs[0].append(batch_of([b"more"]))
+                assert [record.value for record in await drain(consumer, 1)] == [b"more"]
+                assert consumer.metrics().resets == 1
+
+        run(work)
+
+
+def test_old_brokers_without_sessions_or_epochs_will_do(fake: FakeBroker) -> None:
+    with FakeBroker(versions={ApiKey.FETCH: (4, 4), ApiKey.LIST_OFFSETS: (1, 1)}) as old:
+        fill(old)
+
+        async def work() -> None:
+            async with consumer_of(old.address) as consumer:
+                consumer.assign([PLACE])
+                await drain(consumer, 12)
+
+        run(work)

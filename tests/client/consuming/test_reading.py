@@ -1,0 +1,159 @@
+"""Handing records out: turns, positions, deserializers that refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from client.consuming.logs import MadeLog, piece_of
+from penstock.client.consuming.decoding import DeserializationFailed, RecordMaker
+from penstock.client.consuming.reading import Reading
+from penstock.client.consuming.subscription import Subscription
+from penstock.client.errors import BrokerError
+from penstock.client.model import TopicPartition
+from penstock.records.record import Record, build_batch
+
+PLACES = [TopicPartition("t", index) for index in range(3)]
+
+
+def log_of(count: int, batches: int = 1) -> MadeLog:
+    log = MadeLog()
+    for _ in range(batches):
+        log.add(range(count), count)
+    return log
+
+
+def reading_of(*logs: MadeLog, maker: RecordMaker | None = None) -> tuple[Subscription, Reading]:
+    subscription = Subscription()
+    subscription.assign(PLACES[: len(logs)])
+    for place, log in zip(PLACES, logs, strict=False):
+        state = subscription.state(place)
+        subscription.set_position(state, 0, -1)
+        for batch in log.batches:
+            state.push(piece_of([batch]))
+    return subscription, Reading(subscription, maker or RecordMaker(None, None))
+
+
+def test_partitions_take_turns_piece_by_piece() -> None:
+    """A partition with much at hand does not keep the others waiting."""
+    _, reading = reading_of(log_of(4, batches=3), log_of(4, batches=1), log_of(4, batches=2))
+    order = []
+    while records := reading.collect(2):
+        order += [record.partition for record in records]
+    assert order == [0] * 4 + [1] * 4 + [2] * 4 + [0] * 4 + [2] * 4 + [0] * 4
+
+
+def test_positions_move_with_what_is_returned_and_no_further() -> None:
+    subscription, reading = reading_of(log_of(10))
+    state = subscription.state(PLACES[0])
+    assert [record.offset for record in reading.collect(3)] == [0, 1, 2]
+    assert (state.position, state.fetch_offset) == (3, 10)
+    assert len(reading.collect(100)) == 7
+    assert (state.position, state.position_epoch) == (10, 0)
+
+
+def test_iteration_stands_after_the_record_that_was_handed_out_last() -> None:
+    subscription, reading = reading_of(log_of(10))
+    state = subscription.state(PLACES[0])
+    assert reading.begin_run(6)
+    reading.settle()
+    assert state.position == 0
+    reading.at = 4
+    reading.settle()
+    assert state.position == 4
+    reading.at = 6
+    assert [record.offset for record in reading.collect(100)] == [6, 7, 8, 9]
+
+
+def test_what_is_left_of_a_run_is_not_lost() -> None:
+    """Polling after iterating goes on where iteration stood."""
+    _, reading = reading_of(log_of(5))
+    assert reading.begin_run(5)
+    reading.at = 2
+    assert [record.offset for record in reading.collect(10)] == [2, 3, 4]
+
+
+def test_a_run_of_a_partition_that_was_sought_does_not_move_it() -> None:
+    subscription, reading = reading_of(log_of(5))
+    state = subscription.state(PLACES[0])
+    assert reading.begin_run(5)
+    reading.at = 5
+    subscription.look_up(state, -2)
+    reading.settle()
+    assert state.position is None
+
+
+def test_paused_partitions_keep_what_they_hold() -> None:
+    subscription, reading = reading_of(log_of(2), log_of(2))
+    subscription.state(PLACES[0]).paused = True
+    assert [record.partition for record in reading.collect(10)] == [1, 1]
+    subscription.state(PLACES[0]).paused = False
+    assert [record.offset for record in reading.collect(10)] == [0, 1]
+
+
+def test_gaps_and_markers_at_the_end_move_the_position_too() -> None:
+    """Or a consumer of a compacted topic would never see itself at its end."""
+    log = MadeLog()
+    log.add([0, 2], 9)
+    log.add([], 4)
+    subscription, reading = reading_of(log)
+    assert [record.offset for record in reading.collect(10)] == [0, 2]
+    assert subscription.state(PLACES[0]).position == 13
+
+
+def numbers(*values: bytes) -> MadeLog:
+    log = MadeLog()
+    records = [Record(offset, 5, b"k", value) for offset, value in enumerate(values)]
+    log.batches.append(bytes(build_batch(records)))
+    log.end = len(values)
+    return log
+
+
+def test_values_are_deserialized_and_null_stays_null() -> None:
+    log = MadeLog()
+    log.batches.append(
+        bytes(build_batch([Record(0, 5, None, b"1"), Record(1, 5, b"2", None)])),
+    )
+    _, reading = reading_of(log, maker=RecordMaker(int, int))
+    assert [(record.key, record.value) for record in reading.collect(5)] == [(None, 1), (2, None)]
+
+
+@pytest.mark.parametrize("maker", [RecordMaker(None, int), RecordMaker(len, int)])
+def test_a_record_that_is_refused_comes_after_the_good_ones_and_can_be_passed(
+    maker: RecordMaker,
+) -> None:
+    """Its complaint names it, and comes again until someone seeks past; nothing is fetched for
+    that."""
+    subscription, reading = reading_of(numbers(b"1", b"2", b"x", b"4"), maker=maker)
+    state = subscription.state(PLACES[0])
+    assert [record.value for record in reading.collect(10)] == [1, 2]
+    for _ in range(2):
+        with pytest.raises(DeserializationFailed, match="value of the record at offset 2") as why:
+            reading.collect(10)
+        assert (why.value.place, why.value.offset) == (PLACES[0], 2)
+        assert why.value.record.value == b"x"
+        assert state.position == 2
+    token = state.token
+    subscription.seek(state, why.value.offset + 1)
+    assert [record.value for record in reading.collect(10)] == [4]
+    assert state.token == token
+
+
+def test_iteration_stops_at_a_record_that_is_refused() -> None:
+    subscription, reading = reading_of(numbers(b"1", b"x"), maker=RecordMaker(None, int))
+    assert reading.begin_run(10)
+    assert [record.value for record in reading.run] == [1]
+    reading.at = 1
+    with pytest.raises(DeserializationFailed):
+        reading.begin_run(10)
+    assert subscription.state(PLACES[0]).position == 1
+
+
+def test_a_damaged_batch_is_an_error_of_its_partition_alone() -> None:
+    """It is fetched again; what others hold is handed out meanwhile."""
+    damaged, sound = log_of(2), log_of(2)
+    damaged.batches[0] = damaged.batches[0][:-1] + b"?"
+    subscription, reading = reading_of(damaged, sound)
+    assert [record.partition for record in reading.collect(10)] == [1, 1]
+    state = subscription.state(PLACES[0])
+    assert (state.position, state.fetch_offset, bool(state.buffer)) == (0, 0, False)
+    assert isinstance(subscription.take_error(0.0, again=False), BrokerError)

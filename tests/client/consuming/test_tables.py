@@ -1,0 +1,293 @@
+"""Records as Arrow tables: the same as one by one, without the objects."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client.consuming.logs import MadeLog, fill, logs, value
+from client.consuming.rig import NOW_MS, batch_of, consumer_of, numbered, produce, run
+from client.rig import cluster_of
+from penstock.client.consuming.consumer import Consumer
+from penstock.client.consuming.decoding import RecordMaker
+from penstock.client.consuming.ranges import OutsideLog
+from penstock.client.consuming.reading import Reading
+from penstock.client.consuming.subscription import Subscription
+from penstock.client.consuming.tables import SCHEMA, TablePoll
+from penstock.client.errors import BrokerError, OptionError, TopicNotFound
+from penstock.client.model import TopicPartition
+from penstock.client.offsets import delete_records
+from penstock.client.options import ConsumerOptions
+from penstock.records.record import Record as RawRecord
+from penstock.records.record import build_batch
+from penstock.testing import Broker
+
+PLACE = TopicPartition("t", 0)
+OPTIONS = ConsumerOptions.parse("localhost:9092", {})
+
+
+def cells(table: pa.Table) -> list[tuple[int, int, bytes | None]]:
+    columns = (table.column(name).to_pylist() for name in ("partition", "offset", "value"))
+    return sorted(zip(*columns, strict=True))
+
+
+async def drain_tables(consumer: Consumer[Any, Any], count: int, **poll: Any) -> pa.Table:
+    tables: list[pa.Table] = []
+    while sum(table.num_rows for table in tables) < count:
+        tables.append(await consumer.poll_table(timeout_ms=1_000, **poll))
+    whole = pa.concat_tables(tables)
+    assert whole.num_rows == count
+    return whole
+
+
+async def delete_records_before(broker: Broker, place: TopicPartition, offset: int) -> None:
+    async with cluster_of(broker.bootstrap) as cluster:
+        await delete_records(cluster, {place: offset})
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    logs(),
+    st.lists(st.integers(0, 20), max_size=4),
+    st.integers(1, 20),
+    st.integers(1, 500),
+    st.booleans(),
+    st.booleans(),
+)
+def test_tables_hold_what_polling_would_return(
+    log: MadeLog,
+    where: list[int],
+    rows_max: int,
+    bytes_max: int,
+    committed_only: bool,
+    mixed: bool,
+) -> None:
+    """Whatever the limits, also by turns with records: every visible record once, in order, and
+    never more rows than asked for."""
+    subscription = Subscription(committed_only=committed_only)
+    subscription.assign([PLACE])
+    state = subscription.state(PLACE)
+    subscription.set_position(state, 0, -1)
+    fill(state.buffer, log, where)
+    reading = Reading(subscription, RecordMaker(None, None))
+    poll = TablePoll(subscription, reading, OPTIONS, headers=True)
+    seen: list[tuple[int, bytes | None]] = []
+    while state.buffer:
+        if mixed:
+            seen += [(record.offset, record.value) for record in reading.collect(2)]
+        table = poll.take(rows_max, bytes_max)
+        assert table.schema == SCHEMA
+        assert table.num_rows <= rows_max
+        seen += [(offset, data) for _, offset, data in cells(table)]
+    offsets = log.seen(committed_only=committed_only)
+    assert seen == [(offset, value(offset)) for offset in offsets]
+    assert state.position == log.end
+
+
+def test_a_damaged_batch_leaves_the_position_before_it() -> None:
+    log = MadeLog()
+    log.add(range(3), 3)
+    log.batches[0] = log.batches[0][:-1] + b"?"
+    subscription = Subscription()
+    subscription.assign([PLACE])
+    state = subscription.state(PLACE)
+    subscription.set_position(state, 0, -1)
+    fill(state.buffer, log, [])
+    reading = Reading(subscription, RecordMaker(None, None))
+    assert TablePoll(subscription, reading, OPTIONS, headers=True).take(None, None).num_rows == 0
+    assert state.position == 0
+    assert isinstance(subscription.take_error(0.0, again=False), BrokerError)
+
+
+def test_polling_tables_from_several_topics(live_broker: Broker) -> None:
+    """All columns, the topic as a dictionary; positions move as with records."""
+    first, second = live_broker.new_topic(2), live_broker.new_topic(1)
+
+    async def work() -> None:
+        await numbered(live_broker.bootstrap, first, 2, 30, per=7)
+        raw = RawRecord(0, NOW_MS, b"k", None, (("h", b"1"), ("i", None)))
+        await produce(live_broker.bootstrap, TopicPartition(second, 0), build_batch([raw]))
+        async with consumer_of(live_broker.bootstrap, topics=[first, second]) as consumer:
+            table = await drain_tables(consumer, 61)
+            rows = table.to_pylist()
+            assert table.schema == SCHEMA
+            assert [row for row in rows if row["topic"] == second] == [
+                {
+                    "topic": second,
+                    "partition": 0,
+                    "offset": 0,
+                    "timestamp": datetime.fromtimestamp(NOW_MS / 1000, UTC),
+                    "timestamp_type": 0,
+                    "key": b"k",
+                    "value": None,
+                    "headers": [{"key": "h", "value": b"1"}, {"key": "i", "value": None}],
+                }
+            ]
+            for partition in range(2):
+                found = [
+                    int(row["value"])
+                    for row in rows
+                    if (row["topic"], row["partition"]) == (first, partition)
+                ]
+                assert found == list(range(30))
+            assert {position.offset for position in consumer.positions().values()} == {30, 1}
+            empty = await consumer.poll_table(timeout_ms=20, headers=False)
+            assert (empty.num_rows, empty.schema.names) == (0, SCHEMA.names[:-1])
+
+    run(work)
+
+
+def test_tables_and_records_by_turns(live_broker: Broker) -> None:
+    topic = live_broker.new_topic(1)
+
+    async def work() -> None:
+        await numbered(live_broker.bootstrap, topic, 1, 200, per=50)
+        async with consumer_of(live_broker.bootstrap, topics=[topic]) as consumer:
+            seen: list[int] = []
+            while len(seen) < 200:
+                seen += [record.offset for record in await consumer.poll(max_records=7)]
+                table = await consumer.poll_table(max_rows=11)
+                seen += table.column("offset").to_pylist()
+                if len(seen) < 200:
+                    async for record in consumer:
+                        seen.append(record.offset)
+                        break
+            assert seen == list(range(200))
+
+    run(work)
+
+
+class TestRanges:
+    def test_a_whole_topic(self, live_broker: Broker) -> None:
+        """Up to its end at the moment; what the consumer itself reads does not move."""
+        topic = live_broker.new_topic(3)
+
+        async def work() -> None:
+            await numbered(live_broker.bootstrap, topic, 3, 100, per=30)
+            async with consumer_of(live_broker.bootstrap, topics=[topic]) as consumer:
+                await consumer.poll(timeout_ms=1_000, max_records=5)
+                before = consumer.positions()
+                table = await consumer.read_table(topic)
+                assert cells(table) == [
+                    (partition, n, b"%d" % n) for partition in range(3) for n in range(100)
+                ]
+                assert consumer.positions() == before
+
+        run(work)
+
+    def test_bounds_by_offset_and_time(self, live_broker: Broker) -> None:
+        topic = live_broker.new_topic(2)
+
+        async def work() -> None:
+            for partition in range(2):
+                place = TopicPartition(topic, partition)
+                batch = batch_of([b"%d" % n for n in range(20)])
+                await produce(live_broker.bootstrap, place, batch)
+            async with consumer_of(live_broker.bootstrap) as consumer:
+
+                async def offsets(*bounds: Any, **how: Any) -> list[tuple[int, int]]:
+                    table = await consumer.read_table(topic, *bounds, **how)
+                    return [(partition, offset) for partition, offset, _ in cells(table)]
+
+                assert await offsets({0: 18, 1: 5}, {0: 20, 1: 7}) == [
+                    (0, 18),
+                    (0, 19),
+                    (1, 5),
+                    (1, 6),
+                ]
+                time = datetime.fromtimestamp((NOW_MS + 17) / 1000, UTC)
+                assert await offsets(time, partitions=[1]) == [(1, 17), (1, 18), (1, 19)]
+                assert await offsets("earliest", NOW_MS + 2, partitions=[0]) == [(0, 0), (0, 1)]
+                assert await offsets(NOW_MS + 99) == []
+                assert await offsets("latest") == []
+                assert await offsets({0: 7, 1: 7}, {0: 7, 1: 3}) == []
+
+        run(work)
+
+    def test_bounds_that_make_no_sense(self, live_broker: Broker) -> None:
+        topic = live_broker.new_topic(2)
+
+        async def work() -> None:
+            async with consumer_of(live_broker.bootstrap) as consumer:
+                with pytest.raises(OptionError, match=r"no offset for partitions \[1\]"):
+                    await consumer.read_table(topic, {0: 0})
+                with pytest.raises(OptionError, match="earliest"):
+                    await consumer.read_table(topic, "yesterday")
+                with pytest.raises(TopicNotFound, match="partition 5"):
+                    await consumer.read_table(topic, partitions=[5])
+                with pytest.raises(TopicNotFound):
+                    await consumer.read_table(live_broker.new_name("none"))
+
+        run(work)
+
+    def test_a_part_that_is_gone_is_an_error(self, live_broker: Broker) -> None:
+        """Whoever asks for a range wants all of it."""
+        topic = live_broker.new_topic(1)
+        place = TopicPartition(topic, 0)
+
+        async def work() -> None:
+            await numbered(live_broker.bootstrap, topic, 1, 20, per=5)
+            await delete_records_before(live_broker, place, 10)
+            async with consumer_of(live_broker.bootstrap) as consumer:
+                assert len(await consumer.read_table(topic)) == 10
+                with pytest.raises(OutsideLog, match="does not hold offset 3") as why:
+                    await consumer.read_table(topic, {0: 3})
+                found = why.value
+                assert (found.place, found.offset, found.log_start) == (place, 3, 10)
+                with pytest.raises(OutsideLog) as why:
+                    await consumer.read_table(topic, {0: 10}, {0: 21})
+                assert (why.value.offset, why.value.log_end) == (21, 20)
+
+        run(work)
+
+    def test_a_part_that_goes_while_it_is_read_is_an_error(self, live_broker: Broker) -> None:
+        """Retention may be faster than a slow reader."""
+        topic = live_broker.new_topic(1)
+        place = TopicPartition(topic, 0)
+
+        async def work() -> None:
+            batch = batch_of([b"x" * 1_000] * 100)
+            await produce(live_broker.bootstrap, place, *[batch] * 10)
+            options: dict[str, Any] = {"queued_bytes_max": 150_000}
+            async with consumer_of(live_broker.bootstrap, **options) as consumer:
+                with pytest.raises(OutsideLog) as why:
+                    async for _ in consumer.read_batches(topic):
+                        await delete_records_before(live_broker, place, 900)
+                assert (why.value.place, why.value.log_start, why.value.log_end) == (
+                    place,
+                    900,
+                    1000,
+                )
+
+        run(work)
+
+    def test_batches_come_in_bounded_memory_and_may_be_given_up(self, live_broker: Broker) -> None:
+        """A reader that breaks off leaves nothing behind, and another can begin at once."""
+        topic = live_broker.new_topic(2)
+
+        async def work() -> None:
+            batch = batch_of([b"x" * 1000] * 200)
+            for partition in range(2):
+                place = TopicPartition(topic, partition)
+                await produce(live_broker.bootstrap, place, *[batch] * 10)
+            options: dict[str, Any] = {"queued_bytes_max": 500_000}
+            async with consumer_of(live_broker.bootstrap, **options) as consumer:
+                rows = 0
+                async for part in consumer.read_batches(topic):
+                    assert part.nbytes < 1_200_000
+                    rows += part.num_rows
+                assert rows == 4_000
+                before = len(asyncio.all_tasks())
+                batches = consumer.read_batches(topic)
+                async for _ in batches:
+                    break
+                await batches.aclose()  # type: ignore[attr-defined]
+                assert len(asyncio.all_tasks()) == before
+
+        run(work)
