@@ -1,0 +1,20 @@
+"""The clients for asyncio: the names of `penstock`, with `async` where something is waited for.
+
+from penstock import aio
+
+async with aio.Producer("localhost:9092") as producer:
+    await (await producer.send("orders", b"42", key=b"alice"))
+
+async with aio.Consumer("localhost:9092", topics=["orders"], group_id="billing") as consumer:
+    async for record in consumer:
+        print(record.key, record.value)
+"""
+
+from __future__ import annotations
+
+from penstock.client.administration import Admin
+from penstock.client.consuming.consumer import Consumer
+from penstock.client.producing.deliveries import Delivery
+from penstock.client.producing.producer import Producer
+
+__all__ = ["Admin", "Consumer", "Delivery", "Producer"]

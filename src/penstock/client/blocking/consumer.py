@@ -1,0 +1,436 @@
+"""The sync Consumer: whole lists of records cross from the loop's thread, never single ones.
+
+    with Consumer("localhost:9092", topics=["orders"], group_id="billing") as consumer:
+        for record in consumer:
+            ...
+
+Heartbeats, fetches and commits go on in the consumer's own thread while the body of the loop works.
+Iterating takes records from the run that the async consumer has made ready, on the caller's thread;
+the loop touches that run only inside calls of this same consumer, so no lock is needed for it.
+
+Listeners, offset stores and handlers of `run` are called on the thread that waits in the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from contextlib import suppress
+from threading import get_ident
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, Unpack, overload
+
+from penstock.client.blocking.delivery import AtLeastOnce, AtMostOnce
+from penstock.client.blocking.errands import Errands
+from penstock.client.blocking.on_caller import (
+    StoreOnCaller,
+    SyncProducer,
+    listener_on_caller,
+    wrapped,
+)
+from penstock.client.blocking.standing import Standing
+from penstock.client.consuming.consumer import Bootstrap, Topics
+from penstock.client.consuming.consumer import Consumer as AsyncConsumer
+from penstock.client.environment import ClientEnv
+from penstock.client.errors import ClientError, Closed
+from penstock.client.model import K, Record, TopicPartition, V
+from penstock.client.options import ConsumerKeywords
+from penstock.client.processing.contracts import Handler, OnError, Ordering, RunSummary
+from penstock.client.processing.run import run
+from penstock.client.processing.run_options import RunOptions
+from penstock.client.processing.stores import OffsetStore
+from penstock.client.serializers import Deserializer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.client.blocking.producer import Producer
+    from penstock.client.consuming.ranges import Bound
+
+_CLOSE_TURN_S: Final = 30.0
+"""How long `close` waits for another thread to come out of its call."""
+
+
+class Consumer(Standing, Generic[K, V]):
+    """Reads records from topics; for one thread at a time, but for `wakeup` and `close`."""
+
+    @overload
+    def __init__(
+        self: Consumer[bytes | None, bytes | None],
+        bootstrap_servers: Bootstrap = ...,
+        *,
+        topics: Topics | None = ...,
+        listener: object | None = ...,
+        offset_store: OffsetStore | None = ...,
+        env: ClientEnv | None = ...,
+        **options: Unpack[ConsumerKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Consumer[K | None, bytes | None],
+        bootstrap_servers: Bootstrap = ...,
+        *,
+        key_deserializer: Deserializer[K],
+        topics: Topics | None = ...,
+        listener: object | None = ...,
+        offset_store: OffsetStore | None = ...,
+        env: ClientEnv | None = ...,
+        **options: Unpack[ConsumerKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Consumer[bytes | None, V | None],
+        bootstrap_servers: Bootstrap = ...,
+        *,
+        value_deserializer: Deserializer[V],
+        topics: Topics | None = ...,
+        listener: object | None = ...,
+        offset_store: OffsetStore | None = ...,
+        env: ClientEnv | None = ...,
+        **options: Unpack[ConsumerKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Consumer[K | None, V | None],
+        bootstrap_servers: Bootstrap = ...,
+        *,
+        key_deserializer: Deserializer[K],
+        value_deserializer: Deserializer[V],
+        topics: Topics | None = ...,
+        listener: object | None = ...,
+        offset_store: OffsetStore | None = ...,
+        env: ClientEnv | None = ...,
+        **options: Unpack[ConsumerKeywords],
+    ) -> None: ...
+    def __init__(
+        self,
+        bootstrap_servers: Bootstrap = "localhost:9092",
+        *,
+        topics: Topics | None = None,
+        key_deserializer: Any = None,
+        value_deserializer: Any = None,
+        listener: object | None = None,
+        offset_store: OffsetStore | None = None,
+        env: ClientEnv | None = None,
+        **options: Any,
+    ) -> None:
+        errands = Errands()
+        core: AsyncConsumer[Any, Any] = AsyncConsumer(
+            bootstrap_servers,
+            topics=topics,
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+            listener=listener_on_caller(errands, listener),
+            offset_store=None if offset_store is None else StoreOnCaller(errands, offset_store),
+            env=env,
+            **options,
+        )
+        super().__init__(core, errands)
+        self.bootstrap_servers = bootstrap_servers
+        self.options = core.options
+        self.env = core.env
+        self.deserializes = core.deserializes
+        self._reading = core._reading
+        self._iterator: int | None = None
+        self._iteration: asyncio.Task[Any] | None = None
+        self._closing = threading.Event()
+        self._listeners: list[tuple[object, object]] = []
+        self._life.watch(self)
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Connect now; otherwise the first call does."""
+        self._life.portal()
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Commit if that is automatic, leave the group, close the connections.
+
+        From any thread: a poll, or a run, that another thread is in is ended first."""
+        if self._turns.is_mine:
+            raise ClientError(
+                "close() was called by a listener or handler of this very consumer, which is in "
+                "the middle of a call: end that first"
+            )
+        self._closing.set()
+        if self._life.is_closed or not self._life.is_started or self._life.is_forked:
+            self._life.close()
+            return
+        self._life.portal().tell(self._interrupt)
+        outermost = self._turns.wait(_CLOSE_TURN_S if timeout_s is None else timeout_s)
+        try:
+            self._life.close(timeout_s, errands=self._errands if outermost else None)
+        finally:
+            self._turns.end(outermost)
+
+    def _interrupt(self) -> None:
+        self._async.wakeup()
+        if self._iteration is not None:
+            self._iteration.cancel()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- what to read ---------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topics: Topics = (),
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        listener: object | None = None,
+    ) -> None:
+        """Read these topics, or all whose whole name matches the pattern, also those to come.
+
+        In a group its members share the partitions; without a group all are read. The listener is
+        any object with some of `on_assigned`, `on_revoked`, `on_lost`; it is called inside `poll`,
+        on the thread that polls."""
+        wrapper = listener_on_caller(self._errands, listener)
+        self._wait(self._async.subscribe(topics, pattern=pattern, listener=wrapper))
+
+    def unsubscribe(self) -> None:
+        """Read nothing; a group is left, an assignment given up."""
+        self._wait(self._async.unsubscribe())
+
+    def assign(self, places: Iterable[TopicPartition]) -> None:
+        """Read these partitions and no others, whatever a group says."""
+        self._do(self._async.assign, places)
+
+    def subscription(self) -> frozenset[str]:
+        """The topics that are subscribed to; with a pattern those that match it at the moment."""
+        return self._do(self._async.subscription)
+
+    def add_listener(self, listener: object) -> None:
+        """Also tell this one of rebalances, before the one that came with the subscription."""
+        wrapper = listener_on_caller(self._errands, listener)
+        assert wrapper is not None
+        self._listeners.append((listener, wrapper))
+        self._do(self._async.add_listener, wrapper)
+
+    def remove_listener(self, listener: object) -> None:
+        for pair in [pair for pair in self._listeners if pair[0] is listener]:
+            self._listeners.remove(pair)
+            self._do(self._async.remove_listener, pair[1])
+
+    # -- records --------------------------------------------------------------------------------
+
+    def poll(self, timeout_ms: int = 500, max_records: int | None = None) -> list[Record[K, V]]:
+        """The records at hand, at most `max_records` (`max_poll_records`); if there are none, what
+        comes first within the timeout, and an empty list after it."""
+        self._check_open()
+        self._wait(self._poll(timeout_ms, max_records))
+        records, self._kept.records = self._kept.records, []
+        return records
+
+    async def _poll(self, timeout_ms: int, max_records: int | None) -> None:
+        # Kept here and not returned: Ctrl-C may come between its end here and its arrival there.
+        self._kept.records = await self._async.poll(timeout_ms, max_records)
+
+    def __iter__(self) -> Iterator[Record[K, V]]:
+        return self
+
+    def __next__(self) -> Record[K, V]:
+        reading = self._reading
+        at = reading.at
+        if at == len(reading.run) or self._iterator != get_ident():
+            at = self._next_run()
+        reading.at = at + 1
+        record: Record[K, V] = reading.run[at]
+        return record
+
+    def _next_run(self) -> int:
+        if self._closing.is_set():
+            raise StopIteration
+        reading = self._reading
+        if reading.at < len(reading.run) and self._iterator is not None:
+            raise ClientError(
+                "another thread is iterating over this consumer: give each thread its own"
+            )
+        self._iterator = get_ident()
+        if reading.at < len(reading.run):
+            return reading.at
+        if not self._wait(self._iterate()):
+            raise StopIteration
+        return 0
+
+    async def _iterate(self) -> bool:
+        if self._closing.is_set():
+            return False
+        self._iteration = asyncio.current_task()
+        try:
+            return await self._async._next_run()
+        except asyncio.CancelledError:
+            if self._closing.is_set():
+                return False
+            raise
+        finally:
+            self._iteration = None
+
+    def wakeup(self) -> None:
+        """End the poll in progress, or else the next, at once; from any thread."""
+        if self._life.is_started and not self._life.is_closed:
+            self._life.portal().tell(self._async.wakeup)
+
+    def _check_open(self) -> None:
+        if self._closing.is_set():
+            raise Closed("the consumer has been closed: make another")
+
+    # -- tables ---------------------------------------------------------------------------------
+
+    def poll_table(
+        self,
+        timeout_ms: int = 500,
+        *,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+        headers: bool = True,
+    ) -> pa.Table:
+        """What `poll` would return, as an Arrow table, without a Python object for any record:
+
+            topic, partition, offset, timestamp, timestamp_type, key, value, headers
+
+        Keys and values are the bytes they came in. `max_bytes` bounds what is taken from the
+        buffers, compressed or not; a single larger batch comes nevertheless."""
+        self._check_open()
+        return self._wait(
+            self._async.poll_table(
+                timeout_ms, max_rows=max_rows, max_bytes=max_bytes, headers=headers
+            )
+        )
+
+    def read_batches(
+        self,
+        topic: str,
+        start: Bound = "earliest",
+        end: Bound = "latest",
+        *,
+        partitions: Iterable[int] | None = None,
+        headers: bool = True,
+    ) -> Iterator[pa.RecordBatch]:
+        """All records of a range, in Arrow batches of a few megabytes; whatever is subscribed to
+        or assigned does not matter, and positions stay where they are.
+
+        A bound is "earliest", "latest", a time (a datetime, or milliseconds since 1970), or an
+        offset for each partition, `{0: 100, 1: 250}`. The end is not part of the range; what is
+        written later than the call does not belong to it either."""
+        batches = self._do(
+            self._async.read_batches, topic, start, end, partitions=partitions, headers=headers
+        )
+        return self._each(batches)
+
+    def _each(self, batches: AsyncIterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        async def following() -> pa.RecordBatch | None:
+            return await anext(batches, None)
+
+        async def end() -> None:
+            if isinstance(batches, AsyncGenerator):
+                await batches.aclose()
+
+        try:
+            while (batch := self._wait(following())) is not None:
+                yield batch
+        finally:
+            # Left early, perhaps by the garbage collector: whoever has the turn keeps it.
+            with suppress(Closed, RuntimeError):
+                self._life.call(end())
+
+    def read_table(
+        self,
+        topic: str,
+        start: Bound = "earliest",
+        end: Bound = "latest",
+        *,
+        partitions: Iterable[int] | None = None,
+        headers: bool = True,
+    ) -> pa.Table:
+        """The same as one table, which must fit into memory."""
+        return self._wait(
+            self._async.read_table(topic, start, end, partitions=partitions, headers=headers)
+        )
+
+    # -- processing -----------------------------------------------------------------------------
+
+    def run(
+        self,
+        handler: Handler[K, V],
+        *,
+        ordering: Ordering = "partition",
+        concurrency: int = 1,
+        retries: int = 3,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 10_000,
+        dead_letter_topic: str | None = None,
+        producer: Producer[Any, Any] | None = None,
+        on_error: OnError[K, V] | None = None,
+        commit_interval_ms: int = 1_000,
+        in_progress_max: int = 1_000,
+        drain_timeout_ms: int = 30_000,
+        stop: threading.Event | None = None,
+    ) -> RunSummary:
+        """Call the handler for every record, in order where that was asked for and side by side
+        otherwise, and commit only what it has finished; until `stop` is set.
+
+        With a concurrency of 1 the handler is called on this thread, else on as many others."""
+        self._check_open()
+        stopping = asyncio.Event()
+        options = RunOptions(
+            ordering=ordering,
+            concurrency=concurrency,
+            retries=retries,
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=retry_backoff_max_ms,
+            dead_letter_topic=dead_letter_topic,
+            on_error=None if on_error is None else wrapped(self._errands, on_error),
+            commit_interval_ms=commit_interval_ms,
+            in_progress_max=in_progress_max,
+            drain_timeout_ms=drain_timeout_ms,
+            stop=stopping,
+        )
+        portal = self._life.portal()
+
+        def look() -> None:
+            if self._closing.is_set() or (stop is not None and stop.is_set()):
+                portal.tell(stopping.set)
+
+        return self._wait(
+            run(
+                self._async,
+                handler,
+                options,
+                producer=None if producer is None else SyncProducer(producer),
+                executor=self._errands if concurrency == 1 else None,
+            ),
+            watch=look,
+        )
+
+    def at_least_once(
+        self,
+        *,
+        max_records: int | None = None,
+        idle_timeout_ms: int | None = None,
+        commit_interval_ms: int = 1_000,
+    ) -> AtLeastOnce[K, V]:
+        """A loop in which a record is committed after the body has had it."""
+        return AtLeastOnce(
+            self,
+            max_records=max_records,
+            idle_timeout_ms=idle_timeout_ms,
+            commit_interval_ms=commit_interval_ms,
+        )
+
+    def at_most_once(
+        self, *, max_records: int | None = None, idle_timeout_ms: int | None = None
+    ) -> AtMostOnce[K, V]:
+        """A loop in which a record is committed before the body has it."""
+        return AtMostOnce(self, max_records=max_records, idle_timeout_ms=idle_timeout_ms)

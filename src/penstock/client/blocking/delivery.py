@@ -1,0 +1,229 @@
+"""The loops of `penstock.client.processing.delivery`, for the sync consumer: the same promises.
+
+with consumer.at_least_once() as records:
+    for record in records:
+        store(record)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
+
+from penstock.client.environment import ClientEnv
+from penstock.client.errors import ClientError, Closed, CommitFailed, OptionError
+from penstock.client.model import Record, TopicPartition
+from penstock.client.options import ConsumerOptions
+from penstock.client.processing.handout import Handout, next_offsets
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_log = logging.getLogger("penstock.client")
+
+_POLL_MS = 500
+
+
+class SyncPolled(Protocol[K, V]):
+    """A sync consumer as far as loops over its records need it."""
+
+    options: ConsumerOptions
+    env: ClientEnv
+
+    def poll(self, timeout_ms: int = 500, max_records: int | None = None) -> list[Record[K, V]]: ...
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None: ...
+
+    def assignment(self) -> frozenset[TopicPartition]: ...
+
+    def seek(self, place: TopicPartition, offset: int) -> None: ...
+
+    def hold_auto_commit(self) -> None: ...
+
+    def release_auto_commit(self) -> None: ...
+
+
+class _Loop(Generic[K, V]):
+    def __init__(
+        self,
+        consumer: SyncPolled[K, V],
+        *,
+        max_records: int | None,
+        idle_timeout_ms: int | None,
+    ) -> None:
+        if consumer.options.group_id is None:
+            raise OptionError(
+                f"{type(self).__name__} commits for a group: give the consumer a group_id"
+            )
+        self._consumer = consumer
+        self._max_records = max_records
+        self._idle_timeout_ms = idle_timeout_ms
+        self._handout: Handout[K, V] = Handout()
+        self._held = False
+
+    def __enter__(self) -> Self:
+        return self._hold()
+
+    def __iter__(self) -> Self:
+        return self._hold()
+
+    def _hold(self) -> Self:
+        if not self._held:
+            self._held = True
+            self._consumer.hold_auto_commit()
+        return self
+
+    def _release(self) -> None:
+        self._held = False
+        try:
+            self._consumer.release_auto_commit()
+        except Closed:
+            return  # Then it commits nothing any more.
+
+    def _poll(self) -> list[Record[K, V]]:
+        """The next records that there are; none when the idle time is up."""
+        clock = self._consumer.env.clock
+        began = clock.monotonic()
+        while True:
+            wait_ms = _POLL_MS
+            if self._idle_timeout_ms is not None:
+                passed_ms = int((clock.monotonic() - began) * 1000)
+                if passed_ms >= self._idle_timeout_ms:
+                    return []
+                wait_ms = min(_POLL_MS, self._idle_timeout_ms - passed_ms)
+            try:
+                records = self._consumer.poll(wait_ms, self._max_records)
+            except Closed:
+                return []
+            if records:
+                return records
+
+    def _set_back(self, places: Mapping[TopicPartition, int]) -> None:
+        if not places:
+            return
+        try:
+            assigned = self._consumer.assignment()
+            for place, offset in places.items():
+                if place in assigned:
+                    self._consumer.seek(place, offset)
+        except Closed:
+            return  # Then it stands nowhere.
+
+
+class AtLeastOnce(_Loop[K, V]):
+    def __init__(
+        self,
+        consumer: SyncPolled[K, V],
+        *,
+        max_records: int | None = None,
+        idle_timeout_ms: int | None = None,
+        commit_interval_ms: int = 1_000,
+    ) -> None:
+        super().__init__(consumer, max_records=max_records, idle_timeout_ms=idle_timeout_ms)
+        self._commit_interval_s = commit_interval_ms / 1000
+        self._clock = consumer.env.clock
+        self._commit_at = self._clock.monotonic() + self._commit_interval_s
+
+    def __next__(self) -> Record[K, V]:
+        record = self._handout.take()
+        if self._clock.monotonic() >= self._commit_at and not self._commit():
+            record = None
+        while record is None:
+            self._commit()
+            records = self._poll()
+            if not records:
+                raise StopIteration
+            self._handout.give(records)
+            record = self._handout.take()
+        return record
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self._handout.finish()
+        try:
+            self._commit()
+        except ClientError:
+            # The loop's own error says more than that its last commit failed too.
+            if error is None:
+                raise
+            _log.warning("the last records were not committed", exc_info=True)
+        finally:
+            self._set_back(self._handout.undone())
+            self._handout.drop()
+            self._release()
+
+    def _commit(self) -> bool:
+        """False when the group had moved on, and with it all that waits here."""
+        self._commit_at = self._clock.monotonic() + self._commit_interval_s
+        offsets = self._handout.done()
+        if not offsets:
+            return True
+        try:
+            self._consumer.commit(offsets)
+        except CommitFailed as error:
+            _log.warning("the group has moved on, and its records are others': %s", error)
+            self._handout.drop()
+            return False
+        self._handout.mark_committed()
+        return True
+
+
+class AtMostOnce(_Loop[K, V]):
+    def __init__(
+        self,
+        consumer: SyncPolled[K, V],
+        *,
+        max_records: int | None = None,
+        idle_timeout_ms: int | None = None,
+    ) -> None:
+        super().__init__(consumer, max_records=max_records, idle_timeout_ms=idle_timeout_ms)
+
+    def __next__(self) -> Record[K, V]:
+        record = self._handout.take()
+        while record is None:
+            records = self._poll()
+            if not records:
+                raise StopIteration
+            if self._commit(records):
+                self._handout.give(records)
+                record = self._handout.take()
+        return record
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        waiting = self._handout.waiting()
+        self._handout.drop()
+        try:
+            if waiting:
+                assigned = self._consumer.assignment()
+                ours = {place: offset for place, offset in waiting.items() if place in assigned}
+                self._set_back(ours)
+                self._consumer.commit(ours)
+        except ClientError as refused:
+            # That is what at most once allows: these are lost to everybody.
+            _log.warning("records that nobody had stay committed: %s", refused)
+        finally:
+            self._release()
+
+    def _commit(self, records: list[Record[K, V]]) -> bool:
+        try:
+            self._consumer.commit(next_offsets(records))
+        except CommitFailed as error:
+            _log.warning("the group has moved on, and its records are others': %s", error)
+            return False
+        except BaseException:
+            # Nobody has had them, so they may be polled, and committed, again.
+            self._set_back({record.place: record.offset for record in reversed(records)})
+            raise
+        return True

@@ -1,0 +1,142 @@
+"""From the first need of a sync client to its end, whichever way that comes.
+
+A client connects when it is first used, or entered as a context. It ends by `close`; failing that,
+when it is garbage, and then nobody waits for it; failing that, when the interpreter ends, and then
+all that are left are closed, within `EXIT_S` together: records that were sent but not flushed are
+given that long to arrive.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from penstock.client.blocking.errands import Errands
+from penstock.client.blocking.portal import Forks, Portal
+from penstock.client.errors import Closed
+from penstock.ports import Clock
+
+T = TypeVar("T")
+
+EXIT_S: Final = 5.0
+_DROPPED_S: Final = 5.0
+
+Start = Callable[[], Coroutine[Any, Any, None]]
+Close = Callable[[float | None], Coroutine[Any, Any, None]]
+
+
+class Life:
+    """Holds the async client and its portal, and not the sync client, so that that one can go."""
+
+    def __init__(self, name: str, clock: Clock, start: Start, close: Close) -> None:
+        self._name = name
+        self._clock = clock
+        self._start = start
+        self._close = close
+        self._forks = Forks.count
+        self._lock = threading.Lock()
+        self._portal: Portal | None = None
+        self._closed = False
+
+    @property
+    def is_started(self) -> bool:
+        return self._portal is not None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    @property
+    def is_forked(self) -> bool:
+        return self._forks != Forks.count
+
+    def watch(self, client: object) -> None:
+        """End with this client."""
+        finalizer = weakref.finalize(client, self._drop)
+        finalizer.atexit = False
+        _open.add(self)
+
+    def portal(self) -> Portal:
+        """The portal to the async client, which is started if it was not."""
+        if self.is_forked:
+            raise Closed(
+                f"this {self._name} was made before the process was forked, and its thread stayed "
+                "behind: make a new one after the fork"
+            )
+        with self._lock:
+            if self._closed:
+                raise Closed(f"the {self._name} is closed: make a new one")
+            if self._portal is None:
+                portal = Portal(f"penstock {self._name}", self._clock)
+                try:
+                    portal.call(self._start())
+                except BaseException:
+                    portal.stop()
+                    raise
+                self._portal = portal
+            return self._portal
+
+    def call(
+        self,
+        coroutine: Coroutine[Any, Any, T],
+        timeout_s: float | None = None,
+        *,
+        errands: Errands | None = None,
+        watch: Callable[[], object] | None = None,
+    ) -> T:
+        try:
+            portal = self.portal()
+        except BaseException:
+            coroutine.close()
+            raise
+        return portal.call(coroutine, timeout_s, errands=errands, watch=watch)
+
+    def close(self, timeout_s: float | None = None, *, errands: Errands | None = None) -> None:
+        portal = self._end()
+        if portal is None:
+            return
+        try:
+            portal.call(self._close(timeout_s), timeout_s, errands=errands)
+        finally:
+            portal.stop()
+
+    def _end(self) -> Portal | None:
+        """Mark it closed; the portal if it is for the caller to close."""
+        _open.discard(self)
+        if self.is_forked:
+            return None
+        with self._lock:
+            if self._closed:
+                return None
+            self._closed = True
+            return self._portal
+
+    def _drop(self) -> None:
+        """The garbage collector may be on any thread, and must not wait."""
+        portal = self._end()
+        if portal is not None:
+            portal.close_unattended(lambda: self._close(_DROPPED_S))
+            warnings.warn(
+                f"a {self._name} was dropped without being closed: use `with`, or close()",
+                ResourceWarning,
+                stacklevel=2,
+            )
+
+
+_open: weakref.WeakSet[Life] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    left = list(_open)
+    for life in left:
+        try:
+            life.close(EXIT_S / len(left))
+        except Exception as error:  # noqa: BLE001 - the others want to be closed too
+            warnings.warn(f"a client did not close at exit: {error}", ResourceWarning, stacklevel=1)
+
+
+atexit.register(_close_all)

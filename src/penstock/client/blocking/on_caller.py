@@ -1,0 +1,87 @@
+"""The user's own objects, called on the thread that waits and not on the loop's.
+
+A plain method is run there as an errand; what a coroutine method returns is awaited on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from penstock.client.blocking.errands import Errands
+from penstock.client.membership.listener import Listener
+from penstock.client.model import RecordMetadata, TopicPartition
+from penstock.client.processing.stores import OffsetStore
+
+
+async def on_caller(errands: Errands, function: Callable[..., Any], *args: Any) -> Any:
+    result = await asyncio.get_running_loop().run_in_executor(errands, function, *args)
+    return await result if inspect.isawaitable(result) else result
+
+
+def wrapped(errands: Errands, function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    async def call(*args: Any) -> Any:
+        return await on_caller(errands, function, *args)
+
+    return call
+
+
+def listener_on_caller(errands: Errands, listener: object | None) -> Listener | None:
+    if listener is None:
+        return None
+    given = Listener.of(listener)
+    return Listener(
+        *(
+            None if callback is None else wrapped(errands, callback)
+            for callback in (given.on_assigned, given.on_revoked, given.on_lost)
+        )
+    )
+
+
+class StoreOnCaller:
+    def __init__(self, errands: Errands, store: OffsetStore) -> None:
+        self._errands = errands
+        self._store = store
+
+    async def load(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        found: Mapping[TopicPartition, int] = await on_caller(
+            self._errands, self._store.load, places
+        )
+        return found
+
+
+class SyncProducer:
+    """A sync producer, for a loop that is not its own."""
+
+    def __init__(self, producer: Any) -> None:
+        self._producer = producer
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+    ) -> Awaitable[RecordMetadata]:
+        loop = asyncio.get_running_loop()
+        delivered: asyncio.Future[RecordMetadata] = loop.create_future()
+
+        def settle(metadata: RecordMetadata | None, error: Exception | None) -> None:
+            if delivered.done():
+                return
+            if error is not None:
+                delivered.set_exception(error)
+            elif metadata is not None:
+                delivered.set_result(metadata)
+
+        def on_delivery(metadata: RecordMetadata | None, error: Exception | None) -> None:
+            loop.call_soon_threadsafe(settle, metadata, error)
+
+        def send() -> None:
+            self._producer.send(topic, value, key=key, headers=headers, on_delivery=on_delivery)
+
+        await asyncio.to_thread(send)
+        return delivered

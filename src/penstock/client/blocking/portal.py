@@ -1,0 +1,261 @@
+"""One thread with one event loop, through which a sync client reaches its async self.
+
+    sync caller --call--> loop's thread: the async client, its tasks, its sockets
+                <-------- result, or errands to run meanwhile (`errands.py`)
+
+Each client has a portal of its own: it begins with the client's first need of it and ends with the
+client's close, and clients share nothing that could hold up another. What that leaves to think of:
+
+*Interpreter exit.* The thread is a daemon, so it cannot keep the interpreter from ending. What is
+done for clients that are still open by then, or are dropped, is in `life.py`.
+
+*Fork.* The child has the client but not its thread. Its use there is refused, with the reason; the
+parent's is not affected.
+
+*Ctrl-C during a wait.* The coroutine is cancelled, and given a moment to wind up; then the
+interrupt goes on its way. A result that comes in just that moment is not lost where that would
+matter: see `Consumer.poll`.
+
+*Called inside another loop.* Works, and blocks that loop meanwhile, as any sync call does. Called
+on the portal's own thread, by a delivery callback, it would wait for itself; that is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar, cast
+
+from penstock.client.blocking.errands import Errands
+from penstock.client.errors import Closed, RequestTimedOut
+from penstock.ports import Clock
+
+T = TypeVar("T")
+
+_WIND_UP_S: Final = 5.0
+_GRACE_S: Final = 5.0
+"""On top of the time a call was given, which the async side keeps by itself: this one only ends
+waits for a loop that does not run."""
+
+
+_LOOK_S: Final = 0.1
+"""How often a wait looks whether there is still somebody to wait for."""
+
+
+class Forks:
+    """How many forks lie between this process and the one that first imported this module."""
+
+    count = 0
+
+    @classmethod
+    def happened(cls) -> None:
+        cls.count += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=Forks.happened)
+
+
+class _Call:
+    """One coroutine on its way through the portal."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], waiter: Errands) -> None:
+        self._coroutine = coroutine
+        self._waiter = waiter
+        self._task: asyncio.Task[Any] | None = None
+
+    def begin(self, owner: set[asyncio.Task[Any]]) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._coroutine)
+        owner.add(self._task)
+        self._task.add_done_callback(owner.discard)
+        self._task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled():
+            task.exception()  # Whoever waits has it; an interrupted caller waits no more.
+        self._waiter.arrive(self)
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def result(self) -> Any:
+        assert self._task is not None
+        if self._task.cancelled():
+            raise Closed("the client was closed while this call was waiting")
+        return self._task.result()
+
+
+class Portal:
+    def __init__(self, name: str, clock: Clock) -> None:
+        self._name = name
+        self._clock = clock
+        self._forks = Forks.count
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+        self._ready.wait()
+
+    @property
+    def is_forked(self) -> bool:
+        return self._forks != Forks.count
+
+    @property
+    def is_own_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def call(
+        self,
+        coroutine: Coroutine[Any, Any, T],
+        timeout_s: float | None = None,
+        *,
+        errands: Errands | None = None,
+        watch: Callable[[], object] | None = None,
+    ) -> T:
+        """Run the coroutine on the loop and wait for its result.
+
+        `timeout_s` is what the coroutine itself keeps to; None where it has a limit of its own.
+        `watch` is called now and then meanwhile."""
+        try:
+            self._check()
+        except BaseException:
+            coroutine.close()
+            raise
+        waiter = Errands() if errands is None else errands
+        call = _Call(coroutine, waiter)
+        waiter.begin()
+        try:
+            self._post(coroutine, lambda: call.begin(self._tasks))
+            self._wait(call, waiter, timeout_s, watch)
+        except BaseException:
+            waiter.interrupt()
+            self._wind_up(call, waiter)
+            raise
+        finally:
+            waiter.end()
+        return cast(T, call.result())
+
+    def tell(self, work: Callable[[], object]) -> None:
+        """Have a plain function called on the loop, and do not wait for it."""
+        self._check()
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(work)
+
+    def stop(self, timeout_s: float = _WIND_UP_S) -> None:
+        """End the loop and its thread; what still runs on it is cancelled."""
+        if self.is_forked:
+            return
+        self._request_stop()
+        if not self.is_own_thread:
+            self._thread.join(timeout_s)
+
+    def close_unattended(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a last coroutine and stop, while nobody waits."""
+        if self.is_forked or self._loop is None or not self._thread.is_alive():
+            return
+
+        async def last() -> None:
+            try:
+                await make()
+            finally:
+                self._request_stop()
+
+        def begin() -> None:
+            task = asyncio.get_running_loop().create_task(last())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        try:
+            self._loop.call_soon_threadsafe(begin)
+        except RuntimeError:
+            return  # It has stopped meanwhile.
+
+    def _main(self) -> None:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        self._ready.set()
+        await self._stop.wait()
+
+    def _request_stop(self) -> None:
+        assert self._loop is not None
+        assert self._stop is not None
+        try:
+            self._loop.call_soon_threadsafe(self._stop.set)
+        except RuntimeError:
+            return  # It has stopped already.
+
+    def _check(self) -> None:
+        if self.is_forked:
+            raise Closed(
+                f"{self._name} was made before this process was forked, and its thread stayed "
+                "behind: make a new one after the fork"
+            )
+        if self.is_own_thread:
+            raise RuntimeError(
+                f"{self._name} was called from one of its own callbacks, and would wait for "
+                "itself: hand the work to another thread"
+            )
+
+    def _post(self, coroutine: Coroutine[Any, Any, Any], work: Callable[[], None]) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(work)
+        except RuntimeError:
+            coroutine.close()
+            raise Closed(f"{self._name} is closed") from None
+
+    def _wait(
+        self,
+        call: _Call,
+        waiter: Errands,
+        timeout_s: float | None,
+        watch: Callable[[], object] | None,
+    ) -> None:
+        clock = self._clock
+        end = None if timeout_s is None else clock.monotonic() + timeout_s + _GRACE_S
+        while True:
+            try:
+                if waiter.wait(call, _LOOK_S):
+                    return
+                idle = False
+            except TimeoutError:
+                idle = True
+            if watch is not None:
+                watch()
+            if not idle:
+                continue
+            if not self._thread.is_alive():
+                raise Closed(f"{self._name} was closed while a call was waiting")
+            if end is not None and clock.monotonic() >= end:
+                raise RequestTimedOut(
+                    f"{self._name} did not come back within {timeout_s:g} s: a callback may be "
+                    "blocking its loop"
+                )
+
+    def _wind_up(self, call: _Call, waiter: Errands) -> None:
+        """Cancel, and see it end; a coroutine that will not is left to the loop's own end."""
+        assert self._loop is not None
+        end = self._clock.monotonic() + _WIND_UP_S
+        try:
+            self._loop.call_soon_threadsafe(call.cancel)
+            while not waiter.wait(call, max(0.0, end - self._clock.monotonic())):
+                pass
+        except (RuntimeError, TimeoutError):
+            return
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415 - optional: slower without it, but it works
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,45 @@
+"""Whose turn it is: a consumer is one thread's at a time, and says so to another.
+
+Two threads that share a consumer would take records from each other, and commit each other's. One
+after the other is fine, and so is a listener that the owner's own poll calls.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from penstock.client.errors import ClientError
+
+
+class Turns:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner: int | None = None
+
+    @property
+    def is_mine(self) -> bool:
+        return self._owner == threading.get_ident()
+
+    def begin(self) -> bool:
+        """Take the turn; whether this is the outermost call of its thread, for `end` to know."""
+        if self.is_mine:
+            return False
+        if not self._lock.acquire(blocking=False):
+            raise ClientError(
+                "this consumer is in use by another thread: give each thread a consumer of its "
+                "own; only wakeup() and close() may be called from elsewhere"
+            )
+        self._owner = threading.get_ident()
+        return True
+
+    def wait(self, timeout_s: float) -> bool:
+        """The same, but wait for whoever has the turn; False also if that takes too long."""
+        if self.is_mine or not self._lock.acquire(timeout=timeout_s):
+            return False
+        self._owner = threading.get_ident()
+        return True
+
+    def end(self, outermost: bool) -> None:
+        if outermost:
+            self._owner = None
+            self._lock.release()

@@ -1,0 +1,33 @@
+"""Records that could not be handled, as they are sent on: the original, and what went wrong. Pure.
+
+The headers come after the record's own, as text, so that any client can read them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from penstock.client.model import Headers, Record
+
+TOPIC: Final = "penstock.original.topic"
+PARTITION: Final = "penstock.original.partition"
+OFFSET: Final = "penstock.original.offset"
+TIMESTAMP: Final = "penstock.original.timestamp"
+ERROR: Final = "penstock.error"
+ATTEMPTS: Final = "penstock.attempts"
+
+_ERROR_CHARACTERS_MAX: Final = 1000
+"""An error may quote a whole document; the topic's size limit is for the record itself."""
+
+
+def dead_letter_headers(record: Record[Any, Any], error: Exception, attempts: int) -> Headers:
+    text = f"{type(error).__name__}: {error}"[:_ERROR_CHARACTERS_MAX]
+    return (
+        *record.headers,
+        (TOPIC, record.topic.encode()),
+        (PARTITION, str(record.partition).encode()),
+        (OFFSET, str(record.offset).encode()),
+        (TIMESTAMP, str(record.timestamp).encode()),
+        (ERROR, text.encode("utf-8", "replace")),
+        (ATTEMPTS, str(attempts).encode()),
+    )

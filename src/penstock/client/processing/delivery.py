@@ -1,0 +1,218 @@
+"""Loops over records, named by what they promise: `at_least_once` and `at_most_once`.
+
+    async with consumer.at_least_once() as records:
+        async for record in records:
+            await store(record)
+
+At least once: a record is committed after the body has had it. It counts as done when the loop asks
+for the next one, or when the `with` block is left without an error. What is done is committed
+`commit_interval_ms` after the last commit, before each wait for more records, and when the block
+is left. After a crash, or when the body raised, all that was not committed is handed out again: the
+record in hand, and those done since the last commit.
+
+At most once: a record is committed before the body has it. The records of one poll are committed
+together, and handed out when that is acknowledged; after a crash those that had not yet been handed
+out are lost, so `max_records` is how many can be. Leaving the block in good order, or by an error,
+takes back the commit of those that nobody had.
+
+Either stands still at nothing: when the group gave the partitions to others meanwhile, what waits
+of them is dropped, for it is theirs. Used without `async with` both work the same, but what the
+last record's fate was is not known, and it is taken as not done. While either is used the consumer
+commits nothing by itself. With `idle_timeout_ms` the loop ends when nothing came for that long.
+"""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from penstock.client.errors import ClientError, Closed, CommitFailed, OptionError
+from penstock.client.model import Record, TopicPartition
+from penstock.client.processing.contracts import PolledConsumer
+from penstock.client.processing.handout import Handout, next_offsets
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_log = logging.getLogger("penstock.client")
+
+_POLL_MS = 500
+
+
+class _Loop(Generic[K, V]):
+    """What the two have in common: polling, and standing on the right record at the end."""
+
+    def __init__(
+        self,
+        consumer: PolledConsumer[K, V],
+        *,
+        max_records: int | None,
+        idle_timeout_ms: int | None,
+    ) -> None:
+        if consumer.options.group_id is None:
+            raise OptionError(
+                f"{type(self).__name__} commits for a group: give the consumer a group_id"
+            )
+        self._consumer = consumer
+        self._max_records = max_records
+        self._idle_timeout_ms = idle_timeout_ms
+        self._handout: Handout[K, V] = Handout()
+        self._held = False
+
+    async def __aenter__(self) -> Self:
+        self._hold()
+        return self
+
+    def _hold(self) -> None:
+        if not self._held:
+            self._held = True
+            self._consumer.hold_auto_commit()
+
+    def __aiter__(self) -> Self:
+        self._hold()
+        return self
+
+    async def _poll(self) -> list[Record[K, V]]:
+        """The next records that there are; none when the idle time is up."""
+        clock = self._consumer.env.clock
+        began = clock.monotonic()
+        while True:
+            wait_ms = _POLL_MS
+            if self._idle_timeout_ms is not None:
+                passed_ms = int((clock.monotonic() - began) * 1000)
+                if passed_ms >= self._idle_timeout_ms:
+                    return []
+                wait_ms = min(_POLL_MS, self._idle_timeout_ms - passed_ms)
+            try:
+                records = await self._consumer.poll(wait_ms, self._max_records)
+            except Closed:
+                return []
+            if records:
+                return records
+
+    def _set_back(self, places: dict[TopicPartition, int]) -> None:
+        assigned = self._consumer.assignment()
+        for place, offset in places.items():
+            if place in assigned:
+                self._consumer.seek(place, offset)
+
+
+class AtLeastOnce(_Loop[K, V]):
+    def __init__(
+        self,
+        consumer: PolledConsumer[K, V],
+        *,
+        max_records: int | None = None,
+        idle_timeout_ms: int | None = None,
+        commit_interval_ms: int = 1_000,
+    ) -> None:
+        super().__init__(consumer, max_records=max_records, idle_timeout_ms=idle_timeout_ms)
+        self._commit_interval_s = commit_interval_ms / 1000
+        self._clock = consumer.env.clock
+        self._commit_at = self._clock.monotonic() + self._commit_interval_s
+
+    async def __anext__(self) -> Record[K, V]:
+        record = self._handout.take()
+        if self._clock.monotonic() >= self._commit_at and not await self._commit():
+            record = None
+        while record is None:
+            await self._commit()
+            records = await self._poll()
+            if not records:
+                raise StopAsyncIteration
+            self._handout.give(records)
+            record = self._handout.take()
+        return record
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self._handout.finish()
+        try:
+            await self._commit()
+        except ClientError:
+            # The loop's own error says more than that its last commit failed too.
+            if error is None:
+                raise
+            _log.warning("the last records were not committed", exc_info=True)
+        finally:
+            self._set_back(self._handout.undone())
+            self._handout.drop()
+            self._held = False
+            self._consumer.release_auto_commit()
+
+    async def _commit(self) -> bool:
+        """False when the group had moved on, and with it all that waits here."""
+        self._commit_at = self._clock.monotonic() + self._commit_interval_s
+        offsets = self._handout.done()
+        if not offsets:
+            return True
+        try:
+            await self._consumer.commit(offsets)
+        except CommitFailed as error:
+            _log.warning("the group has moved on, and its records are others': %s", error)
+            self._handout.drop()
+            return False
+        self._handout.mark_committed()
+        return True
+
+
+class AtMostOnce(_Loop[K, V]):
+    def __init__(
+        self,
+        consumer: PolledConsumer[K, V],
+        *,
+        max_records: int | None = None,
+        idle_timeout_ms: int | None = None,
+    ) -> None:
+        super().__init__(consumer, max_records=max_records, idle_timeout_ms=idle_timeout_ms)
+
+    async def __anext__(self) -> Record[K, V]:
+        record = self._handout.take()
+        while record is None:
+            records = await self._poll()
+            if not records:
+                raise StopAsyncIteration
+            if await self._commit(records):
+                self._handout.give(records)
+                record = self._handout.take()
+        return record
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        waiting = self._handout.waiting()
+        self._handout.drop()
+        try:
+            assigned = self._consumer.assignment()
+            ours = {place: offset for place, offset in waiting.items() if place in assigned}
+            if ours:
+                self._set_back(ours)
+                await self._consumer.commit(ours)
+        except ClientError as refused:
+            # That is what at most once allows: these are lost to everybody.
+            _log.warning("records that nobody had stay committed: %s", refused)
+        finally:
+            self._held = False
+            self._consumer.release_auto_commit()
+
+    async def _commit(self, records: list[Record[K, V]]) -> bool:
+        try:
+            await self._consumer.commit(next_offsets(records))
+        except CommitFailed as error:
+            _log.warning("the group has moved on, and its records are others': %s", error)
+            return False
+        except BaseException:
+            # Nobody has had them, so they may be polled, and committed, again.
+            first = {record.place: record.offset for record in reversed(records)}
+            self._set_back(first)
+            raise
+        return True

@@ -1,0 +1,495 @@
+"""`consumer.run`: a handler called for every record, side by side where order allows it.
+
+    poll -> lanes -> workers -> tracker -> commit
+
+One coroutine polls, and commits in between; `concurrency` workers take lanes (`lanes.py`) and call
+the handler (`calling.py`). What they finish goes to the tracker (`tracker.py`), and only what the
+tracker calls safe is ever committed. So whatever happens, a crash of the process included, every
+record is handled at least once, and a record is handed out again only if it, or one before it in
+its partition, had not been finished and committed.
+
+*Bounds.* At most `in_progress_max` records are held. A partition that holds more than its share is
+paused until half of that has ended, so that one slow partition does not starve the others. Polling
+goes on meanwhile: it is what keeps this consumer in its group.
+
+*Rebalance.* Partitions are revoked inside `poll`. What is being handled may end within
+`drain_timeout_ms`, and so may what waits in front of it, so that nothing is handled a second time
+by whoever comes next; the rest is dropped, the safe offsets are committed; then they go. What is
+still being handled is cancelled if it is a coroutine; a thread cannot be, so it ends unheeded, and
+should its partition come back, what follows in its lane waits for it. When partitions were lost,
+others own them already: nothing is waited for and nothing committed.
+
+*Failure.* A failed attempt is made again after a pause that doubles and is jittered; its lane waits
+for it. After `retries` of them the record goes to the dead-letter topic, and counts as done when
+that is acknowledged; without such a topic the run ends with the handler's own error. `on_error` may
+decide otherwise for each attempt.
+
+*End.* However it ends, the safe offsets are committed and the consumer is set back to the first
+record of each partition that was not finished, so polling on, or running again, misses none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Collection, Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+from penstock.client.consuming.decoding import DeserializationFailed
+from penstock.client.errors import ClientError, CommitFailed, OptionError
+from penstock.client.model import Record, TopicPartition
+from penstock.client.processing.burying import DeadLetters
+from penstock.client.processing.calling import Caller, Job, Piece, is_async
+from penstock.client.processing.contracts import (
+    ErrorAction,
+    Handler,
+    RunConsumer,
+    RunSummary,
+)
+from penstock.client.processing.lanes import Lane, Lanes
+from penstock.client.processing.run_options import RunOptions
+from penstock.client.processing.tracker import Tracker, Window
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_log = logging.getLogger("penstock.client")
+
+_POLL_MS = 500
+_LANE_RECORDS_MAX = 64
+"""How many records of one lane a worker takes at a time."""
+_LOOK_EVERY = 32
+"""After so many records, and whenever a worker is idle, it is seen what can be resumed."""
+_CANCELLED_COMMIT_S = 5.0
+"""A run that is cancelled still commits what is finished; this is how long that may take."""
+
+
+class Run(Generic[K, V]):
+    """One run of one consumer; use once."""
+
+    def __init__(
+        self,
+        consumer: RunConsumer[K, V],
+        handler: Handler[K, V],
+        options: RunOptions,
+        letters: DeadLetters | None,
+        executor: Executor | None = None,
+    ) -> None:
+        """`executor` is where a plain function is called; without one a pool is made for it."""
+        self._consumer = consumer
+        self._options = options
+        self._letters = letters
+        self._clock = consumer.env.clock
+        self._tracker = Tracker()
+        self._lanes: Lanes[Job[K, V]] = Lanes()
+        self._own_pool: ThreadPoolExecutor | None = None
+        self._is_async = is_async(handler)
+        if self._is_async:
+            executor = None
+        elif executor is None:
+            executor = self._own_pool = ThreadPoolExecutor(
+                options.concurrency, thread_name_prefix="penstock-run"
+            )
+        self._caller: Caller[K, V] = Caller(handler, self._finish, self._clock, executor)
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._running: dict[asyncio.Task[None], Piece[K, V]] = {}
+        self._backing_off: set[asyncio.Task[None]] = set()
+        self._abandoned: set[asyncio.Task[None]] = set()
+        self._lane_ended = asyncio.Event()
+        self._paused: set[TopicPartition] = set()
+        self._stopping = False
+        self._failure: Exception | None = None
+        self._ended = 0
+        self._processed = self._retried = self._dead_lettered = self._skipped = 0
+        self._committed: dict[TopicPartition, int] = {}
+        self._commit_at = 0.0
+
+    async def run(self) -> RunSummary:
+        self._consumer.hold_auto_commit()
+        self._consumer.add_listener(self)
+        try:
+            await self._run()
+        finally:
+            self._consumer.remove_listener(self)
+            self._set_back()
+            self._consumer.release_auto_commit()
+            if self._own_pool is not None:
+                self._own_pool.shutdown(wait=False, cancel_futures=True)
+        if self._failure is not None:
+            raise self._failure
+        counts = self._processed, self._retried, self._dead_lettered, self._skipped
+        return RunSummary(*counts, dict(self._committed))
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            helpers = [tasks.create_task(self._work()) for _ in range(self._options.concurrency)]
+            if self._options.stop is not None:
+                helpers.append(tasks.create_task(self._watch(self._options.stop)))
+            try:
+                await self._drive()
+                await self._release(self._tracker.windows(), commit=False)
+                await self._commit(final=True)
+            except asyncio.CancelledError:
+                self._abandon(self._tracker.windows())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_CANCELLED_COMMIT_S):
+                        await self._commit()
+                raise
+            except Exception as error:  # noqa: BLE001 - raised by `run`, once all is wound down
+                self._failure = self._failure or error
+                self._abandon(self._tracker.windows())
+            finally:
+                for helper in helpers:
+                    helper.cancel()
+
+    async def _watch(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._stop()
+
+    def _stop(self) -> None:
+        self._stopping = True
+        self._consumer.wakeup()
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = self._failure or error
+        self._stop()
+
+    # -- polling --------------------------------------------------------------------------------
+
+    async def _drive(self) -> None:
+        self._plan_commit()
+        while not self._stopping:
+            share = self._balance()
+            room = self._options.in_progress_max - self._tracker.held
+            until_commit_ms = int((self._commit_at - self._clock.monotonic()) * 1000)
+            try:
+                records = await self._consumer.poll(
+                    min(_POLL_MS, max(0, until_commit_ms)),
+                    min(self._consumer.options.max_poll_records, share, max(1, room)),
+                )
+            except DeserializationFailed as error:
+                await self._refuse(error)
+                continue
+            self._feed(records)
+            if self._clock.monotonic() >= self._commit_at:
+                await self._commit()
+
+    def _feed(self, records: Iterable[Record[K, V]]) -> None:
+        tracker, lanes = self._tracker, self._lanes
+        for record in records:
+            place = record.place
+            before = tracker.window(place)
+            window = tracker.start(place, record.offset)
+            if before is not None and window is not before:
+                lanes.drop(place)
+            lanes.put(self._lane(place, record), Job(record, window))
+        self._wake()
+
+    def _lane(self, place: TopicPartition, record: Record[K, V]) -> Lane:
+        ordering = self._options.ordering
+        if ordering == "partition":
+            return place, None
+        if ordering == "none" or record.key is None:
+            return place, (record.offset,)
+        try:
+            hash(record.key)
+        except TypeError:
+            raise OptionError(
+                f'ordering="key" needs keys that can be hashed, and {type(record.key).__name__} '
+                "cannot: deserialize keys to str, bytes, numbers or frozen dataclasses"
+            ) from None
+        return place, record.key
+
+    def _balance(self) -> int:
+        """Pause partitions that hold their share, and say how much that is."""
+        assigned = self._consumer.assignment()
+        share = self._share(len(assigned))
+        full = self._tracker.held >= self._options.in_progress_max
+        for place in assigned - self._consumer.paused():
+            window = self._tracker.window(place)
+            if full or (window is not None and window.held >= share):
+                self._paused.add(place)
+                self._consumer.pause(place)
+        return share
+
+    def _share(self, partitions: int) -> int:
+        return max(1, self._options.in_progress_max // max(1, partitions))
+
+    def _unpause(self) -> None:
+        """Resume what has room again; only what was paused here."""
+        assigned = self._consumer.assignment()
+        half = self._share(len(assigned)) // 2
+        if self._tracker.held >= self._options.in_progress_max:
+            return
+        for place in list(self._paused):
+            window = self._tracker.window(place)
+            if window is None or window.held <= half:
+                self._paused.discard(place)
+                if place in assigned:
+                    self._consumer.resume(place)
+
+    # -- working --------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        wanted = self._lanes.ready
+        while wanted and self._idle:
+            waiting = self._idle.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                wanted -= 1
+
+    async def _work(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        while True:
+            taken = self._lanes.take(_LANE_RECORDS_MAX) if self._failure is None else None
+            if taken is None:
+                if self._paused:
+                    self._unpause()
+                waiting = asyncio.get_running_loop().create_future()
+                self._idle.append(waiting)
+                await waiting
+                continue
+            lane, jobs = taken
+            piece = self._running[task] = Piece(jobs)
+            try:
+                await self._handle(piece)
+            except asyncio.CancelledError:
+                if task not in self._abandoned or task.uncancel() > 0:
+                    raise
+            finally:
+                self._abandoned.discard(task)
+                del self._running[task]
+                self._lanes.give_back(lane)
+                self._lane_ended.set()
+            self._wake()
+
+    async def _handle(self, piece: Piece[K, V]) -> None:
+        while piece.done < len(piece.jobs):
+            before = piece.done
+            error = await self._caller.call(piece)
+            if error is not None:
+                if not await self._settle(piece.jobs[piece.done], error):
+                    return
+                piece.done += 1
+                piece.finished = piece.done
+            elif piece.done == before:
+                return  # The rest is not wanted any more.
+
+    def _finish(self, job: Job[K, V]) -> None:
+        self._processed += 1
+        self._done(job)
+
+    def _done(self, job: Job[K, V]) -> None:
+        job.window.finish(job.record.offset)
+        self._ended += 1
+        if self._paused and not self._ended % _LOOK_EVERY:
+            self._unpause()
+
+    async def _settle(self, job: Job[K, V], error: Exception | None) -> bool:
+        """Retry, give up or fail; False when nothing more of this lane is to be done."""
+        attempts = 1
+        while error is not None:
+            if not job.window.wants(job.record.offset):
+                return False
+            action = await self._decide(job.record, error, attempts)
+            if action == "retry":
+                await self._back_off(attempts)
+                self._retried += 1
+                again = Piece((job,))
+                error = await self._caller.call(again)
+                if not again.done and error is None:
+                    return False
+                attempts += 1
+                continue
+            if action == "fail":
+                error.add_note(_where(job.record, attempts))
+                self._fail(error)
+                return False
+            return await self._give_up(job, error, attempts, action)
+        return True
+
+    async def _give_up(
+        self, job: Job[K, V], error: Exception, attempts: int, action: ErrorAction
+    ) -> bool:
+        if action == "skip":
+            self._skipped += 1
+        else:
+            assert self._letters is not None
+            try:
+                await self._letters.bury(job.record, error, attempts)
+            except Exception as refused:  # noqa: BLE001 - it ends the run
+                refused.add_note(_where(job.record, attempts))
+                refused.__cause__ = error
+                self._fail(refused)
+                return False
+            self._dead_lettered += 1
+        self._done(job)
+        return True
+
+    async def _decide(
+        self, record: Record[Any, Any], error: Exception, attempts: int
+    ) -> ErrorAction:
+        options, buried = self._options, self._letters is not None
+        if isinstance(error, OptionError):
+            return "fail"
+        if options.on_error is not None:
+            try:
+                answer = options.on_error(record, error, attempts)
+                if inspect.isawaitable(answer):
+                    answer = await answer
+            except Exception as raised:  # noqa: BLE001 - it ends the run, as it could not decide
+                raised.__cause__ = error
+                self._fail(raised)
+                return "fail"
+            if answer == "dead_letter" and not buried:
+                return "fail"
+            if answer is not None:
+                return answer
+        if attempts <= options.retries:
+            return "retry"
+        return "dead_letter" if buried else "fail"
+
+    async def _back_off(self, attempts: int) -> None:
+        options = self._options
+        pause_ms = min(options.retry_backoff_ms * 2 ** (attempts - 1), options.retry_backoff_max_ms)
+        task = asyncio.current_task()
+        assert task is not None
+        self._backing_off.add(task)
+        try:
+            await self._clock.sleep(pause_ms / 1000 * (0.5 + self._consumer.env.random.uniform()))
+        finally:
+            self._backing_off.discard(task)
+
+    async def _refuse(self, error: DeserializationFailed) -> None:
+        """A record that no handler will see, since it cannot be deserialized."""
+        record = error.record
+        action = await self._decide(record, error, attempts=self._options.retries + 1)
+        if action in ("fail", "retry"):
+            raise error
+        window = self._tracker.start(record.place, record.offset)
+        if action == "dead_letter":
+            assert self._letters is not None
+            await self._letters.bury_raw(record, error, attempts=1)
+            self._dead_lettered += 1
+        else:
+            self._skipped += 1
+        window.finish(record.offset)
+        self._consumer.seek(record.place, record.offset + 1)
+
+    # -- committing -----------------------------------------------------------------------------
+
+    def _plan_commit(self) -> None:
+        self._commit_at = self._clock.monotonic() + self._options.commit_interval_ms / 1000
+
+    async def _commit(
+        self, places: Collection[TopicPartition] | None = None, *, final: bool = False
+    ) -> None:
+        """What is safe and new. What fails is tried again at the next turn; a last one raises,
+        unless the group has moved on, since then others have those records anyway."""
+        self._plan_commit()
+        self._caller.collect()
+        offsets = self._tracker.committable(places)
+        if not offsets or self._consumer.options.group_id is None:
+            return
+        try:
+            await self._consumer.commit(offsets)
+        except CommitFailed as error:
+            _log.warning("the offsets %s were not committed: %s", _shown(offsets), error)
+        except ClientError as error:
+            if final:
+                raise
+            _log.warning("the offsets %s are not committed yet: %s", _shown(offsets), error)
+        else:
+            self._tracker.mark_committed(offsets)
+            self._committed.update(offsets)
+
+    # -- partitions that leave ------------------------------------------------------------------
+
+    async def on_revoked(self, places: Collection[TopicPartition]) -> None:
+        await self._release(self._tracker.windows(places), commit=True)
+        self._forget(places)
+
+    def on_lost(self, places: Collection[TopicPartition]) -> None:
+        self._abandon(self._tracker.windows(places))
+        self._forget(places)
+
+    def _forget(self, places: Collection[TopicPartition]) -> None:
+        self._tracker.close(places)
+        self._paused.difference_update(places)
+
+    async def _release(self, windows: list[Window], *, commit: bool) -> None:
+        """Let what is being handled end in time, and what has to be handled before it."""
+        for window in windows:
+            self._close(window)
+        self._wake()
+        try:
+            async with asyncio.timeout(self._options.drain_timeout_ms / 1000):
+                while self._is_busy_with(windows):
+                    self._lane_ended.clear()
+                    await self._lane_ended.wait()
+        except TimeoutError:
+            _log.warning(
+                "records of %s were still being handled after %d ms; they will be handed out again",
+                ", ".join(sorted(str(window.place) for window in windows)),
+                self._options.drain_timeout_ms,
+            )
+            self._abandon(windows)
+        if commit:
+            await self._commit([window.place for window in windows])
+
+    def _is_busy_with(self, windows: list[Window]) -> bool:
+        if any(piece.jobs[0].window in windows for piece in self._running.values()):
+            return True
+        return self._failure is None and any(self._lanes.holds(each.place) for each in windows)
+
+    def _close(self, window: Window) -> None:
+        """Drop what need not be handled any more. Behind a record that fails, that is everything:
+        it would be handled before what comes before it."""
+        busy = [
+            (task, piece) for task, piece in self._running.items() if piece.jobs[0].window is window
+        ]
+        failing = [task for task, _ in busy if task in self._backing_off]
+        if failing or self._failure is not None:
+            window.close()
+            self._cancel(failing)
+        else:
+            in_hand = [piece.in_hand for _, piece in busy]
+            window.close_gently(offset for offset in in_hand if offset is not None)
+        self._lanes.drop(window.place, lambda job: job.window.wants(job.record.offset))
+
+    def _abandon(self, windows: list[Window]) -> None:
+        """Nothing of these is waited for any more."""
+        for window in windows:
+            window.close()
+            self._lanes.drop(window.place)
+        tasks = [task for task, piece in self._running.items() if piece.jobs[0].window in windows]
+        # A thread cannot be stopped, and its lane must not go on beside it.
+        self._cancel([task for task in tasks if self._is_async or task in self._backing_off])
+
+    def _cancel(self, tasks: Iterable[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            if task not in self._abandoned:
+                self._abandoned.add(task)
+                task.cancel()
+
+    def _set_back(self) -> None:
+        """Stand at the first unfinished record, and resume what was paused here."""
+        assigned = self._consumer.assignment()
+        for window in self._tracker.windows():
+            if window.held and window.place in assigned:
+                self._consumer.seek(window.place, window.safe)
+        self._consumer.resume(*(self._paused & assigned))
+
+
+def _where(record: Record[Any, Any], attempts: int) -> str:
+    times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+    return f"while handling offset {record.offset} of {record.place}, after {times}"
+
+
+def _shown(offsets: dict[TopicPartition, int]) -> str:
+    return ", ".join(f"{place}:{offset}" for place, offset in sorted(offsets.items()))

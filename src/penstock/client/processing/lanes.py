@@ -1,0 +1,77 @@
+"""Who may be worked on next, when order matters within a lane and not between lanes. Pure.
+
+Records are put into lanes: one for each partition, one for each key of a partition, or one for
+each record, as the ordering asks. A lane that is taken is busy until it is given back, and nothing
+of a busy lane is handed out; so the records of a lane are worked on one after the other, in the
+order they came, retries included. Lanes take turns in the order they became ready.
+
+A lane stays busy until its work has ended even when its partition left and came back meanwhile:
+what was dropped can never overtake, or run beside, what follows it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from penstock.client.model import TopicPartition
+
+T = TypeVar("T")
+Lane = tuple[TopicPartition, Hashable]
+"""The partition first, so that all lanes of one that left can be found."""
+
+
+class Lanes(Generic[T]):
+    def __init__(self) -> None:
+        self._queues: dict[Lane, deque[T]] = {}
+        self._ready: deque[Lane] = deque()
+        self._busy: set[Lane] = set()
+
+    @property
+    def ready(self) -> int:
+        """How many lanes could be taken now."""
+        return len(self._ready)
+
+    def put(self, lane: Lane, item: T) -> None:
+        queue = self._queues.get(lane)
+        if queue is not None:
+            queue.append(item)
+            return
+        self._queues[lane] = deque((item,))
+        if lane not in self._busy:
+            self._ready.append(lane)
+
+    def take(self, most: int) -> tuple[Lane, list[T]] | None:
+        """The next `most` items of a lane that is free; it is busy until `give_back`."""
+        if not self._ready:
+            return None
+        lane = self._ready.popleft()
+        self._busy.add(lane)
+        queue = self._queues[lane]
+        if len(queue) <= most:
+            del self._queues[lane]
+            return lane, list(queue)
+        return lane, [queue.popleft() for _ in range(most)]
+
+    def give_back(self, lane: Lane) -> None:
+        self._busy.remove(lane)
+        if lane in self._queues:
+            self._ready.append(lane)
+
+    def holds(self, place: TopicPartition) -> bool:
+        """Whether anything of the partition waits in a lane."""
+        return any(lane[0] == place for lane in self._queues)
+
+    def drop(self, place: TopicPartition, keep: Callable[[T], bool] = lambda _: False) -> None:
+        """Forget what waits in the lanes of a partition, but for what is to be kept."""
+        emptied: set[Lane] = set()
+        for lane in [lane for lane in self._queues if lane[0] == place]:
+            kept = deque(item for item in self._queues[lane] if keep(item))
+            if kept:
+                self._queues[lane] = kept
+            else:
+                del self._queues[lane]
+                emptied.add(lane)
+        if emptied:
+            self._ready = deque(lane for lane in self._ready if lane not in emptied)

@@ -1,0 +1,47 @@
+"""The door to `engine.py`: opens what the dead letters need, and closes it with the run."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from penstock.client.processing.burying import DeadLetters
+from penstock.client.processing.contracts import (
+    DeadLetterProducer,
+    Handler,
+    RunConsumer,
+    RunSummary,
+)
+from penstock.client.processing.engine import Run
+from penstock.client.processing.run_options import RunOptions
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+async def run(
+    consumer: RunConsumer[K, V],
+    handler: Handler[K, V],
+    options: RunOptions,
+    *,
+    producer: DeadLetterProducer | None = None,
+    executor: Executor | None = None,
+) -> RunSummary:
+    """Handle records until `options.stop` is set, the run is cancelled, or it fails.
+
+    `producer` sends the dead letters, with the keys and values that the handler saw; without one
+    they are sent as the bytes they came in. `executor` is where a plain function is called."""
+    letters = None
+    if options.dead_letter_topic is not None:
+        letters = DeadLetters(
+            options.dead_letter_topic,
+            consumer.options,
+            consumer.env,
+            deserializes=consumer.deserializes,
+            producer=producer,
+        )
+    try:
+        return await Run(consumer, handler, options, letters, executor).run()
+    finally:
+        if letters is not None:
+            await letters.close()

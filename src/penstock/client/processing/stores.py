@@ -1,0 +1,171 @@
+"""Offsets in the user's own database: exactly once into it, without any help from the cluster.
+
+When results and offsets are written in one transaction of one database, they cannot disagree: after
+a crash the offsets say exactly which records' results are there. Two things remain to be done. The
+consumer must start from these offsets and not from the group's: `Consumer(offset_store=store)`
+asks `store.load` whenever partitions come to it, and seeks. And a consumer that lost a partition
+without knowing it yet, being slow, must not write any more: `SqlOffsets.save` moves an offset only
+if it stands no further than the first record of what is being written, and raises `CommitFailed`
+where it does not; the transaction is rolled back, and nothing was written twice.
+
+    database = sqlite3.connect("orders.db")
+    offsets = SqlOffsets(database, "billing")
+    with Consumer(topics=["orders"], group_id="billing", offset_store=offsets) as consumer:
+        while records := consumer.poll(1000):
+            with database:
+                database.executemany("INSERT INTO ...", rows(records))
+                offsets.save(records)
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+
+from penstock.client.errors import CommitFailed, OptionError
+from penstock.client.model import Record, TopicPartition
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class OffsetStore(Protocol):
+    """Where the offsets are. How they get there is between the user and the database."""
+
+    def load(
+        self, places: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int] | Awaitable[Mapping[TopicPartition, int]]:
+        """The next offset to read of each partition; those without one are left out, and start
+        where the consumer would start them."""
+
+
+class Span(NamedTuple):
+    """What a list of records covers of one partition: its first offset, and the next to read."""
+
+    first: int
+    next: int
+
+
+def spans(records: Iterable[Record[Any, Any]]) -> dict[TopicPartition, Span]:
+    """What these records cover; those of one partition are in offset order, as polled."""
+    found: dict[TopicPartition, Span] = {}
+    for record in records:
+        place = record.place
+        known = found.get(place)
+        found[place] = Span(record.offset if known is None else known.first, record.offset + 1)
+    return found
+
+
+class Seeks(Protocol):
+    def seek(self, place: TopicPartition, offset: int) -> None: ...
+
+
+class StoreListener:
+    """Sets a consumer to where the store says, whenever partitions come to it."""
+
+    def __init__(self, consumer: Seeks, store: OffsetStore) -> None:
+        self._consumer = consumer
+        self._store = store
+
+    async def on_assigned(self, places: Collection[TopicPartition]) -> None:
+        found = self._store.load(places)
+        offsets = await found if inspect.isawaitable(found) else found
+        for place, offset in offsets.items():
+            self._consumer.seek(place, offset)
+
+
+class Cursor(Protocol):
+    @property
+    def rowcount(self) -> int: ...
+
+    def execute(self, operation: str, parameters: Sequence[Any] = ..., /) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+    def close(self) -> Any: ...
+
+
+class Connection(Protocol):
+    """A connection as the Python database API has it (PEP 249)."""
+
+    def cursor(self) -> Any: ...
+
+    def commit(self) -> Any: ...
+
+
+class SqlOffsets:
+    """Offsets in a table of a database that speaks SQL as SQLite and PostgreSQL do.
+
+    `placeholder` is how the driver writes a parameter: `?` for sqlite3, `%s` for psycopg. The table
+    is made where it is not there. `load` runs on whatever thread the consumer's loop has: open
+    SQLite with `check_same_thread=False` for the sync consumer, and use the connection only between
+    polls."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        group: str,
+        *,
+        table: str = "penstock_offsets",
+        placeholder: Literal["?", "%s"] = "?",
+    ) -> None:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?", table):
+            raise OptionError(f"{table!r} is not the plain name of a table")
+        self._connection = connection
+        self._group = group
+        self._table = table
+        mark = placeholder
+        # The table's name was checked above; all else goes by parameters.
+        self._select = (
+            f"SELECT partition_index, next_offset FROM {table} "  # noqa: S608
+            f"WHERE group_name = {mark} AND topic = {mark}"
+        )
+        self._upsert = (
+            f"INSERT INTO {table} (group_name, topic, partition_index, next_offset) "  # noqa: S608
+            f"VALUES ({mark}, {mark}, {mark}, {mark}) "
+            "ON CONFLICT (group_name, topic, partition_index) "
+            "DO UPDATE SET next_offset = excluded.next_offset "
+            f"WHERE {table}.next_offset <= {mark}"
+        )
+        cursor: Cursor = connection.cursor()
+        cursor.execute(
+            f"CREATE TABLE IF NOT EXISTS {table} (group_name TEXT NOT NULL, topic TEXT NOT NULL, "
+            "partition_index INTEGER NOT NULL, next_offset BIGINT NOT NULL, "
+            "PRIMARY KEY (group_name, topic, partition_index))"
+        )
+        cursor.close()
+        connection.commit()
+
+    def load(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Ends the transaction that it reads in, so that the next one sees what is new."""
+        wanted = set(places)
+        found: dict[TopicPartition, int] = {}
+        cursor: Cursor = self._connection.cursor()
+        for topic in sorted({place.topic for place in wanted}):
+            cursor.execute(self._select, (self._group, topic))
+            for partition, offset in cursor.fetchall():
+                found[TopicPartition(topic, partition)] = offset
+        cursor.close()
+        self._connection.commit()
+        return {place: offset for place, offset in found.items() if place in wanted}
+
+    def save(self, records: Iterable[Record[K, V]]) -> None:
+        """Note these records as written, within the transaction that writes their results.
+
+        `CommitFailed` when somebody else has written some of them: roll back."""
+        cursor: Cursor = self._connection.cursor()
+        try:
+            for place, span in sorted(spans(records).items()):
+                cursor.execute(
+                    self._upsert,
+                    (self._group, place.topic, place.partition, span.next, span.first),
+                )
+                if cursor.rowcount != 1:
+                    raise CommitFailed(
+                        f"{place} belongs to another consumer, which has already written offset "
+                        f"{span.first}: roll this transaction back and poll on"
+                    )
+        finally:
+            cursor.close()

@@ -1,0 +1,56 @@
+"""Everything that can go wrong for a client: one tree, in which each knows `retriable`.
+
+The tree itself is drawn in `penstock.client.errors`, where these live.
+"""
+
+from __future__ import annotations
+
+from penstock.client.consuming.decoding import DeserializationFailed
+from penstock.client.errors import (
+    ApiNotServed,
+    BrokerError,
+    BufferExhausted,
+    ClientError,
+    Closed,
+    CommitFailed,
+    ConnectFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    DeliveryTimedOut,
+    Fenced,
+    NoOffset,
+    NotKafka,
+    OptionError,
+    RecordTooLarge,
+    RequestTimedOut,
+    SerializationFailed,
+    TopicNotFound,
+)
+from penstock.client.producing.producer import UnknownTopicYet
+from penstock.client.routers import RoutingError
+from penstock.wire.errors import ErrorCode
+
+__all__ = [
+    "ApiNotServed",
+    "BrokerError",
+    "BufferExhausted",
+    "ClientError",
+    "Closed",
+    "CommitFailed",
+    "ConnectFailed",
+    "ConnectionLost",
+    "DeadlineExceeded",
+    "DeliveryTimedOut",
+    "DeserializationFailed",
+    "ErrorCode",
+    "Fenced",
+    "NoOffset",
+    "NotKafka",
+    "OptionError",
+    "RecordTooLarge",
+    "RequestTimedOut",
+    "RoutingError",
+    "SerializationFailed",
+    "TopicNotFound",
+    "UnknownTopicYet",
+]

@@ -1,0 +1,13 @@
+"""OpenTelemetry spans that follow records through their headers; needs the extra `[otel]`."""
+
+from __future__ import annotations
+
+from penstock.client.tracing import (
+    ConsumerTracing,
+    ProducerTracing,
+    context_of,
+    links_of,
+    processing,
+)
+
+__all__ = ["ConsumerTracing", "ProducerTracing", "context_of", "links_of", "processing"]

@@ -1,0 +1,57 @@
+"""The sync admin on a real broker."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from penstock import Admin, BrokerError, NewTopic, OffsetAndMetadata, TopicPartition
+from penstock.errors import Closed, TopicNotFound
+from penstock.testing import Broker
+
+
+def test_topics_groups_and_offsets(live_broker: Broker) -> None:
+    """What is made is found, moved and deleted; what is not there is said plainly."""
+    name = live_broker.new_name()
+    group = live_broker.new_name("group")
+    place = TopicPartition(name, 1)
+    with Admin(live_broker.bootstrap) as admin:
+        assert admin.create_topic(name, partitions=3).partitions == 3
+        again = admin.create_topics([NewTopic(name)])[name]
+        assert isinstance(again, BrokerError)
+        admin.create_partitions(name, 4)
+        assert len(admin.describe_topic(name).partitions) == 4
+        assert name in [topic.name for topic in admin.list_topics()]
+        admin.alter_configs(topic=name, set_values={"retention.ms": "1000"})
+        assert admin.describe_configs(topic=name)["retention.ms"].value == "1000"
+        assert admin.alter_group_offsets(group, {place: OffsetAndMetadata(0, "note")}) == {
+            place: None
+        }
+        assert admin.group_offsets(group) == {place: OffsetAndMetadata(0, "note")}
+        admin.delete_group(group)
+        latest = admin.list_offsets({place: "latest"})[place]
+        assert latest is not None
+        assert latest.offset == 0
+        assert admin.describe_cluster().brokers
+        admin.delete_topic(name)
+        with pytest.raises(TopicNotFound):
+            admin.describe_topic(name)
+
+
+def test_it_connects_when_first_used_and_serves_many_threads(live_broker: Broker) -> None:
+    """An admin may be shared; after its close it says so."""
+    admin = Admin(live_broker.bootstrap)
+    found: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(len(admin.describe_cluster().brokers)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert found == [1, 1, 1, 1]
+    admin.close()
+    with pytest.raises(Closed):
+        admin.list_topics()

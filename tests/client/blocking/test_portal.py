@@ -1,0 +1,238 @@
+"""The thread behind a sync client: results, errors, interrupts, forks, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import pytest
+
+from penstock.client.blocking.errands import ErrandLost, Errands
+from penstock.client.blocking.portal import Portal
+from penstock.client.errors import Closed, RequestTimedOut
+from penstock.runtime import SystemClock
+
+LIMIT_S = 10.0
+
+
+@pytest.fixture
+def portal() -> Iterator[Portal]:
+    portal = Portal("a test", SystemClock())
+    yield portal
+    portal.stop()
+
+
+def test_results_and_errors_come_back(portal: Portal) -> None:
+    """A call returns what its coroutine returns, and raises what it raises."""
+
+    async def give(value: int) -> int:
+        await asyncio.sleep(0)
+        return value
+
+    async def fail() -> None:
+        raise KeyError("k")
+
+    assert portal.call(give(7)) == 7
+    with pytest.raises(KeyError):
+        portal.call(fail())
+
+
+def test_one_loop_for_all_calls(portal: Portal) -> None:
+    """Calls from several threads run on one loop, in a thread that is none of them."""
+
+    async def where() -> tuple[int, int]:
+        return id(asyncio.get_running_loop()), threading.get_ident()
+
+    found: list[tuple[int, int]] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(portal.call(where()))) for _ in range(5)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert len(found) == 5
+    assert len(set(found)) == 1
+    assert found[0][1] not in {thread.ident for thread in threads}
+
+
+def test_works_inside_another_loop(portal: Portal) -> None:
+    """A sync client may be used from async code; it is another loop's thread."""
+
+    async def outer() -> str:
+        return portal.call(asyncio.sleep(0, "fine"))
+
+    assert asyncio.run(outer()) == "fine"
+
+
+def test_a_call_from_its_own_thread_is_refused(portal: Portal) -> None:
+    """It would wait for itself, for ever."""
+
+    async def inner() -> None:
+        with pytest.raises(RuntimeError, match="own callbacks"):
+            portal.call(asyncio.sleep(0))
+
+    portal.call(inner())
+
+
+def test_a_blocked_loop_is_not_waited_for_for_ever(
+    portal: Portal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a callback blocks the loop, a call with a limit ends soon after it."""
+    monkeypatch.setattr("penstock.client.blocking.portal._GRACE_S", 0.1)
+    monkeypatch.setattr("penstock.client.blocking.portal._WIND_UP_S", 0.1)
+    gate = threading.Event()
+    portal.tell(lambda: gate.wait(LIMIT_S))
+    with pytest.raises(RequestTimedOut, match="blocking its loop"):
+        portal.call(asyncio.sleep(0), timeout_s=0.1)
+    gate.set()
+
+
+def test_stopping_ends_calls_that_wait() -> None:
+    """A call in progress when the portal stops says that the client was closed."""
+    portal = Portal("a test", SystemClock())
+    outcome: Future[BaseException] = Future()
+    begun = threading.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    def use() -> None:
+        try:
+            portal.call(wait())
+        except BaseException as error:  # noqa: BLE001 - it is what the test looks at
+            outcome.set_result(error)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    assert begun.wait(LIMIT_S)
+    portal.stop()
+    assert isinstance(outcome.result(LIMIT_S), Closed)
+    thread.join(LIMIT_S)
+    with pytest.raises(Closed):
+        portal.call(asyncio.sleep(0))
+    portal.stop()
+
+
+def test_errands_run_on_the_thread_that_waits(portal: Portal) -> None:
+    """What the loop hands out runs where the call was made; errors go back to the loop."""
+    errands = Errands()
+
+    async def work() -> tuple[int, str]:
+        loop = asyncio.get_running_loop()
+        ident = await loop.run_in_executor(errands, threading.get_ident)
+        try:
+            await loop.run_in_executor(errands, int, "x")
+        except ValueError as error:
+            return ident, str(error)
+        return ident, ""
+
+    ident, text = portal.call(work(), errands=errands)
+    assert ident == threading.get_ident()
+    assert "invalid literal" in text
+
+
+def test_errands_with_nobody_waiting_run_at_once() -> None:
+    """A client that the garbage collector closes has no thread to call back to."""
+    assert Errands().submit(threading.get_ident).result(LIMIT_S) == threading.get_ident()
+
+
+def test_an_interrupt_in_an_errand_ends_the_call(portal: Portal) -> None:
+    """Ctrl-C in a handler comes out of the call; the coroutine is cancelled and winds up first."""
+    errands = Errands()
+    wound_up: list[str] = []
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            with pytest.raises(ErrandLost):
+                await loop.run_in_executor(errands, interrupt)
+            await asyncio.Event().wait()
+        finally:
+            with pytest.raises(ErrandLost):
+                await loop.run_in_executor(errands, interrupt)
+            wound_up.append("yes")
+
+    with pytest.raises(KeyboardInterrupt):
+        portal.call(work(), errands=errands)
+    assert wound_up == ["yes"]
+    assert portal.call(asyncio.sleep(0, "usable"), errands=errands) == "usable"
+
+
+def test_ctrl_c_during_a_wait(portal: Portal) -> None:
+    """The interrupt ends the wait at once and cancels what was waited for."""
+    cancelled = threading.Event()
+
+    async def wait() -> None:
+        asyncio.get_running_loop().call_later(0.05, lambda: os.kill(os.getpid(), signal.SIGINT))
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        portal.call(wait(), timeout_s=LIMIT_S)
+    assert cancelled.is_set()
+
+
+def run_script(text: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(text)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_the_interpreter_ends_with_a_portal_open() -> None:
+    """Nothing of ours keeps a program from ending, whatever its loop is doing."""
+    done = run_script(
+        """
+        import asyncio, time
+        from penstock.client.blocking.portal import Portal
+        from penstock.runtime import SystemClock
+        portal = Portal("a test", SystemClock())
+        portal.tell(lambda: time.sleep(60))
+        print("end")
+        """
+    )
+    assert (done.stdout, done.returncode) == ("end\n", 0), done.stderr
+
+
+def test_a_forked_child_is_told() -> None:
+    """The thread stays with the parent: the child gets an error at once, the parent goes on."""
+    done = run_script(
+        """
+        import asyncio, os, warnings
+        from penstock.client.blocking.portal import Portal
+        from penstock.client.errors import Closed
+        from penstock.runtime import SystemClock
+        portal = Portal("a test", SystemClock())
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+        if not child:
+            try:
+                portal.call(asyncio.sleep(0))
+            except Closed as error:
+                assert "forked" in str(error)
+                portal.stop()
+                os._exit(7)
+            os._exit(1)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), portal.call(asyncio.sleep(0, "fine")))
+        portal.stop()
+        """
+    )
+    assert done.stdout == "7 fine\n", done.stderr

@@ -1,0 +1,627 @@
+"""Runs over a consumer in memory: order, bounds, failures, partitions that leave in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from client.processing.fake_consumer import LIMIT_S, FakeConsumer, Text, log_of, until
+from penstock.client.errors import CommitFailed, ConnectionLost, OptionError
+from penstock.client.model import RecordMetadata, TopicPartition
+from penstock.client.processing import deadletters
+from penstock.client.processing.contracts import ErrorAction, Handler, RunSummary
+from penstock.client.processing.run import run
+from penstock.client.processing.run_options import RunOptions
+
+A = TopicPartition("t", 0)
+B = TopicPartition("t", 1)
+QUICK: dict[str, Any] = {"retry_backoff_ms": 1, "commit_interval_ms": 5}
+
+
+class Letters:
+    """A producer for dead letters that keeps them."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, Any, Any, dict[str, bytes | None]]] = []
+        self.refuse: Exception | None = None
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+    ) -> asyncio.Future[RecordMetadata]:
+        delivery = asyncio.get_running_loop().create_future()
+        if self.refuse is not None:
+            delivery.set_exception(self.refuse)
+        else:
+            self.sent.append((topic, key, value, dict(headers)))
+            delivery.set_result(RecordMetadata(topic, 0, 0, 0))
+        return delivery
+
+
+async def finish_all(
+    consumer: FakeConsumer,
+    handler: Handler[str, str],
+    *,
+    producer: Letters | None = None,
+    stop: asyncio.Event | None = None,
+    **options: Any,
+) -> RunSummary:
+    """Run until everything is committed, or `stop` is set."""
+    end = stop or asyncio.Event()
+    wanted = {place: log[-1].offset + 1 for place, log in consumer.logs.items() if log}
+
+    async def watch() -> None:
+        await until(lambda: end.is_set() or consumer.committed == wanted)
+        end.set()
+
+    async with asyncio.timeout(LIMIT_S):
+        watcher = asyncio.ensure_future(watch())
+        try:
+            return await run(
+                consumer, handler, RunOptions(stop=end, **(QUICK | options)), producer=producer
+            )
+        finally:
+            watcher.cancel()
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "threads"])
+def test_partitions_keep_their_order(concurrency: int, plain: bool) -> None:
+    """Each partition's records are handled once, one after the other, in the order of the log."""
+    seen: dict[int, list[int]] = defaultdict(list)
+    inside: set[int] = set()
+
+    def begin(record: Text) -> None:
+        assert record.partition not in inside
+        inside.add(record.partition)
+
+    def end(record: Text) -> None:
+        seen[record.partition].append(record.offset)
+        inside.discard(record.partition)
+
+    async def handle(record: Text) -> None:
+        begin(record)
+        await asyncio.sleep(0)
+        end(record)
+
+    def handle_plainly(record: Text) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        begin(record)
+        end(record)
+
+    async def main() -> None:
+        consumer = FakeConsumer({A: log_of(A, 50), B: log_of(B, 30)})
+        summary = await finish_all(
+            consumer, handle_plainly if plain else handle, concurrency=concurrency
+        )
+        assert seen == {0: list(range(50)), 1: list(range(30))}
+        assert summary == RunSummary(processed=80, committed={A: 50, B: 30})
+        assert consumer.held == 0
+        assert consumer.listeners == []
+
+    asyncio.run(main())
+
+
+def test_keys_keep_their_order_and_run_side_by_side() -> None:
+    """With ordering by key, a slow key holds up itself and nobody else."""
+    seen: dict[str, list[int]] = defaultdict(list)
+
+    async def main() -> None:
+        others_done = asyncio.Event()
+
+        async def handle(record: Text) -> None:
+            if record.key == "slow" and record.offset < 4:
+                await others_done.wait()
+            seen[record.key].append(record.offset)
+            if len(seen["quick"]) == 10:
+                others_done.set()
+
+        consumer = FakeConsumer({A: log_of(A, 20, ("slow", "quick"))})
+        await finish_all(consumer, handle, ordering="key", concurrency=2)
+        assert seen["quick"] == list(range(0, 20, 2))
+        assert seen["slow"] == list(range(1, 20, 2))
+
+    asyncio.run(main())
+
+
+def test_a_record_that_hangs_holds_the_commit_back() -> None:
+    """However many behind it are done, nothing from an unfinished record on is committed."""
+
+    async def main() -> None:
+        stuck, stop = asyncio.Event(), asyncio.Event()
+        done = 0
+
+        async def handle(record: Text) -> None:
+            nonlocal done
+            if record.offset == 3:
+                await stuck.wait()
+            done += 1
+            if done == 49:
+                # Everything else has ended: give a commit the time to go wrong.
+                await asyncio.sleep(0.03)
+                stop.set()
+
+        consumer = FakeConsumer({A: log_of(A, 50)})
+        summary = await finish_all(
+            consumer, handle, ordering="none", concurrency=3, stop=stop, drain_timeout_ms=20
+        )
+        assert summary.processed == 49
+        assert consumer.committed == {A: 3}
+        assert consumer.positions[A] == 3
+
+    asyncio.run(main())
+
+
+def test_records_in_progress_are_bounded() -> None:
+    """A full window pauses its partition; polling goes on, and the others are still served."""
+
+    async def main() -> None:
+        gate, stop = asyncio.Event(), asyncio.Event()
+        begun = 0
+        from_b = 0
+
+        async def handle(record: Text) -> None:
+            nonlocal begun, from_b
+            begun += 1
+            if record.partition == 0:
+                await gate.wait()
+            else:
+                from_b += 1
+
+        consumer = FakeConsumer({A: log_of(A, 200), B: log_of(B, 60)})
+        running = asyncio.ensure_future(
+            finish_all(consumer, handle, ordering="none", concurrency=30, in_progress_max=20)
+        )
+        await until(lambda: from_b == 60)
+        polls = consumer.polls
+        await until(lambda: consumer.polls >= polls + 5)
+        assert A in consumer.paused()
+        assert consumer.positions[A] <= 20
+        gate.set()
+        assert (await running).processed == 260
+        assert consumer.paused() == frozenset()
+        assert not stop.is_set()
+
+    asyncio.run(main())
+
+
+def test_partitions_the_user_paused_stay_paused() -> None:
+    """What was paused by somebody else is not resumed."""
+
+    async def main() -> None:
+        consumer = FakeConsumer({A: log_of(A, 40), B: log_of(B, 10)})
+        consumer.pause(B)
+        stop = asyncio.Event()
+
+        async def handle(record: Text) -> None:
+            assert record.partition == 0
+            if record.offset == 39:
+                stop.set()
+
+        await finish_all(consumer, handle, stop=stop, in_progress_max=2)
+        assert consumer.paused() == {B}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "threads"])
+def test_retries_keep_the_order(plain: bool) -> None:
+    """A record that fails is tried again before anything behind it in its lane is begun."""
+    seen: list[int] = []
+    failures = defaultdict[int, int](int)
+
+    def handle(record: Text) -> None:
+        if record.offset % 5 == 0 and failures[record.offset] < 2:
+            failures[record.offset] += 1
+            raise ConnectionError("not now")
+        seen.append(record.offset)
+
+    async def handle_async(record: Text) -> None:
+        handle(record)
+
+    async def main() -> None:
+        consumer = FakeConsumer({A: log_of(A, 20)})
+        summary = await finish_all(consumer, handle if plain else handle_async, concurrency=3)
+        assert seen == list(range(20))
+        assert (summary.processed, summary.retried) == (20, 8)
+
+    asyncio.run(main())
+
+
+def test_dead_letters() -> None:
+    """After its retries a record goes to the dead-letter topic with what happened in headers."""
+
+    async def main() -> None:
+        attempts = 0
+
+        async def handle(record: Text) -> None:
+            nonlocal attempts
+            if record.offset == 4:
+                attempts += 1
+                raise ValueError("cannot read this")
+
+        consumer = FakeConsumer({A: log_of(A, 10)})
+        letters = Letters()
+        summary = await finish_all(
+            consumer, handle, producer=letters, retries=2, dead_letter_topic="dead"
+        )
+        assert attempts == 3
+        assert (summary.processed, summary.retried, summary.dead_lettered) == (9, 2, 1)
+        ((topic, key, value, headers),) = letters.sent
+        assert (topic, key, value) == ("dead", "k", "t-0:4")
+        assert headers == {
+            deadletters.TOPIC: b"t",
+            deadletters.PARTITION: b"0",
+            deadletters.OFFSET: b"4",
+            deadletters.TIMESTAMP: b"1004",
+            deadletters.ERROR: b"ValueError: cannot read this",
+            deadletters.ATTEMPTS: b"3",
+        }
+        assert consumer.committed == {A: 10}
+
+    asyncio.run(main())
+
+
+def test_a_letter_that_is_not_accepted_ends_the_run() -> None:
+    """A record is not done until its letter is acknowledged; it is not committed either."""
+
+    async def main() -> None:
+        async def handle(record: Text) -> None:
+            if record.offset == 4:
+                raise ValueError("cannot read this")
+
+        consumer = FakeConsumer({A: log_of(A, 10)})
+        letters = Letters()
+        letters.refuse = ConnectionLost("gone")
+        with pytest.raises(ConnectionLost) as caught:
+            await finish_all(
+                consumer, handle, producer=letters, retries=0, dead_letter_topic="dead"
+            )
+        assert isinstance(caught.value.__cause__, ValueError)
+        assert consumer.committed == {A: 4}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "threads"])
+def test_without_a_dead_letter_topic_the_run_fails(plain: bool) -> None:
+    """The handler's own error ends the run; what was done is committed, the rest is not."""
+
+    def handle(record: Text) -> None:
+        if record.offset == 6:
+            raise ValueError("cannot read this")
+
+    async def handle_async(record: Text) -> None:
+        handle(record)
+
+    async def main() -> None:
+        consumer = FakeConsumer({A: log_of(A, 10)})
+        with pytest.raises(ValueError, match="cannot read this") as caught:
+            await finish_all(consumer, handle if plain else handle_async, retries=1)
+        assert caught.value.__notes__ == ["while handling offset 6 of t-0, after 2 attempts"]
+        assert consumer.committed == {A: 6}
+        assert consumer.positions[A] == 6
+        assert consumer.held == 0
+
+    asyncio.run(main())
+
+
+def test_on_error_decides() -> None:
+    """It may skip, retry beyond the limit, or leave it to the options; it sees each attempt."""
+    asked: list[tuple[int, str, int]] = []
+    failures = defaultdict[int, int](int)
+
+    async def handle(record: Text) -> None:
+        if record.offset in (2, 5):
+            failures[record.offset] += 1
+            if record.offset == 2 or failures[5] < 4:
+                raise ValueError(f"bad {record.offset}")
+
+    async def decide(record: Text, error: Exception, attempts: int) -> ErrorAction | None:
+        asked.append((record.offset, str(error), attempts))
+        if record.offset == 5:
+            return "retry"
+        return "skip" if attempts == 2 else None
+
+    async def main() -> None:
+        consumer = FakeConsumer({A: log_of(A, 10)})
+        summary = await finish_all(consumer, handle, retries=1, on_error=decide)
+        assert (summary.processed, summary.retried, summary.skipped) == (9, 4, 1)
+        assert asked[:2] == [(2, "bad 2", 1), (2, "bad 2", 2)]
+        assert asked[2:] == [(5, "bad 5", 1), (5, "bad 5", 2), (5, "bad 5", 3)]
+
+    asyncio.run(main())
+
+
+def test_revocation_waits_for_what_is_being_handled() -> None:
+    """The record in the handler's hands ends and is committed; those behind it are dropped."""
+
+    async def main() -> None:
+        handed: list[str] = []
+        in_hand, gate = asyncio.Event(), asyncio.Event()
+
+        async def handle(record: Text) -> None:
+            handed.append(record.value)
+            if record.value == "t-0:2":
+                in_hand.set()
+                await gate.wait()
+
+        consumer = FakeConsumer({A: log_of(A, 20), B: log_of(B, 5)})
+        stop = asyncio.Event()
+        running = asyncio.ensure_future(finish_all(consumer, handle, concurrency=2, stop=stop))
+        await in_hand.wait()
+        consumer.rebalance("revoked", A)
+        await asyncio.sleep(0.01)
+        assert A in consumer.assigned
+        gate.set()
+        await until(lambda: A not in consumer.assigned and consumer.committed.get(B) == 5)
+        assert consumer.committed[A] == 3
+        assert "t-0:3" not in handed
+        consumer.rebalance("assigned", A)
+        await until(lambda: consumer.committed[A] == 20)
+        stop.set()
+        await running
+        assert [value for value in handed if value.startswith("t-0")] == [
+            record.value for record in consumer.logs[A]
+        ]
+
+    asyncio.run(main())
+
+
+def test_revocation_does_not_wait_for_ever() -> None:
+    """A handler that takes longer is cancelled, its record not committed, and handed out again."""
+
+    async def main() -> None:
+        cancelled = 0
+        in_hand = asyncio.Event()
+
+        async def handle(record: Text) -> None:
+            nonlocal cancelled
+            if record.offset == 2 and not cancelled:
+                in_hand.set()
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    cancelled += 1
+                    raise
+
+        consumer = FakeConsumer({A: log_of(A, 10)})
+        running = asyncio.ensure_future(finish_all(consumer, handle, drain_timeout_ms=20))
+        await in_hand.wait()
+        consumer.rebalance("revoked", A)
+        consumer.rebalance("assigned", A)
+        summary = await running
+        assert cancelled == 1
+        assert summary.processed == 10
+        assert {A: 2} in consumer.commits
+
+    asyncio.run(main())
+
+
+def test_revocation_does_not_wait_for_a_retry() -> None:
+    """A record that waits for its next attempt is given up at once."""
+
+    async def main() -> None:
+        failed = asyncio.Event()
+        stop = asyncio.Event()
+
+        async def handle(record: Text) -> None:
+            if record.offset == 2:
+                failed.set()
+                raise ValueError("later")
+
+        consumer = FakeConsumer({A: log_of(A, 10)})
+        running = asyncio.ensure_future(
+            finish_all(
+                consumer,
+                handle,
+                stop=stop,
+                retry_backoff_ms=60_000,
+                retry_backoff_max_ms=60_000,
+                drain_timeout_ms=60_000,
+            )
+        )
+        await failed.wait()
+        consumer.rebalance("revoked", A)
+        await until(lambda: A not in consumer.assigned)
+        assert consumer.committed == {A: 2}
+        stop.set()
+        await running
+
+    asyncio.run(main())
+
+
+def test_lost_partitions_are_neither_waited_for_nor_committed() -> None:
+    """They are somebody else's already."""
+
+    async def main() -> None:
+        in_hand, stop = asyncio.Event(), asyncio.Event()
+
+        async def handle(record: Text) -> None:
+            if record.offset == 2:
+                in_hand.set()
+                await asyncio.Event().wait()
+
+        consumer = FakeConsumer({A: log_of(A, 10)})
+        running = asyncio.ensure_future(
+            finish_all(
+                consumer, handle, stop=stop, drain_timeout_ms=60_000, commit_interval_ms=60_000
+            )
+        )
+        await in_hand.wait()
+        consumer.rebalance("lost", A)
+        await until(lambda: A not in consumer.assigned)
+        stop.set()
+        await running
+        assert consumer.commits == []
+
+    asyncio.run(main())
+
+
+def test_a_thread_that_outlives_its_partition_is_not_overtaken() -> None:
+    """A plain handler cannot be stopped: when its partition comes back, its lane waits for it."""
+    handed: list[int] = []
+    gate = threading.Event()
+    in_hand = threading.Event()
+
+    def handle(record: Text) -> None:
+        handed.append(record.offset)
+        if record.offset == 2 and handed.count(2) == 1:
+            in_hand.set()
+            assert gate.wait(LIMIT_S)
+
+    async def main() -> None:
+        consumer = FakeConsumer({A: log_of(A, 6)})
+        running = asyncio.ensure_future(
+            finish_all(consumer, handle, concurrency=2, drain_timeout_ms=10)
+        )
+        assert await asyncio.to_thread(in_hand.wait, LIMIT_S)
+        consumer.rebalance("revoked", A)
+        consumer.rebalance("assigned", A)
+        await until(lambda: consumer.positions[A] == 6)
+        await asyncio.sleep(0.02)
+        assert handed == [0, 1, 2]
+        gate.set()
+        await running
+        assert handed == [0, 1, 2, 2, 3, 4, 5]
+
+    asyncio.run(main())
+
+
+def test_commits_that_fail_are_made_again() -> None:
+    """A commit that did not get through is not forgotten; of a group that moved on, let go."""
+
+    async def main() -> None:
+        consumer = FakeConsumer({A: log_of(A, 30)})
+        consumer.refuse_commits = [ConnectionLost("gone"), CommitFailed("moved on")]
+
+        async def handle(record: Text) -> None:
+            await asyncio.sleep(0.001)
+
+        summary = await finish_all(consumer, handle)
+        assert consumer.refuse_commits == []
+        assert summary.committed == {A: 30}
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_run_commits_what_is_done() -> None:
+    """Cancellation cancels the handler, commits the finished records and sets the consumer back."""
+
+    async def main() -> None:
+        in_hand = asyncio.Event()
+
+        async def handle(record: Text) -> None:
+            if record.offset == 5:
+                in_hand.set()
+                await asyncio.Event().wait()
+
+        consumer = FakeConsumer({A: log_of(A, 10)})
+        options = RunOptions(commit_interval_ms=60_000)
+        running = asyncio.ensure_future(run(consumer, handle, options))
+        await in_hand.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert consumer.committed == {A: 5}
+        assert consumer.positions[A] == 5
+        assert consumer.held == 0
+
+    asyncio.run(main())
+
+
+def test_without_a_group_nothing_is_committed() -> None:
+    """A run is of use without a group too."""
+
+    async def main() -> None:
+        stop = asyncio.Event()
+
+        async def handle(record: Text) -> None:
+            if record.offset == 9:
+                stop.set()
+
+        consumer = FakeConsumer({A: log_of(A, 10)}, group=None)
+        summary = await finish_all(consumer, handle, stop=stop)
+        assert summary == RunSummary(processed=10)
+
+    asyncio.run(main())
+
+
+def test_a_plain_function_that_returns_an_awaitable_is_refused() -> None:
+    """Nobody would await it, so every record would count as handled."""
+
+    async def later(record: Text) -> None:
+        raise AssertionError
+
+    def call(function: Handler[str, str], record: Text) -> object:
+        return function(record)
+
+    async def main() -> None:
+        consumer = FakeConsumer({A: log_of(A, 10)})
+        with pytest.raises(OptionError, match="async def"):
+            await finish_all(consumer, partial(call, later))
+        assert consumer.commits == []
+
+    asyncio.run(main())
+
+
+def test_keys_that_cannot_be_told_apart_are_refused() -> None:
+    """Ordering by key needs keys that can be hashed; the message says what to make of them."""
+
+    async def handle(record: Text) -> None:
+        raise AssertionError
+
+    async def main() -> None:
+        log = log_of(A, 3)
+        for record in log:
+            record.key = ["not", "hashable"]  # type: ignore[assignment]
+        with pytest.raises(OptionError, match="deserialize keys to"):
+            await finish_all(FakeConsumer({A: log}), handle, ordering="key")
+
+    asyncio.run(main())
+
+
+def test_a_seek_in_the_middle_begins_anew() -> None:
+    """After the position was set back the records from there on are handled again, in order."""
+    handed: list[int] = []
+
+    async def main() -> None:
+        consumer = FakeConsumer({A: log_of(A, 20)})
+
+        async def handle(record: Text) -> None:
+            handed.append(record.offset)
+            if record.offset == 9 and handed.count(9) == 1:
+                consumer.seek(A, 5)
+                consumer.wakeup()
+            await asyncio.sleep(0.002)
+
+        await finish_all(consumer, handle, in_progress_max=4)
+        again = handed[handed.index(9) + 1 :]
+        assert again[again.index(5) :] == list(range(5, 20))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"ordering": "topic"}, '"partition", "key" or "none"'),
+        ({"concurrency": 0}, "concurrency is a whole number from 1 up"),
+        ({"retries": -1}, "retries is a whole number from 0 up"),
+        ({"in_progress_max": 0}, "in_progress_max"),
+    ],
+)
+def test_options_are_checked_at_once(options: dict[str, Any], complaint: str) -> None:
+    """A wrong option is refused before anything is polled, and the message says what is right."""
+    with pytest.raises(OptionError, match=complaint):
+        RunOptions(**options)

@@ -1,0 +1,128 @@
+"""Runs in which everything happens at once: failures, rebalances, refused commits, crashes.
+
+At every commit the promise is checked: each record below a committed offset has been handled. With
+each record handled, the order: those before it in its lane have been. In the end none is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Literal, get_args
+
+import pytest
+
+from client.processing.fake_consumer import LIMIT_S, FakeConsumer, Text, log_of, until
+from penstock.client.errors import CommitFailed, ConnectionLost
+from penstock.client.model import TopicPartition
+from penstock.client.processing.contracts import Ordering
+from penstock.client.processing.run import run
+from penstock.client.processing.run_options import RunOptions
+
+PLACES = [TopicPartition("t", number) for number in range(3)]
+RECORDS = 60
+KEYS = 5
+
+
+class BadLuck(Exception):
+    """What a handler raises now and then."""
+
+
+class CheckedConsumer(FakeConsumer):
+    """Refuses a commit that would promise too much."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__({place: log_of(place, RECORDS, "abcde"[:KEYS]) for place in PLACES})
+        self.handled: dict[TopicPartition, set[int]] = defaultdict(set)
+        self.chance = chance
+        self.calm = False
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        assert offsets is not None
+        for place, offset in offsets.items():
+            missing = set(range(offset)) - self.handled[place]
+            assert not missing, f"{place}: {offset} committed, but {missing} not handled"
+        roll = self.chance.random()
+        if not self.calm and roll < 0.2:
+            raise ConnectionLost("gone") if roll < 0.1 else CommitFailed("moved on")
+        await super().commit(offsets)
+
+
+@pytest.mark.parametrize("kind", ["async", "threads"])
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_is_lost_and_no_commit_promises_too_much(
+    seed: int, kind: Literal["async", "threads"]
+) -> None:
+    """Through crashes, rebalances and failures every record is handled, and then committed."""
+    chance = random.Random(seed)
+    ordering: Ordering = get_args(Ordering)[seed % 3]
+
+    def outcome(consumer: CheckedConsumer, record: Text) -> None:
+        if not consumer.calm and chance.random() < 0.1:
+            raise BadLuck
+        if ordering != "none":
+            step = KEYS if ordering == "key" else 1
+            earlier = set(range(record.offset % step, record.offset, step))
+            assert earlier <= consumer.handled[record.place], "a record was overtaken"
+        consumer.handled[record.place].add(record.offset)
+
+    async def one_life(consumer: CheckedConsumer) -> None:
+        async def handle(record: Text) -> None:
+            await asyncio.sleep(chance.random() * 0.002)
+            outcome(consumer, record)
+
+        def handle_plainly(record: Text) -> None:
+            outcome(consumer, record)
+
+        options = RunOptions(
+            ordering=ordering,
+            concurrency=chance.choice([1, 2, 5]),
+            retries=chance.choice([0, 2, 50]),
+            retry_backoff_ms=1,
+            retry_backoff_max_ms=3,
+            commit_interval_ms=3,
+            in_progress_max=chance.choice([3, 10, 1000]),
+            drain_timeout_ms=chance.choice([0, 2, 1000]),
+        )
+        handler = handle if kind == "async" else handle_plainly
+        running = asyncio.ensure_future(run(consumer, handler, options))
+        for _ in range(chance.randrange(6)):
+            await asyncio.sleep(chance.random() * 0.01)
+            place = chance.choice(PLACES)
+            if place in consumer.assigned:
+                consumer.rebalance(chance.choice(["revoked", "lost"]), place)
+            else:
+                consumer.rebalance("assigned", place)
+        running.cancel()
+        with suppress(asyncio.CancelledError, BadLuck):
+            await running
+        assert consumer.held == 0
+
+    async def main() -> None:
+        consumer = CheckedConsumer(chance)
+        for _ in range(6):
+            await one_life(consumer)
+            # A crash: what comes next starts from what is committed.
+            consumer.news.clear()
+            consumer.assigned = set(PLACES)
+            consumer.own_pauses.clear()
+            consumer.positions = {place: consumer.committed.get(place, 0) for place in PLACES}
+        consumer.calm = True
+        stop = asyncio.Event()
+
+        async def handle(record: Text) -> None:
+            outcome(consumer, record)
+
+        running = asyncio.ensure_future(
+            run(consumer, handle, RunOptions(commit_interval_ms=3, stop=stop))
+        )
+        await until(lambda: consumer.committed == dict.fromkeys(PLACES, RECORDS))
+        stop.set()
+        async with asyncio.timeout(LIMIT_S):
+            await running
+        assert all(consumer.handled[place] == set(range(RECORDS)) for place in PLACES)
+
+    asyncio.run(main())

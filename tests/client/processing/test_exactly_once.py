@@ -1,0 +1,163 @@
+"""Offsets in the user's database: a copy that is killed at any moment, and still exact.
+
+The examples are what is run, as processes of their own that are killed by SIGKILL.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import Producer
+from penstock.testing import Broker
+
+ROOT = Path(__file__).resolve().parents[3]
+RECORDS = 20_000
+KILLS = 3
+LIMIT_S = 60.0
+
+
+def fill(broker: Broker) -> tuple[str, list[bytes]]:
+    topic = broker.new_topic(partitions=3)
+    values = [b"%05d" % number for number in range(RECORDS)]
+    with Producer(broker.bootstrap) as producer:
+        for value in values:
+            producer.send(topic, value)
+    return topic, values
+
+
+def start(example: str, *words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", f"examples.{example}", *words], cwd=ROOT, stdout=subprocess.PIPE
+    )
+
+
+def kill_while_it_writes(
+    command: Callable[[], subprocess.Popen[bytes]], count: Callable[[], int], seed: int
+) -> int:
+    """Start it, let it write some, kill it, again and again; how many kills hit it in its work."""
+    chance = random.Random(seed)
+    pause = threading.Event()
+    hits = 0
+    for _ in range(KILLS):
+        before = count()
+        process = command()
+        still_s = chance.random() * 0.05
+        for _ in range(int(LIMIT_S * 200)):
+            if count() > before or process.poll() is not None:
+                break
+            pause.wait(0.005)
+        pause.wait(still_s)
+        hits += process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=LIMIT_S)
+    return hits
+
+
+def test_sqlite_through_crashes(live_broker: Broker, tmp_path: Path) -> None:
+    """However often it is killed, the table ends up equal to the topic: none lost, none twice."""
+    topic, values = fill(live_broker)
+    path = tmp_path / "arrivals.db"
+    # A static member, or each start would wait for the session of the one that was killed.
+    options = ("--name", "one", "--idle-timeout-ms", "2000")
+
+    def command() -> subprocess.Popen[bytes]:
+        return start("sqlite_offsets", live_broker.bootstrap, topic, str(path), *options)
+
+    def count() -> int:
+        if not path.exists():
+            return 0
+        with sqlite3.connect(path, timeout=30) as database:
+            tables = database.execute("SELECT name FROM sqlite_master WHERE name = 'arrivals'")
+            if not tables.fetchall():
+                return 0
+            found: int = database.execute("SELECT count(*) FROM arrivals").fetchone()[0]
+        return found
+
+    assert kill_while_it_writes(command, count, seed=1) >= 2
+    last = command()
+    assert last.wait(LIMIT_S) == 0
+    last.communicate()
+    database = sqlite3.connect(path)
+    arrived = [value for (value,) in database.execute("SELECT value FROM arrivals")]
+    database.close()
+    assert sorted(arrived) == values
+
+
+def postgres_program(name: str) -> str | None:
+    """Debian keeps them off the path."""
+    return shutil.which(name) or next(iter(glob.glob(f"/usr/lib/postgresql/*/bin/{name}")), None)
+
+
+@pytest.fixture
+def postgres() -> Iterator[str]:
+    """A PostgreSQL server of our own, as an address for psycopg."""
+    pytest.importorskip("psycopg", reason="psycopg is not installed")
+    initdb, server = postgres_program("initdb"), postgres_program("postgres")
+    if initdb is None or server is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    # It refuses to run as root, and its user must be able to reach its directory.
+    user = "postgres" if os.geteuid() == 0 else None
+    home = tempfile.mkdtemp(prefix="penstock-postgres-")
+    if user is not None:
+        shutil.chown(home, user)
+    data = f"{home}/data"
+    subprocess.run(
+        [initdb, "-D", data, "-U", "postgres", "--auth=trust", "--no-sync"],
+        user=user,
+        check=True,
+        capture_output=True,
+        timeout=LIMIT_S,
+    )
+    process = subprocess.Popen(
+        [server, "-D", data, "-k", home, "-c", "listen_addresses=", "-c", "fsync=off"],
+        user=user,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield f"host={home} user=postgres dbname=postgres"
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(LIMIT_S)
+        shutil.rmtree(home)
+
+
+def test_postgres_through_crashes(live_broker: Broker, postgres: str) -> None:
+    """The same into PostgreSQL, with the same code but for the driver's placeholders."""
+    psycopg = pytest.importorskip("psycopg")
+    topic, values = fill(live_broker)
+
+    def command() -> subprocess.Popen[bytes]:
+        return start(
+            *("postgres_offsets", live_broker.bootstrap, topic, postgres),
+            *("--name", "one", "--idle-timeout-ms", "2000"),
+        )
+
+    def rows(statement: str) -> list[tuple[bytes]]:
+        with psycopg.connect(postgres) as database:
+            found: list[tuple[bytes]] = database.execute(statement).fetchall()
+        return found
+
+    def count() -> int:
+        try:
+            return len(rows("SELECT value FROM arrivals"))
+        except (psycopg.OperationalError, psycopg.errors.UndefinedTable):
+            return 0  # The server is starting, or the copy has not begun.
+
+    assert kill_while_it_writes(command, count, seed=2) >= 2
+    last = command()
+    assert last.wait(LIMIT_S) == 0
+    last.communicate()
+    assert sorted(value for (value,) in rows("SELECT value FROM arrivals")) == values

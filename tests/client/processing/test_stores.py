@@ -1,0 +1,95 @@
+"""Offsets in a database of the user's."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from client.processing.fake_consumer import FakeConsumer, log_of
+from penstock.client.errors import CommitFailed, OptionError
+from penstock.client.model import TopicPartition
+from penstock.client.processing.stores import Span, SqlOffsets, StoreListener, spans
+
+A = TopicPartition("t", 0)
+B = TopicPartition("t", 1)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(tmp_path / "offsets.db")
+    yield connection
+    connection.close()
+
+
+def test_spans_of_records() -> None:
+    """Of each partition the first offset and the next to read, gaps or none."""
+    records = [*log_of(A, 10)[2:5], *log_of(B, 9)[7:8], log_of(A, 10)[8]]
+    assert spans(records) == {A: Span(2, 9), B: Span(7, 8)}
+    assert spans([]) == {}
+
+
+def test_saved_offsets_are_loaded(database: sqlite3.Connection) -> None:
+    """Of the group and the partitions that are asked for; a partition without one is left out."""
+    offsets = SqlOffsets(database, "g")
+    with database:
+        offsets.save(log_of(A, 3))
+        offsets.save(log_of(A, 5)[3:])
+    assert offsets.load([A, B]) == {A: 5}
+    assert offsets.load([B]) == {}
+    assert SqlOffsets(database, "other").load([A]) == {}
+
+
+def test_saving_is_part_of_the_transaction(database: sqlite3.Connection) -> None:
+    """What is rolled back was not saved."""
+    offsets = SqlOffsets(database, "g")
+    with pytest.raises(ZeroDivisionError), database:
+        offsets.save(log_of(A, 3))
+        raise ZeroDivisionError
+    assert offsets.load([A]) == {}
+
+
+def test_a_consumer_that_is_behind_is_refused(database: sqlite3.Connection) -> None:
+    """Whoever lost a partition without knowing it cannot write its records a second time."""
+    offsets = SqlOffsets(database, "g")
+    with database:
+        offsets.save(log_of(A, 5))
+    with pytest.raises(CommitFailed, match="t-0 belongs to another"), database:
+        offsets.save([*log_of(A, 8)[4:], *log_of(B, 1)])
+    assert offsets.load([A, B]) == {A: 5}
+    with database:
+        offsets.save(log_of(A, 9)[6:])
+    assert offsets.load([A]) == {A: 9}
+
+
+def test_table_names_are_plain(database: sqlite3.Connection) -> None:
+    """The name goes into the statement as it is, so only names may."""
+    with pytest.raises(OptionError, match="plain name"):
+        SqlOffsets(database, "g", table="offsets; DROP TABLE orders")
+    SqlOffsets(database, "g", table="main.offsets").load([A])
+
+
+def test_assignment_seeks_to_what_is_stored(database: sqlite3.Connection) -> None:
+    """Partitions with a stored offset start there, others where the consumer would start them."""
+    offsets = SqlOffsets(database, "g")
+    with database:
+        offsets.save(log_of(A, 5))
+    consumer = FakeConsumer({A: log_of(A, 9), B: log_of(B, 9)})
+    consumer.positions[B] = 2
+    asyncio.run(StoreListener(consumer, offsets).on_assigned([A, B]))
+    assert consumer.positions == {A: 5, B: 2}
+
+
+def test_a_store_may_be_async() -> None:
+    """Databases with async drivers are awaited."""
+
+    class Store:
+        async def load(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+            return dict.fromkeys(places, 7)
+
+    consumer = FakeConsumer({A: log_of(A, 9)})
+    asyncio.run(StoreListener(consumer, Store()).on_assigned([A]))
+    assert consumer.positions == {A: 7}

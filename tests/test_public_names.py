@@ -1,0 +1,122 @@
+"""The front door: few names, all there, all typed, and nothing behind it loaded before its time."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+ROOT = Path(__file__).resolve().parents[1]
+SAMPLE = ROOT / "tests" / "sample_project"
+ROOMS = ("aio", "errors", "interceptors", "routers", "serializers", "testing", "tracing")
+
+
+def test_few_names() -> None:
+    """About fifteen, each with a home and a docstring."""
+    assert 12 <= len(penstock.__all__) <= 18
+    assert list(penstock.__all__) == sorted(penstock._HOMES)
+    for name in penstock.__all__:
+        found = getattr(penstock, name)
+        assert inspect.isclass(found), name
+        assert inspect.getdoc(found) or issubclass(found, penstock.ClientError), name
+        assert name in dir(penstock)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms(room: str) -> None:
+    """Each submodule is reached from `penstock`, and has all that it says it has."""
+    module = importlib.import_module(f"penstock.{room}")
+    assert getattr(penstock, room) is module
+    assert module.__doc__
+    for name in module.__all__:
+        assert hasattr(module, name), name
+
+
+def test_unknown_names_are_refused() -> None:
+    """As any module would."""
+    with pytest.raises(AttributeError, match="no attribute 'Prodcuer'"):
+        _ = penstock.Prodcuer
+
+
+def loaded_by(statement: str) -> set[str]:
+    script = f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(done.stdout.split())
+
+
+def test_importing_penstock_loads_nothing_else() -> None:
+    """A broker imports the package too, and starts in a fraction of a second."""
+    loaded = loaded_by("import penstock")
+    assert [name for name in loaded if name.startswith("penstock.")] == []
+    assert not loaded & {"asyncio", "pyarrow", "typing", "uvloop"}
+
+
+def test_a_broker_does_without_the_clients() -> None:
+    """What `penstock broker` runs imports no client and no Arrow."""
+    loaded = loaded_by("import penstock.broker.main")
+    assert [name for name in loaded if name.startswith("penstock.client")] == []
+    assert "pyarrow" not in loaded
+
+
+def test_clients_do_without_arrow_until_there_is_a_table() -> None:
+    """pyarrow takes longer to import than all of the client."""
+    loaded = loaded_by("from penstock import Admin, Consumer, Producer, aio, errors, routers")
+    assert "pyarrow" not in loaded
+
+
+def names_used(path: Path) -> set[str]:
+    """Dotted names of ours that a file imports, or reaches through a module that it imports."""
+    tree = ast.parse(path.read_text("utf-8"))
+    used: set[str] = set()
+    modules: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("penstock"):
+            for alias in node.names:
+                used.add(f"{node.module}.{alias.name}")
+                modules[alias.name] = f"{node.module}.{alias.name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            used.add(f"{modules.get(node.value.id, '')}.{node.attr}")
+    return used
+
+
+def test_the_sample_project_uses_every_name() -> None:
+    """So that the type check below leaves none out."""
+    used = set().union(*(names_used(path) for path in SAMPLE.rglob("*.py")))
+    public = {f"penstock.{name}" for name in penstock.__all__}
+    for room in ROOMS:
+        module = importlib.import_module(f"penstock.{room}")
+        public |= {f"penstock.{room}.{name}" for name in module.__all__}
+    assert public - used == set()
+
+
+def test_the_sample_project_is_typed() -> None:
+    """`mypy --strict` has nothing to say about a user's project, and knows its types exactly."""
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.11"]
+    done = subprocess.run(
+        [
+            *command,
+            *("--config-file", os.devnull),
+            # As for an installed package: what is wrong inside of it is not the user's to see.
+            *("--follow-imports", "silent"),
+            *("--cache-dir", str(ROOT / ".mypy_cache" / "sample_project")),
+            "billing",
+        ],
+        cwd=SAMPLE,
+        env=os.environ | {"MYPYPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.stdout.startswith("Success"), done.stdout + done.stderr
