@@ -1,4 +1,4 @@
-"""A fake broker, and a cluster that has it for its only member."""
+"""A fake broker, and real ones (`client.live`)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from client.fake_broker import FakeBroker
+from client.live import live_broker, own_broker
+
+__all__ = ["live_broker", "own_broker"]
 
 
 @pytest.fixture

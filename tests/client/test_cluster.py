@@ -19,7 +19,7 @@ from penstock.client.errors import (
     DeadlineExceeded,
     TopicNotFound,
 )
-from penstock.client.model import TopicPartition
+from penstock.client.model import OffsetAndMetadata, TopicPartition
 from penstock.client.offsets import LATEST, list_offsets
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode
@@ -114,7 +114,7 @@ def test_a_coordinator_that_is_not_there_yet_is_waited_for(fake: FakeBroker) -> 
     """A cluster that has just started has none for a moment."""
     fake.next(ApiKey.FIND_COORDINATOR, *[ErrorCode.COORDINATOR_NOT_AVAILABLE] * 3)
 
-    async def work(cluster: Cluster) -> dict[TopicPartition, groups.CommittedOffset]:
+    async def work(cluster: Cluster) -> dict[TopicPartition, OffsetAndMetadata]:
         return await groups.group_offsets(cluster, "billing")
 
     assert with_cluster(fake, work) == {}

@@ -181,6 +181,15 @@ def topic_id_text(topic_id: bytes) -> str:
 async def create_topic(
     cluster: Cluster, topic: NewTopic, *, validate_only: bool = False
 ) -> CreatedTopic:
+    created = (await create_topics(cluster, [topic], validate_only=validate_only))[topic.name]
+    if isinstance(created, BrokerError):
+        raise created
+    return created
+
+
+async def create_topics(
+    cluster: Cluster, topics: Sequence[NewTopic], *, validate_only: bool = False
+) -> dict[str, CreatedTopic | BrokerError]:
     request = CreateTopicsRequest(
         topics=[
             CreateTopicsRequest.Topic(
@@ -191,6 +200,7 @@ async def create_topic(
                     CreateTopicsRequest.Config(name, value) for name, value in topic.configs.items()
                 ],
             )
+            for topic in topics
         ],
         timeout_ms=_timeout_ms(cluster),
         validate_only=validate_only,
@@ -198,14 +208,18 @@ async def create_topic(
     answer = await cluster.ask_controller(
         request, CreateTopicsResponse, lambda answer: [topic.error_code for topic in answer.topics]
     )
-    created = answer.topics[0]
-    check(created.error_code, created.error_message)
-    return CreatedTopic(
-        created.name,
-        topic_id_text(created.topic_id),
-        created.num_partitions,
-        created.replication_factor,
-    )
+    for topic in topics:
+        cluster.forget(topic.name)
+    return {
+        created.name: outcome(created.error_code, created.error_message)
+        or CreatedTopic(
+            created.name,
+            topic_id_text(created.topic_id),
+            created.num_partitions,
+            created.replication_factor,
+        )
+        for created in answer.topics
+    }
 
 
 async def delete_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, BrokerError | None]:

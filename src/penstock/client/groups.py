@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.client.cluster import Cluster
 from penstock.client.errors import BrokerError, check, outcome
-from penstock.client.model import TopicPartition
+from penstock.client.model import OffsetAndMetadata, TopicPartition
 from penstock.wire.codec import decode_embedded
 from penstock.wire.errors import ErrorCode, ProtocolError
 from penstock.wire.messages import (
@@ -62,13 +62,6 @@ class GroupInfo:
         return next((member for member in self.members if place in member.assignment), None)
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
-
-
 async def list_groups(cluster: Cluster) -> list[GroupListing]:
     """Every broker is asked: each knows the groups that it coordinates."""
     await cluster.metadata([])
@@ -116,6 +109,18 @@ async def describe_group(cluster: Cluster, group: str) -> GroupInfo:
     )
 
 
+async def describe_groups(
+    cluster: Cluster, groups: Sequence[str]
+) -> dict[str, GroupInfo | BrokerError]:
+    found: dict[str, GroupInfo | BrokerError] = {}
+    for group in groups:
+        try:
+            found[group] = await describe_group(cluster, group)
+        except BrokerError as error:
+            found[group] = error
+    return found
+
+
 def _assignment(protocol_type: str, data: bytes) -> tuple[TopicPartition, ...]:
     """What a consumer was given to read; other kinds of group keep what they like in there."""
     if protocol_type != _CONSUMER or not data:
@@ -146,7 +151,7 @@ async def delete_groups(cluster: Cluster, groups: Sequence[str]) -> dict[str, Br
     return outcomes
 
 
-async def group_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, CommittedOffset]:
+async def group_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
     """Every offset the group has committed."""
     # From version 8 on one request asks for many groups, in fields of their own.
     coordinator = await cluster.coordinator_connection(group)
@@ -166,28 +171,31 @@ async def group_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Co
     for found in answer.groups:
         check(found.error_code, subject=f"group {group}")
         topics = found.topics
-    offsets: dict[TopicPartition, CommittedOffset] = {}
+    offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     for topic in topics:
         for partition in topic.partitions:
             place = TopicPartition(topic.name, partition.partition_index)
             check(partition.error_code, subject=f"group {group}, {place}")
             if partition.committed_offset >= 0:
-                offsets[place] = CommittedOffset(
+                offsets[place] = OffsetAndMetadata(
                     partition.committed_offset,
-                    partition.committed_leader_epoch,
                     partition.metadata or "",
+                    partition.committed_leader_epoch,
                 )
     return dict(sorted(offsets.items()))
 
 
 async def commit_offsets(
-    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]
+    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
 ) -> dict[TopicPartition, BrokerError | None]:
     """Move a group that has no members; a member would commit over it."""
     topics: dict[str, list[OffsetCommitRequest.Partition]] = defaultdict(list)
-    for place, offset in offsets.items():
+    for place, given in offsets.items():
+        wanted = OffsetAndMetadata(given) if isinstance(given, int) else given
         topics[place.topic].append(
-            OffsetCommitRequest.Partition(place.partition, offset, committed_metadata="")
+            OffsetCommitRequest.Partition(
+                place.partition, wanted.offset, wanted.leader_epoch, wanted.metadata
+            )
         )
     request = OffsetCommitRequest(
         group_id=group,

@@ -21,6 +21,8 @@ LATEST: Final = -1
 """As a time: the end of the log, where the next record will be."""
 EARLIEST: Final = -2
 """As a time: the first offset that is still there."""
+MAX_TIMESTAMP: Final = -3
+"""As a time: the record with the greatest timestamp."""
 _CONSUMER: Final = -1
 
 

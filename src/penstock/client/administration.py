@@ -1,0 +1,279 @@
+"""Admin: what an operator does to a cluster, as methods.
+
+Methods about one thing raise what went wrong. Methods about several return an outcome for each,
+since a cluster may do some of what it was asked and refuse the rest; only what concerns the
+question as a whole, such as a cluster that cannot be reached, is raised. Every call ends within
+`default_api_timeout_ms`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, Unpack
+
+from penstock.client import admin, groups, inspection, offsets
+from penstock.client.admin import (
+    BROKER_DEFAULT,
+    ClusterInfo,
+    ConfigEntry,
+    CreatedTopic,
+    NewTopic,
+    ResourceType,
+    TopicInfo,
+)
+from penstock.client.cluster import Cluster
+from penstock.client.environment import ClientEnv, default_environment
+from penstock.client.errors import (
+    BrokerError,
+    Closed,
+    DeadlineExceeded,
+    OptionError,
+    RequestTimedOut,
+)
+from penstock.client.groups import GroupInfo, GroupListing
+from penstock.client.inspection import LogDirInfo, ProducerInfo
+from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.offsets import FoundOffset
+from penstock.client.options import AdminKeywords, AdminOptions
+
+T = TypeVar("T")
+When = int | datetime | str
+"""Milliseconds since 1970, a datetime, or one of the names in `TIMES`."""
+
+TIMES: Final = {
+    "earliest": offsets.EARLIEST,
+    "latest": offsets.LATEST,
+    "max_timestamp": offsets.MAX_TIMESTAMP,
+}
+
+
+class Admin:
+    """Topics, configs, groups and offsets of a cluster.
+
+    Use as `async with Admin("localhost:9092") as admin`, or `start` and `close` it."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] = "localhost:9092",
+        *,
+        env: ClientEnv | None = None,
+        **options: Unpack[AdminKeywords],
+    ) -> None:
+        self.options = AdminOptions.parse(bootstrap_servers, options)
+        self.env = env or default_environment()
+        self._cluster: Cluster | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Connect. A cluster that cannot be reached is told at once, not retried."""
+        if self._cluster is None:
+            env = self.env
+            cluster = Cluster(self.options.cluster_config(), env.network, env.clock, env.random)
+            self._cluster = await cluster.__aenter__()
+
+    async def close(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    # -- topics ---------------------------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = BROKER_DEFAULT,
+        replication_factor: int = BROKER_DEFAULT,
+        configs: Mapping[str, str] | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> CreatedTopic:
+        """Make a topic; partitions and replicas as the broker's settings say unless given."""
+        topic = NewTopic(name, partitions, replication_factor, configs or {})
+        return await self._do(
+            "create_topic", admin.create_topic(self._open, topic, validate_only=validate_only)
+        )
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> dict[str, CreatedTopic | BrokerError]:
+        return await self._do(
+            "create_topics", admin.create_topics(self._open, topics, validate_only=validate_only)
+        )
+
+    async def delete_topic(self, name: str) -> None:
+        _raise((await self.delete_topics([name]))[name])
+
+    async def delete_topics(self, names: Sequence[str]) -> dict[str, BrokerError | None]:
+        return await self._do("delete_topics", admin.delete_topics(self._open, names))
+
+    async def list_topics(self, *, internal: bool = False) -> list[TopicInfo]:
+        """All topics by name; with `internal` also those that the cluster keeps for itself."""
+        found = await self._do("list_topics", admin.list_topics(self._open))
+        return [topic for topic in found if internal or not topic.internal]
+
+    async def describe_topic(self, name: str) -> TopicInfo:
+        found = (await self.describe_topics([name]))[name]
+        if isinstance(found, BrokerError):
+            raise found
+        return found
+
+    async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicInfo | BrokerError]:
+        return await self._do("describe_topics", admin.describe_topics(self._open, names))
+
+    async def create_partitions(self, topic: str, total: int) -> None:
+        """Grow the topic to `total` partitions; there is no way back."""
+        await self._do("create_partitions", admin.create_partitions(self._open, topic, total))
+
+    # -- configs and the cluster ----------------------------------------------------------------
+
+    async def describe_configs(
+        self, *, topic: str | None = None, broker: int | None = None
+    ) -> dict[str, ConfigEntry]:
+        """Every config of one topic or of one broker, defaults included, by name."""
+        kind, name = _resource(topic, broker)
+        found = await self._do("describe_configs", admin.describe_configs(self._open, kind, name))
+        return {entry.name: entry for entry in found}
+
+    async def alter_configs(
+        self,
+        *,
+        topic: str | None = None,
+        broker: int | None = None,
+        set_values: Mapping[str, str] | None = None,
+        delete: Sequence[str] = (),
+    ) -> None:
+        """Set some configs and put others back to their defaults; the rest stays as it is."""
+        kind, name = _resource(topic, broker)
+        await self._do(
+            "alter_configs",
+            admin.alter_configs(self._open, kind, name, set_values=set_values, delete=delete),
+        )
+
+    async def describe_cluster(self) -> ClusterInfo:
+        return await self._do("describe_cluster", admin.describe_cluster(self._open))
+
+    async def describe_log_dirs(self, brokers: Sequence[int] | None = None) -> list[LogDirInfo]:
+        """What lies in the log directories of these brokers, or of all."""
+        return await self._do(
+            "describe_log_dirs", inspection.describe_log_dirs(self._open, brokers)
+        )
+
+    # -- groups ---------------------------------------------------------------------------------
+
+    async def list_groups(self) -> list[GroupListing]:
+        return await self._do("list_groups", groups.list_groups(self._open))
+
+    async def describe_group(self, group: str) -> GroupInfo:
+        return await self._do("describe_group", groups.describe_group(self._open, group))
+
+    async def describe_groups(self, names: Sequence[str]) -> dict[str, GroupInfo | BrokerError]:
+        return await self._do("describe_groups", groups.describe_groups(self._open, names))
+
+    async def delete_group(self, group: str) -> None:
+        """Forget a group that has no members, and all it has committed."""
+        _raise((await self.delete_groups([group]))[group])
+
+    async def delete_groups(self, names: Sequence[str]) -> dict[str, BrokerError | None]:
+        return await self._do("delete_groups", groups.delete_groups(self._open, names))
+
+    async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Every offset the group has committed."""
+        return await self._do("group_offsets", groups.group_offsets(self._open, group))
+
+    async def alter_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """Move a group that has no members; a member would commit over it."""
+        return await self._do(
+            "alter_group_offsets", groups.commit_offsets(self._open, group, offsets)
+        )
+
+    async def delete_group_offsets(
+        self, group: str, places: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """Forget what the group has committed for these partitions."""
+        return await self._do(
+            "delete_group_offsets", groups.delete_offsets(self._open, group, places)
+        )
+
+    # -- partitions -----------------------------------------------------------------------------
+
+    async def list_offsets(
+        self, times: Mapping[TopicPartition, When]
+    ) -> dict[TopicPartition, FoundOffset | None]:
+        """For each partition the first offset at or after a time, or at "earliest", "latest" or
+        "max_timestamp"; None when no record is that young."""
+        wanted = {place: _time_ms(when) for place, when in times.items()}
+        found = await self._do("list_offsets", offsets.list_offsets(self._open, wanted))
+        return {place: found[place] if found[place].offset >= 0 else None for place in wanted}
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Drop what lies before these offsets (-1: all there is); where the logs begin now."""
+        return await self._do("delete_records", offsets.delete_records(self._open, before))
+
+    async def describe_producers(
+        self, places: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerInfo]]:
+        """The idempotent producers that these partitions' leaders remember."""
+        return await self._do(
+            "describe_producers", inspection.describe_producers(self._open, places)
+        )
+
+    # -- all of them ----------------------------------------------------------------------------
+
+    @property
+    def _open(self) -> Cluster:
+        if self._cluster is None:
+            raise Closed("the admin is not open: use it in an `async with`, or start() it")
+        return self._cluster
+
+    async def _do(self, what: str, work: Coroutine[Any, Any, T]) -> T:
+        """Retries have their own end; this one is for work of many steps, each of which may."""
+        limit_s = self.options.default_api_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(limit_s):
+                return await work
+        except TimeoutError as error:
+            last = RequestTimedOut(f"the cluster did not answer within {limit_s:g} s")
+            raise DeadlineExceeded(what, limit_s, last) from error
+
+
+def _raise(outcome: BrokerError | None) -> None:
+    if outcome is not None:
+        raise outcome
+
+
+def _resource(topic: str | None, broker: int | None) -> tuple[ResourceType, str]:
+    if topic is not None and broker is None:
+        return ResourceType.TOPIC, topic
+    if broker is not None and topic is None:
+        return ResourceType.BROKER, str(broker)
+    raise OptionError("give either topic=NAME or broker=ID")
+
+
+def _time_ms(when: When) -> int:
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise OptionError(f"{when} has no time zone: write datetime(..., tzinfo=UTC)")
+        return int(when.timestamp() * 1000)
+    if isinstance(when, str):
+        if when not in TIMES:
+            raise OptionError(f"{when!r} is not a time: give milliseconds, or one of {list(TIMES)}")
+        return TIMES[when]
+    return when

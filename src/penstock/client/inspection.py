@@ -1,0 +1,122 @@
+"""What lies on the brokers' disks, and who produces to partitions: to look at, not to change."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.client.cluster import Cluster
+from penstock.client.errors import BrokerError, ConnectFailed, check
+from penstock.client.model import TopicPartition
+from penstock.wire.messages import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaInfo:
+    size_bytes: int
+    offset_lag: int
+    """How far the replica's end is behind the high watermark."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirInfo:
+    broker: int
+    path: str
+    replicas: dict[TopicPartition, ReplicaInfo]
+    total_bytes: int
+    """Of the volume; -1 when the broker is too old to say, as is `usable_bytes`."""
+    usable_bytes: int
+    error: BrokerError | None = None
+    """Why nothing is known of what lies there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerInfo:
+    """An idempotent producer that a partition remembers."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    transaction_start_offset: int
+    """-1 when no transaction is open."""
+
+
+async def describe_log_dirs(
+    cluster: Cluster, brokers: Sequence[int] | None = None
+) -> list[LogDirInfo]:
+    """The log directories of these brokers, or of all that can be reached."""
+    await cluster.metadata([])
+    found: list[LogDirInfo] = []
+    for broker in sorted(cluster.brokers) if brokers is None else brokers:
+        if broker not in cluster.brokers:
+            raise ConnectFailed(f"broker {broker}", "it is not in the cluster at the moment")
+        request = DescribeLogDirsRequest(topics=None)
+        answer = await cluster.ask_broker(broker, request, DescribeLogDirsResponse)
+        check(answer.error_code, subject=f"DescribeLogDirs at broker {broker}")
+        found += [_log_dir(broker, directory) for directory in answer.results]
+    return found
+
+
+def _log_dir(broker: int, directory: DescribeLogDirsResponse.LogDir) -> LogDirInfo:
+    error = None
+    if directory.error_code:
+        error = BrokerError(directory.error_code, subject=f"{directory.log_dir} of broker {broker}")
+    return LogDirInfo(
+        broker,
+        directory.log_dir,
+        {
+            TopicPartition(topic.name, partition.partition_index): ReplicaInfo(
+                partition.partition_size, partition.offset_lag
+            )
+            for topic in directory.topics
+            for partition in topic.partitions
+        },
+        directory.total_bytes,
+        directory.usable_bytes,
+        error,
+    )
+
+
+async def describe_producers(
+    cluster: Cluster, places: Sequence[TopicPartition]
+) -> dict[TopicPartition, list[ProducerInfo]]:
+    """The idempotent producers that these partitions' leaders remember."""
+    found: dict[TopicPartition, list[ProducerInfo]] = {}
+
+    async def attempt(fresh: bool) -> None:
+        leaders: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for place in places:
+            if place not in found:
+                leader = await cluster.leader(place, fresh=fresh)
+                leaders[leader][place.topic].append(place.partition)
+        for leader, topics in leaders.items():
+            request = DescribeProducersRequest(
+                [DescribeProducersRequest.Topic(name, parts) for name, parts in topics.items()]
+            )
+            connection = await cluster.connection(leader)
+            answer = await connection.call(request, DescribeProducersResponse)
+            for topic in answer.topics:
+                for partition in topic.partitions:
+                    place = TopicPartition(topic.name, partition.partition_index)
+                    check(partition.error_code, partition.error_message, str(place))
+                    found[place] = [_producer(one) for one in partition.active_producers]
+
+    await cluster.retry("DescribeProducers", attempt)
+    return {place: found[place] for place in places}
+
+
+def _producer(producer: DescribeProducersResponse.Producer) -> ProducerInfo:
+    return ProducerInfo(
+        producer.producer_id,
+        producer.producer_epoch,
+        producer.last_sequence,
+        producer.last_timestamp,
+        producer.current_txn_start_offset,
+    )

@@ -1,0 +1,273 @@
+"""A real broker in a process of its own, for the time of a test.
+
+It listens on a free port of this machine and keeps its data in a directory of its own, which goes
+away with it. It is the broker that `penstock broker` runs, so it may be stopped, killed, frozen and
+started again, and clients find it at the same address with the same data. Should the process that
+started it die in whatever way, the broker's standard input closes and it stops by itself.
+"""
+
+from __future__ import annotations
+
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from penstock.runtime import SystemClock, SystemRandom
+from penstock.testing.ask import ask
+from penstock.testing.ports import free_port
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+_HOST: Final = "127.0.0.1"
+_READY: Final = "ready bootstrap="
+_READY_S: Final = 20.0
+_STOP_S: Final = 10.0
+_ASK_S: Final = 10.0
+_START_ATTEMPTS: Final = 3
+_OUTPUT_LINES: Final = 100
+_CREATE_TOPICS_VERSION: Final = 7
+_FIND_COORDINATOR_VERSION: Final = 2
+_PREPARE_S: Final = 2.0
+_DEFAULTS: Final = {
+    # Kafka waits three seconds for more members before a group's first rebalance.
+    "group.initial.rebalance.delay.ms": "0",
+    # Groups of tests are few; what fifty partitions take to make, their first member waits for.
+    "offsets.topic.num.partitions": "4",
+    # A few small topics must fit on a laptop's or a CI machine's nearly full disk.
+    "disk_reserve_bytes": str(64 << 20),
+}
+
+
+class BrokerFailed(Exception):
+    """The broker did not start, stop or answer as it should; ends with what it wrote."""
+
+
+class Broker:
+    """Use as `with Broker() as broker`, or `start` and `close` it yourself.
+
+    `settings` are keys of a broker's config file, or Kafka's broker settings by their names.
+    `data` is a directory that outlives the broker; without it there is a temporary one.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, str] | None = None, *, data: str | None = None, port: int = 0
+    ) -> None:
+        self.settings = {**_DEFAULTS, **(settings or {})}
+        self.bootstrap = ""
+        """HOST:PORT for any client; empty until the broker has been started."""
+        self._port = port
+        self._data = data
+        self._directory: Path | None = None
+        self._process: subprocess.Popen[str] | None = None
+        self._clock = SystemClock()
+        self._random = SystemRandom()
+        self._topics = 0
+        self._run = self._random.bytes(4).hex()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The process id of the broker that runs now."""
+        if self._process is None or not self.running:
+            raise BrokerFailed("the broker does not run: start() it")
+        return self._process.pid
+
+    # -- its life -------------------------------------------------------------------------------
+
+    def start(self) -> str:
+        """Run the broker until clients can connect; returns `bootstrap`. Nothing if it runs."""
+        if self.running:
+            return self.bootstrap
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="penstock-broker-"))
+        for attempt in range(1, _START_ATTEMPTS + 1):
+            port = self._port or free_port(self._random, _HOST)
+            self._process = self._spawn(port)
+            if self._wait_ready():
+                is_first = not self.bootstrap
+                self._port = port
+                self.bootstrap = f"{_HOST}:{port}"
+                if is_first:
+                    self._prepare_groups()
+                return self.bootstrap
+            output = self._end()
+            taken = "is in use: another broker may run" in output and not self._port
+            if not taken or attempt == _START_ATTEMPTS:
+                break
+        if not self.bootstrap:
+            self._remove_directory()
+        raise BrokerFailed(f"the broker did not get ready within {_READY_S:g} s:\n{output}")
+
+    def stop(self) -> None:
+        """A clean stop, as SIGTERM brings about; the data stays."""
+        if self._process is None or not self.running:
+            return
+        self.thaw()
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            code = self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            raise BrokerFailed(
+                f"the broker did not stop in {_STOP_S:g} s:\n{self._end()}"
+            ) from None
+        output = self._end()
+        if code != 0:
+            raise BrokerFailed(f"the broker stopped with exit code {code}:\n{output}")
+
+    def kill(self) -> None:
+        """An end without warning, as SIGKILL or a loss of power to the process brings about."""
+        if self._process is not None:
+            self._end()
+
+    def restart(self) -> None:
+        """Stop it if it runs, and start it on the same port with the same data."""
+        self.stop()
+        self.start()
+
+    def freeze(self) -> None:
+        """Let it hang: connections stay open, and nothing is answered until `thaw`."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Stop it and remove its temporary directory."""
+        try:
+            self.stop()
+        finally:
+            self.kill()
+            self._remove_directory()
+
+    def _remove_directory(self) -> None:
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+    # -- what tests need of it ------------------------------------------------------------------
+
+    def new_name(self, prefix: str = "topic") -> str:
+        """A name for a topic or a group that no other test has."""
+        self._topics += 1
+        return f"{prefix}-{self._run}-{self._topics}"
+
+    def new_topic(
+        self,
+        partitions: int = 1,
+        *,
+        name: str | None = None,
+        configs: Mapping[str, str] | None = None,
+    ) -> str:
+        """Create a topic and return its name, a new one unless given."""
+        chosen = self.new_name() if name is None else name
+        topic = CreateTopicsRequest.Topic(
+            name=chosen,
+            num_partitions=partitions,
+            replication_factor=1,
+            configs=[CreateTopicsRequest.Config(*pair) for pair in (configs or {}).items()],
+        )
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=int(_ASK_S * 1000))
+        answer = ask(
+            self.bootstrap, request, CreateTopicsResponse, _CREATE_TOPICS_VERSION, _ASK_S
+        ).topics[0]
+        if answer.error_code != ErrorCode.NONE:
+            raise BrokerFailed(
+                f"topic {chosen} could not be made: "
+                f"{answer.error_message or ErrorCode(answer.error_code).message}"
+            )
+        return chosen
+
+    def output(self) -> str:
+        """The end of what the broker wrote, over all its lives."""
+        if self._directory is None:
+            return ""
+        path = self._directory / "output.log"
+        text = path.read_text(errors="replace") if path.exists() else ""
+        return "\n".join(text.splitlines()[-_OUTPUT_LINES:])
+
+    # -- the process ----------------------------------------------------------------------------
+
+    def _spawn(self, port: int) -> subprocess.Popen[str]:
+        assert self._directory is not None
+        data = self._data or str(self._directory / "data")
+        # Settings come one by one: the file that the command asks for may as well be empty.
+        command = [sys.executable, "-m", "penstock.cli.main", "broker", "--config", "/dev/null"]
+        own = {"host": _HOST, "port": str(port), "data_dir": data}
+        for key, value in {**own, **self.settings}.items():
+            command += ["--set", f"{key}={value}"]
+        with (self._directory / "output.log").open("ab") as output:
+            return subprocess.Popen(  # noqa: S603 -- our own program, our own words
+                [*command, "--stop-with-stdin"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                text=True,
+                # Ctrl-C in a terminal is for the test runner, which then stops the broker.
+                start_new_session=True,
+            )
+
+    def _wait_ready(self) -> bool:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        end = self._clock.monotonic() + _READY_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while (left_s := end - self._clock.monotonic()) > 0:
+                if selector.select(left_s):
+                    line = self._process.stdout.readline()
+                    if not line or line.startswith(_READY):
+                        return bool(line)
+        return False
+
+    def _prepare_groups(self) -> None:
+        """Have the topic for offsets made: a client that finds it missing sleeps a second."""
+        end = self._clock.monotonic() + _PREPARE_S
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        while code != ErrorCode.NONE and self._clock.monotonic() < end:
+            request = FindCoordinatorRequest(key="penstock-testing")
+            answer = ask(
+                self.bootstrap, request, FindCoordinatorResponse, _FIND_COORDINATOR_VERSION, _ASK_S
+            )
+            code = ErrorCode(answer.error_code)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self.running:
+            self._process.send_signal(number)
+
+    def _end(self) -> str:
+        """Make sure that the process is gone; what it wrote."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        self._process = None
+        return self.output()
