@@ -11,16 +11,14 @@ import pytest
 from cli.conftest import Runner
 from client.fake_broker import FakeBroker
 from client.fake_model import Log
-from penstock.cli.consume_format import compile_format
+from penstock.cli.consume_format import RawRecord, compile_format
 from penstock.cli.output import Shown
 from penstock.cli.times import parse_time_ms
-from penstock.client.model import TopicPartition
 from penstock.records.record import Record, build_batch
 
 PROGRAM = (sys.executable, "-m", "penstock.cli.main")
 NOW = 1_767_225_600_000
 """2026-01-01T00:00:00Z"""
-PLACE = TopicPartition("orders", 0)
 
 
 @pytest.fixture
@@ -152,9 +150,67 @@ def test_a_record_lost_to_retention_is_told(orders: FakeBroker, penstock: Runner
     assert [int(line) for line in ended.out.splitlines()] == [5, 6, 7, 8, 9]
 
 
+def backlog(fake: FakeBroker, count: int) -> None:
+    """So many numbered values in batches of a thousand, a null in each."""
+    log = fake.model.add_topic("many", 1).logs[0]
+    for base in range(0, count, 1000):
+        values = [None, *(b"%d" % (base + index) for index in range(1, 1000))]
+        log.append(build_batch([Record(index, NOW, None, v) for index, v in enumerate(values)]))
+
+
+@pytest.mark.parametrize("arguments", [(), ("-n", "26500")])
+def test_a_backlog_is_shown_whole_and_in_order(
+    fake: FakeBroker, penstock: Runner, arguments: tuple[str, ...]
+) -> None:
+    """It is written as columns after the first few polls; nobody can tell where."""
+    backlog(fake, 30_000)
+    ended = penstock("consume", "many", "--from-beginning", "--until-end", *arguments)
+    count = 26_500 if arguments else 30_000
+    assert ended.code == 0
+    assert ended.out.split("\n") == [
+        *("" if number % 1000 == 0 else str(number) for number in range(count)),
+        "",
+    ]
+
+
+def test_a_backlog_ends_where_it_ended_at_the_start(fake: FakeBroker, penstock: Runner) -> None:
+    """What is written meanwhile is not shown, although it comes in the same answers."""
+    backlog(fake, 30_000)
+    log = fake.model.topics["many"].logs[0]
+    original = fake.model.fetch
+
+    async def fetch(request: object) -> object:
+        log.append(build_batch([Record(0, NOW, None, b"late")]))
+        return await original(request)  # type: ignore[arg-type]
+
+    fake.model.fetch = fetch  # type: ignore[method-assign, assignment]
+    ended = penstock("consume", "many", "--from-beginning", "--until-end")
+    assert (ended.code, len(ended.out.splitlines()), "late" in ended.out) == (0, 30_000, False)
+
+
+def test_a_topic_that_goes_away_ends_the_tail(
+    orders: FakeBroker, penstock: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nothing to wait for; the reason is told."""
+    monkeypatch.setattr("penstock.cli.consume_reading.SILENCE_S", 0.0)
+    original = orders.model.fetch
+
+    async def fetch(request: object) -> object:
+        answer = await original(request)  # type: ignore[arg-type]
+        orders.model.topics.pop("orders", None)
+        return answer
+
+    orders.model.fetch = fetch  # type: ignore[method-assign, assignment]
+    ended = penstock("consume", "orders", "--from-beginning")
+    assert (ended.code, len(ended.out.splitlines())) == (1, 13)
+    assert "topic orders does not exist" in ended.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message", "code"),
     [
+        (("orders", "--group", "g", "--offset", "1"), "a group goes on where it stopped", 2),
+        (("orders", "--group", "g", "-p", "0"), "a group goes on where it stopped", 2),
         (("orders", "--from-beginning", "--offset", "1"), "give one of", 2),
         (("orders", "--since", "noonish"), "--since: 'noonish' is not a time", 2),
         (("orders", "--format", "%x"), "--format: %x is not known", 2),
@@ -174,12 +230,13 @@ def test_what_cannot_be_consumed_is_told(
 
 def test_a_terminal_gets_escapes_and_a_pipe_gets_bytes() -> None:
     """A terminal obeys control characters; a file wants what was sent."""
-    record = Record(0, NOW, None, b"\x1b[31mred\xc3\xa9", (("h", b"\x07"),))
-    binary = record._replace(value=b"\xff\xfe")
+    headers = (("h", b"\x07"),)
+    record = RawRecord("orders", 0, 0, NOW, None, b"\x1b[31mred\xc3\xa9", headers)
+    binary = RawRecord("orders", 0, 0, NOW, None, b"\xff\xfe")
 
-    def shown(text: str, one: Record, escaped: bool) -> bytes:
+    def shown(text: str, one: RawRecord, escaped: bool) -> bytes:
         formatter = compile_format(text, escaped=escaped, keys=Shown.TEXT, values=Shown.TEXT)
-        return formatter.lines(PLACE, [one])
+        return formatter.lines([one])
 
     assert shown("%k|%v|%h", record, True) == "null|\\x1b[31mredé|h=\\x07\n".encode()
     assert shown("%k|%v|%h", record, False) == b"|\x1b[31mred\xc3\xa9|h=\x07\n"

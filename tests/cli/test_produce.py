@@ -97,6 +97,45 @@ def test_a_line_without_separator_is_told_by_number(
     assert "line 2: there is no ':' between a key and a value" in ended.err
 
 
+def test_many_lines_keep_their_order(fake: FakeBroker, penstock: Runner, tmp_path: Path) -> None:
+    """They go as tables, and a few at the end as records; keys choose as they do for few."""
+    fake.model.add_topic("orders", 3)
+    lines = [f"k{number % 7}:{number}" for number in range(7_000)]
+    path = given(tmp_path, "\n".join(lines))
+    summary = penstock("produce", "orders", "-K", ":", "--json", "-f", path).json
+    assert (summary["records"], summary["payload_bytes"]) == (7_000, len("".join(lines)) - 7_000)
+    logs = [log.records() for log in fake.model.topics["orders"].logs]
+    assert sum(len(records) for records in logs) == 7_000
+    found: dict[bytes, list[int]] = {}
+    for records in logs:
+        keys = {record.key or b"" for record in records}
+        assert not keys & found.keys(), "one key in two partitions"
+        for record in records:
+            found.setdefault(record.key or b"", []).append(int(record.value or b""))
+    assert found == {b"k%d" % key: list(range(key, 7_000, 7)) for key in range(7)}
+
+
+def test_many_lines_may_go_to_one_partition(
+    fake: FakeBroker, penstock: Runner, tmp_path: Path
+) -> None:
+    fake.model.add_topic("orders", 3)
+    path = given(tmp_path, "".join(f"{number}\n" for number in range(5_000)))
+    assert penstock("produce", "orders", "-p", "2", "-f", path).code == 0
+    values = [record.value for record in fake.model.topics["orders"].logs[2].records()]
+    assert values == [b"%d" % number for number in range(5_000)]
+
+
+def test_what_stands_before_a_bad_line_is_sent(
+    fake: FakeBroker, penstock: Runner, tmp_path: Path
+) -> None:
+    """Among many lines too, and it is counted right."""
+    path = given(tmp_path, "k:v\n" * 4_000 + "bad\n" + "k:v\n" * 4_000)
+    ended = penstock("produce", "orders", "-K", ":", "-f", path)
+    assert ended.code == 2
+    assert "line 4001: there is no ':'" in ended.err
+    assert len(sent(fake)) == 4_000
+
+
 def test_json_lines_say_everything_about_a_record(
     fake: FakeBroker, penstock: Runner, tmp_path: Path
 ) -> None:
@@ -162,7 +201,8 @@ def test_a_refusal_names_the_partition_and_what_to_do(
     fake.next(ApiKey.PRODUCE, ErrorCode.MESSAGE_TOO_LARGE)
     ended = penstock("produce", "orders", "-f", given(tmp_path, "x\n"))
     assert ended.code == 1
-    assert "orders-0: the batch is larger than max.message.bytes allows: raise it with" in ended.err
+    assert "orders-0: the batch is larger than max.message.bytes allows: raise" in ended.err
+    assert "(penstock topic alter TOPIC --config max.message.bytes=BYTES)" in ended.err
 
 
 def test_a_topic_that_may_not_be_made_is_told(

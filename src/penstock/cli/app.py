@@ -25,6 +25,8 @@ COMMANDS: Final = {
     "produce": "penstock.cli.produce",
     "consume": "penstock.cli.consume",
     "log": "penstock.cli.log",
+    "pipeline": "penstock.cli.pipeline",
+    "bench": "penstock.cli.bench",
 }
 
 _HELP: Final = """Penstock: a distributed message log that speaks the Kafka protocol.
@@ -36,7 +38,9 @@ Examples:
   echo hello | penstock produce orders            records into it
   penstock consume orders --from-beginning        and out again
   penstock status                                 who the cluster is, and whether it is well
+  penstock pipeline init views                    a pipeline on Spark to begin with
   penstock log verify penstock-data/broker-0      whether every log on disk is sound
+  penstock bench produce                          how fast it is
 """
 
 

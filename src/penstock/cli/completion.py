@@ -11,39 +11,37 @@ import typer
 
 from penstock.cli.output import CommandFailed
 from penstock.cli.session import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, connect
-from penstock.client.admin import list_topics
-from penstock.client.cluster import Cluster
+from penstock.client.administration import Admin
 from penstock.client.errors import ClientError
-from penstock.client.groups import list_groups
 
 _PATIENCE_S: Final = 1.0
 """Who pressed Tab waits no longer than this for a broker that does not answer."""
 
 
 def topics(context: typer.Context, incomplete: str) -> list[str]:
-    async def ask(cluster: Cluster) -> list[str]:
-        return [topic.name for topic in await list_topics(cluster)]
+    async def ask(admin: Admin) -> list[str]:
+        return [topic.name for topic in await admin.list_topics(internal=True)]
 
     return _matching(incomplete, _names(context, ask))
 
 
 def groups(context: typer.Context, incomplete: str) -> list[str]:
-    async def ask(cluster: Cluster) -> list[str]:
-        return [listing.group for listing in await list_groups(cluster)]
+    async def ask(admin: Admin) -> list[str]:
+        return [listing.group for listing in await admin.list_groups()]
 
     return _matching(incomplete, _names(context, ask))
 
 
 def _names(
-    context: typer.Context, ask: Callable[[Cluster], Coroutine[Any, Any, list[str]]]
+    context: typer.Context, ask: Callable[[Admin], Coroutine[Any, Any, list[str]]]
 ) -> list[str]:
     bootstrap = (
         context.params.get("bootstrap") or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
     )
 
     async def main() -> list[str]:
-        async with asyncio.timeout(_PATIENCE_S), connect(bootstrap) as cluster:
-            return await ask(cluster)
+        async with asyncio.timeout(_PATIENCE_S), connect(bootstrap) as admin:
+            return await ask(admin)
 
     try:
         return asyncio.run(main())

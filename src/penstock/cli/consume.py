@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, Literal
 
 import typer
 
 from penstock.cli import completion
 from penstock.cli.consume_format import FORMAT_HELP, Formatter, compile_format, json_formatter
+from penstock.cli.consume_reading import RawConsumer, Reading, Stop
 from penstock.cli.output import CommandFailed, Shown, pipe_guard, printable
-from penstock.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, connect, run
+from penstock.cli.session import (
+    CLIENT_ID,
+    CONNECT_TIMEOUT_MS,
+    DEFAULT_BOOTSTRAP,
+    TIMEOUT_MS,
+    Bootstrap,
+    checked,
+    run,
+)
 from penstock.cli.times import TIME_FORMS, parse_time_ms
-from penstock.client.cluster import Cluster
+from penstock.client.consuming.consumer import Consumer
 from penstock.client.errors import TopicNotFound
 from penstock.client.model import TopicPartition
-from penstock.client.offsets import EARLIEST, LATEST, list_offsets
-from penstock.client.reader import Reader
 from penstock.runtime import SystemClock
 
 _HELP = f"""Show the records of TOPIC: new ones as they come, or from where you say.
@@ -27,6 +34,10 @@ Where to begin (one of them; the default is: now, at the end):
   --from-beginning   the oldest record there is
   --offset N         this offset in each partition; -N begins N before the end
   --since TIME       {TIME_FORMS}
+
+With --group the partitions are shared with the group's other members, reading begins where the
+group stopped (else at the end, or with --from-beginning at the oldest record), and what was shown
+is committed.
 
 \b
 Where to stop (the default is: never; Ctrl-C):
@@ -42,8 +53,10 @@ Examples:
   penstock consume orders --from-beginning
   penstock consume orders --since 10m --format '%t %p/%o %k: %v'
   penstock consume orders --from-beginning --until-end --json | jq .value
+  penstock consume orders --group billing --max-messages 10
 """
-_POLL_S: Final = 1.0
+_FETCH_BYTES: Final = 16 << 20
+_PARTITION_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +67,11 @@ class _Start:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stop:
-    records_max: int | None
-    idle_s: float | None
-    until_end: bool
-
-
-class _Range(NamedTuple):
+class _Wanted:
+    topic: str
+    partitions: list[int] | None
+    group: str | None
     start: _Start
-    stop: _Stop
 
 
 def register(root: typer.Typer) -> None:
@@ -89,6 +98,16 @@ def consume(
         list[int] | None,
         typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            metavar="GROUP",
+            help="Read as a member of this group, and commit.",
+            autocompletion=completion.groups,
+        ),
+    ] = None,
     max_messages: Annotated[
         int | None,
         typer.Option("--max-messages", "-n", min=1, metavar="N", help="Stop after so many."),
@@ -109,10 +128,28 @@ def consume(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     start = _start(from_beginning, offset, since)
-    stop = _Stop(max_messages, timeout, until_end)
+    if group is not None and (offset is not None or since is not None or partition):
+        raise CommandFailed(
+            "a group goes on where it stopped, with the partitions it is given: leave out "
+            "--offset, --since and --partition, or move it with: penstock group reset-offsets"
+        )
+    wanted = _Wanted(topic, partition, group, start)
+    stop = Stop(max_messages, timeout, until_end)
     formatter = _formatter(format_, json, keys, values)
+    consumer = Consumer(
+        checked(bootstrap),
+        client_id=CLIENT_ID,
+        group_id=group,
+        auto_offset_reset=_reset(wanted),
+        allow_auto_create_topics=False,
+        fetch_max_bytes=_FETCH_BYTES,
+        max_partition_fetch_bytes=_PARTITION_BYTES,
+        request_timeout_ms=TIMEOUT_MS,
+        default_api_timeout_ms=TIMEOUT_MS,
+        socket_connection_setup_timeout_ms=CONNECT_TIMEOUT_MS,
+    )
     with pipe_guard():
-        run(_consume(bootstrap, topic, partition, _Range(start, stop), formatter))
+        run(_consume(consumer, wanted, stop, formatter))
 
 
 def _start(from_beginning: bool, offset: int | None, since: str | None) -> _Start:
@@ -134,76 +171,43 @@ def _formatter(text: str, as_json: bool, keys: Shown, values: Shown) -> Formatte
         raise CommandFailed(f"--format: {error}") from error
 
 
+def _reset(wanted: _Wanted) -> Literal["none", "earliest", "latest"]:
+    """Without a group positions are sought out here, and one that is lost is told."""
+    if wanted.group is None:
+        return "none"
+    return "earliest" if wanted.start.from_beginning else "latest"
+
+
 async def _consume(
-    bootstrap: str,
-    topic: str,
-    partitions: list[int] | None,
-    span: _Range,
-    formatter: Formatter,
+    consumer: RawConsumer, wanted: _Wanted, stop: Stop, formatter: Formatter
 ) -> None:
-    start, stop = span
-    async with connect(bootstrap) as cluster:
-        places = await _places(cluster, topic, partitions)
-        ends = await _offsets(cluster, places, LATEST)
-        positions = await _positions(cluster, ends, start)
-        if sys.stderr.isatty() and sys.stdout.isatty() and positions == ends and not stop.until_end:
-            sys.stderr.write(
-                f"waiting for new records in {printable(topic)}; Ctrl-C ends "
-                "(--from-beginning shows those that are there)\n"
-            )
-        async with Reader(cluster, positions) as reader:
-            await _read(reader, ends, stop, formatter)
+    async with consumer:
+        places = await _places(consumer, wanted.topic, wanted.partitions)
+        ends = await consumer.end_offsets(places)
+        if wanted.group is not None:
+            await consumer.subscribe(wanted.topic)
+        else:
+            positions = await _positions(consumer, ends, wanted.start)
+            consumer.assign(places)
+            for place, position in positions.items():
+                consumer.seek(place, position)
+            if positions == ends and not stop.until_end:
+                _say_waiting(wanted.topic)
+        await Reading(consumer, ends, stop, formatter).run()
 
 
-async def _read(
-    reader: Reader, ends: dict[TopicPartition, int], stop: _Stop, formatter: Formatter
-) -> None:
-    clock = SystemClock()
-    left = stop.records_max
-    last = clock.monotonic()
-    while True:
-        if stop.until_end and all(reader.positions[place] >= end for place, end in ends.items()):
-            return
-        wait_s = _POLL_S
-        if stop.idle_s is not None:
-            wait_s = min(wait_s, last + stop.idle_s - clock.monotonic())
-            if wait_s <= 0:
-                return
-        fetched = await reader.poll(wait_s)
-        _warn(reader)
-        for part in fetched:
-            records = part.records
-            if stop.until_end:
-                records = [record for record in records if record.offset < ends[part.place]]
-            if left is not None:
-                records = records[:left]
-                left -= len(records)
-            _write(formatter.lines(part.place, records))
-            if left == 0:
-                return
-        if fetched:
-            last = clock.monotonic()
-
-
-def _write(data: bytes) -> None:
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
-
-
-def _warn(reader: Reader) -> None:
-    for reset in reader.resets:
+def _say_waiting(topic: str) -> None:
+    if sys.stderr.isatty() and sys.stdout.isatty():
         sys.stderr.write(
-            f"penstock: offset {reset.lost_offset} of {printable(str(reset.place))} is gone; "
-            f"going on from {reset.offset}\n"
+            f"waiting for new records in {printable(topic)}; Ctrl-C ends "
+            "(--from-beginning shows those that are there)\n"
         )
-    reader.resets.clear()
 
 
 async def _places(
-    cluster: Cluster, topic: str, partitions: list[int] | None
+    consumer: RawConsumer, topic: str, partitions: list[int] | None
 ) -> list[TopicPartition]:
-    number = await cluster.partitions(topic)
+    number = await consumer.partitions_for(topic)
     for partition in partitions or ():
         if partition >= number:
             raise TopicNotFound(topic, partition)
@@ -211,23 +215,17 @@ async def _places(
     return [TopicPartition(topic, partition) for partition in chosen]
 
 
-async def _offsets(
-    cluster: Cluster, places: list[TopicPartition], time_ms: int
-) -> dict[TopicPartition, int]:
-    found = await list_offsets(cluster, dict.fromkeys(places, time_ms))
-    return {place: found[place].offset for place in places}
-
-
 async def _positions(
-    cluster: Cluster, ends: dict[TopicPartition, int], start: _Start
+    consumer: RawConsumer, ends: dict[TopicPartition, int], start: _Start
 ) -> dict[TopicPartition, int]:
-    places = list(ends)
     if start.since_ms is not None:
-        found = await _offsets(cluster, places, start.since_ms)
-        return {place: ends[place] if offset < 0 else offset for place, offset in found.items()}
+        found = await consumer.offsets_for_times(dict.fromkeys(ends, start.since_ms))
+        return {
+            place: end if (at := found[place]) is None else at.offset for place, end in ends.items()
+        }
     if not start.from_beginning and start.offset is None:
         return dict(ends)
-    starts = await _offsets(cluster, places, EARLIEST)
+    starts = await consumer.beginning_offsets(ends)
     if start.offset is None:
         return starts
     return {

@@ -1,8 +1,8 @@
 """Records as lines: by a format string, or as JSON. Pure.
 
 A format is compiled once into steps; `%v` alone, by far the commonest, is a step that copies
-bytes. What goes to a terminal is escaped, since a terminal obeys control characters; what goes
-into a pipe or file is left as it is.
+bytes, or whole columns of them. What goes to a terminal is escaped, since a terminal obeys control
+characters; what goes into a pipe or file is left as it is.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.cli.output import Shown, bytes_json, bytes_text, printable, time_text
-from penstock.client.model import TopicPartition
-from penstock.records.record import Record
+from penstock.client.model import Record
 
 FORMAT_HELP: Final = r"%k key, %v value, %p partition, %o offset, %t time, %T ms, %h headers"
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
-Step = Callable[[TopicPartition, Record], bytes]
+RawRecord = Record[bytes | None, bytes | None]
+Step = Callable[[RawRecord], bytes]
 
 
 class Formatter:
-    """`lines(place, records)` is what to write for records of one partition."""
+    """`lines(records)` is what to write for them."""
 
-    def __init__(self, steps: list[Step]) -> None:
+    def __init__(self, steps: list[Step], *, copies_values: bool = False) -> None:
+        self.copies_values = copies_values
+        """Whether a line is the value as it came, and nothing else."""
         self._steps = steps
 
-    def lines(self, place: TopicPartition, records: list[Record]) -> bytes:
+    def lines(self, records: list[RawRecord]) -> bytes:
         steps = self._steps
         if len(steps) == 1:
             step = steps[0]
-            return b"".join([step(place, record) + b"\n" for record in records])
-        return b"".join(
-            [b"".join([step(place, record) for step in steps]) + b"\n" for record in records]
-        )
+            return b"".join([step(record) + b"\n" for record in records])
+        return b"".join([b"".join([step(record) for step in steps]) + b"\n" for record in records])
 
 
 def compile_format(text: str, *, escaped: bool, keys: Shown, values: Shown) -> Formatter:
     """A formatter for a string such as `%p/%o %k=%v`; `ValueError` says what is wrong with it."""
     fields: dict[str, Step] = {
-        "k": lambda place, record: _data(record.key, keys, escaped),
-        "v": lambda place, record: _data(record.value, values, escaped),
-        "p": lambda place, record: str(place.partition).encode(),
-        "o": lambda place, record: str(record.offset).encode(),
-        "t": lambda place, record: time_text(record.timestamp).encode(),
-        "T": lambda place, record: str(record.timestamp).encode(),
-        "h": lambda place, record: _headers(record, escaped),
+        "k": lambda record: _data(record.key, keys, escaped),
+        "v": lambda record: _data(record.value, values, escaped),
+        "p": lambda record: str(record.partition).encode(),
+        "o": lambda record: str(record.offset).encode(),
+        "t": lambda record: time_text(record.timestamp).encode(),
+        "T": lambda record: str(record.timestamp).encode(),
+        "h": lambda record: _headers(record, escaped),
     }
     steps: list[Step] = []
     literal = bytearray()
@@ -53,7 +53,7 @@ def compile_format(text: str, *, escaped: bool, keys: Shown, values: Shown) -> F
     def finish_literal() -> None:
         if literal:
             fixed = bytes(literal)
-            steps.append(lambda place, record: fixed)
+            steps.append(lambda record: fixed)
             literal.clear()
 
     position = 0
@@ -74,14 +74,15 @@ def compile_format(text: str, *, escaped: bool, keys: Shown, values: Shown) -> F
             position -= 1
         position += 2
     finish_literal()
-    return Formatter(steps)
+    copies = text == "%v" and not escaped and values is Shown.TEXT
+    return Formatter(steps, copies_values=copies)
 
 
 def json_formatter(*, keys: Shown, values: Shown) -> Formatter:
-    def step(place: TopicPartition, record: Record) -> bytes:
+    def step(record: RawRecord) -> bytes:
         line = {
-            "topic": place.topic,
-            "partition": place.partition,
+            "topic": record.topic,
+            "partition": record.partition,
             "offset": record.offset,
             "timestamp": record.timestamp,
             **bytes_json("key", record.key, keys),
@@ -109,7 +110,7 @@ def _data(data: bytes | None, shown: Shown, escaped: bool) -> bytes:
         return bytes_text(data, Shown.HEX).encode()
 
 
-def _headers(record: Record, escaped: bool) -> bytes:
+def _headers(record: RawRecord, escaped: bool) -> bytes:
     parts = []
     for name, data in record.headers:
         shown = printable(name) if escaped else name

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import asyncio
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -20,11 +21,10 @@ from penstock.cli.session import (
 )
 from penstock.cli.tables import Column, table
 from penstock.cli.times import TIME_FORMS
-from penstock.client import groups
-from penstock.client.cluster import Cluster
+from penstock.client.administration import Admin
 from penstock.client.errors import BrokerError, ClientError
+from penstock.client.groups import GroupListing
 from penstock.client.model import TopicPartition
-from penstock.client.offsets import EARLIEST, LATEST, list_offsets
 
 _LIST_HELP = """List the consumer groups.
 
@@ -63,6 +63,9 @@ Examples:
   penstock group delete billing
 """
 
+_PATIENCE_S: Final = 5.0
+"""What is nice to know is not waited for longer than this."""
+
 _Group = Annotated[
     str,
     typer.Argument(metavar="GROUP", help="The group's id.", autocompletion=completion.groups),
@@ -83,9 +86,9 @@ def register(root: typer.Typer) -> None:
 
 
 def list_(*, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
-    async def main() -> list[groups.GroupListing]:
-        async with connect(bootstrap) as cluster:
-            return await groups.list_groups(cluster)
+    async def main() -> list[GroupListing]:
+        async with connect(bootstrap) as admin:
+            return await admin.list_groups()
 
     found = run(main())
     with pipe_guard():
@@ -115,8 +118,8 @@ def describe(
     group: _Group, *, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False
 ) -> None:
     async def main() -> dict[str, Any]:
-        async with connect(bootstrap) as cluster:
-            return await _described(cluster, group)
+        async with connect(bootstrap) as admin:
+            return await _described(admin, group)
 
     described = run(main())
     with pipe_guard():
@@ -126,12 +129,12 @@ def describe(
             emit(_described_text(described))
 
 
-async def _described(cluster: Cluster, group: str) -> dict[str, Any]:
-    info = await groups.describe_group(cluster, group)
-    committed = await groups.group_offsets(cluster, group)
+async def _described(admin: Admin, group: str) -> dict[str, Any]:
+    info = await admin.describe_group(group)
+    committed = await admin.group_offsets(group)
     assigned = [place for member in info.members for place in member.assignment]
     places = sorted({*committed, *assigned})
-    bounds = await _bounds(cluster, places)
+    bounds = await _bounds(admin, places)
     partitions: list[dict[str, Any]] = []
     for place in places:
         start, end = bounds.get(place, (None, None))
@@ -175,18 +178,22 @@ async def _described(cluster: Cluster, group: str) -> dict[str, Any]:
 
 
 async def _bounds(
-    cluster: Cluster, places: list[TopicPartition]
+    admin: Admin, places: list[TopicPartition]
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Where each log begins and ends; a topic may be gone while a group still knows it."""
     bounds: dict[TopicPartition, tuple[int, int]] = {}
     for topic in {place.topic for place in places}:
         own = [place for place in places if place.topic == topic]
         try:
-            starts = await list_offsets(cluster, dict.fromkeys(own, EARLIEST), deadline_s=5.0)
-            ends = await list_offsets(cluster, dict.fromkeys(own, LATEST), deadline_s=5.0)
-        except ClientError:
+            async with asyncio.timeout(_PATIENCE_S):
+                starts = await admin.list_offsets(dict.fromkeys(own, "earliest"))
+                ends = await admin.list_offsets(dict.fromkeys(own, "latest"))
+        except (ClientError, TimeoutError):
             continue
-        bounds.update({place: (starts[place].offset, ends[place].offset) for place in own})
+        for place in own:
+            start, end = starts[place], ends[place]
+            if start is not None and end is not None:
+                bounds[place] = start.offset, end.offset
     return bounds
 
 
@@ -260,12 +267,12 @@ def reset_offsets(
     topics = group_reset.parse_topics(topic or ())
 
     async def main() -> tuple[list[group_reset.Move], dict[TopicPartition, BrokerError | None]]:
-        async with connect(bootstrap) as cluster:
-            moves = await group_reset.plan(cluster, group, topics, target)
+        async with connect(bootstrap) as admin:
+            moves = await group_reset.plan(admin, group, topics, target)
             wanted = {move.place: move.offset for move in moves}
             if not execute or not wanted:
                 return moves, {}
-            return moves, await groups.commit_offsets(cluster, group, wanted)
+            return moves, await admin.alter_group_offsets(group, wanted)
 
     moves, outcomes = run(main())
     if not moves:
@@ -315,8 +322,8 @@ def delete(
     confirm(f"Delete {', '.join(printable(name) for name in group)} and its offsets?", yes=yes)
 
     async def main() -> dict[str, BrokerError | None]:
-        async with connect(bootstrap) as cluster:
-            return await groups.delete_groups(cluster, group)
+        async with connect(bootstrap) as admin:
+            return await admin.delete_groups(group)
 
     outcomes = run(main())
     for name, error in outcomes.items():

@@ -10,11 +10,9 @@ from typing import NamedTuple
 from penstock.cli.output import CommandFailed, printable
 from penstock.cli.session import EXIT_REFUSED
 from penstock.cli.times import parse_time_ms
-from penstock.client.cluster import Cluster
+from penstock.client.administration import Admin, When
 from penstock.client.errors import BrokerError, TopicNotFound
-from penstock.client.groups import describe_group, group_offsets
 from penstock.client.model import TopicPartition
-from penstock.client.offsets import EARLIEST, LATEST, list_offsets
 from penstock.runtime import SystemClock
 from penstock.wire.errors import ErrorCode
 
@@ -98,22 +96,19 @@ def parse_topics(given: Sequence[str]) -> dict[str, list[int] | None]:
 
 
 async def plan(
-    cluster: Cluster, group: str, topics: Mapping[str, list[int] | None], goal: Target
+    admin: Admin, group: str, topics: Mapping[str, list[int] | None], goal: Target
 ) -> list[Move]:
-    await _refuse_members(cluster, group)
-    committed = await group_offsets(cluster, group)
-    places = await _places(cluster, topics) if topics else list(committed)
+    await _refuse_members(admin, group)
+    committed = await admin.group_offsets(group)
+    places = await _places(admin, topics) if topics else list(committed)
     if not places:
         return []
-    starts = await list_offsets(cluster, dict.fromkeys(places, EARLIEST))
-    ends = await list_offsets(cluster, dict.fromkeys(places, LATEST))
-    wanted: dict[TopicPartition, int] = {}
-    if goal.kind is Kind.TIME:
-        by_time = await list_offsets(cluster, dict.fromkeys(places, goal.value))
-        wanted = {place: found.offset for place, found in by_time.items()}
+    starts = await offsets_at(admin, places, "earliest")
+    ends = await offsets_at(admin, places, "latest")
+    wanted = await offsets_at(admin, places, goal.value) if goal.kind is Kind.TIME else {}
     moves = []
     for place in sorted(places):
-        start, end = starts[place].offset, ends[place].offset
+        start, end = starts[place], ends[place]
         at = committed[place].offset if place in committed else None
         match goal.kind:
             case Kind.EARLIEST:
@@ -123,7 +118,7 @@ async def plan(
             case Kind.OFFSET:
                 offset = goal.value
             case Kind.TIME:
-                offset = wanted[place] if wanted[place] >= 0 else end
+                offset = wanted.get(place, end)
             case Kind.SHIFT:
                 if at is None:
                     raise CommandFailed(
@@ -134,9 +129,17 @@ async def plan(
     return moves
 
 
-async def _refuse_members(cluster: Cluster, group: str) -> None:
+async def offsets_at(
+    admin: Admin, places: Sequence[TopicPartition], when: When
+) -> dict[TopicPartition, int]:
+    """Partitions of which no record is that young are left out."""
+    found = await admin.list_offsets(dict.fromkeys(places, when))
+    return {place: at.offset for place, at in found.items() if at is not None}
+
+
+async def _refuse_members(admin: Admin, group: str) -> None:
     try:
-        info = await describe_group(cluster, group)
+        info = await admin.describe_group(group)
     except BrokerError as error:
         if error.code == ErrorCode.GROUP_ID_NOT_FOUND:
             return  # setting offsets makes the group
@@ -149,10 +152,10 @@ async def _refuse_members(cluster: Cluster, group: str) -> None:
         )
 
 
-async def _places(cluster: Cluster, topics: Mapping[str, list[int] | None]) -> list[TopicPartition]:
+async def _places(admin: Admin, topics: Mapping[str, list[int] | None]) -> list[TopicPartition]:
     places = []
     for name, partitions in topics.items():
-        number = await cluster.partitions(name)
+        number = len((await admin.describe_topic(name)).partitions)
         for partition in range(number) if partitions is None else partitions:
             if partition >= number:
                 raise TopicNotFound(name, partition)

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
 from penstock.cli import completion
 from penstock.cli.line_source import read_lines
 from penstock.cli.output import CommandFailed, count, emit_json, printable, size_text
-from penstock.cli.produce_input import BadLine, InputRecord, parse_json_line, split_key
-from penstock.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, connect, run
-from penstock.client.sender import ACKS_ALL, Sender, SenderConfig, SenderStats
+from penstock.cli.produce_feed import Feed, Tally
+from penstock.cli.produce_input import BadLine
+from penstock.cli.session import (
+    CLIENT_ID,
+    CONNECT_TIMEOUT_MS,
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    checked,
+    run,
+)
+from penstock.client.metrics import ProducerMetrics
+from penstock.client.producing.producer import Producer
 from penstock.records.batch import Codec
 from penstock.runtime import SystemClock
 
@@ -33,6 +42,11 @@ Examples:
   penstock consume orders --from-beginning --until-end --json | penstock produce copy --json-lines
 """
 _PROGRESS_EVERY_S: Final = 0.25
+_BATCH_BYTES: Final = 512 << 10
+_REQUEST_BYTES_MAX: Final = 32 << 20
+"""How large a record may be is for the topic to say."""
+_BUFFER_BYTES: Final = 64 << 20
+_DELIVERY_TIMEOUT_MS: Final = 60_000
 
 
 class Compression(StrEnum):
@@ -47,6 +61,9 @@ class Acks(StrEnum):
     ALL = "all"
     ONE = "1"
     ZERO = "0"
+
+
+ACKS: Final[dict[Acks, Literal["all", 1, 0]]] = {Acks.ALL: "all", Acks.ONE: 1, Acks.ZERO: 0}
 
 
 def register(root: typer.Typer) -> None:
@@ -90,9 +107,6 @@ def produce(
     if key_separator == "":
         raise CommandFailed("--key-separator is empty: give the text between key and value")
     separator = None if key_separator is None else key_separator.encode()
-    config = SenderConfig(
-        acks=ACKS_ALL if acks is Acks.ALL else int(acks), codec=Codec[compression.name]
-    )
     if file is None and sys.stdin is None:
         raise CommandFailed("there is no standard input: give --file FILE")
     descriptor = sys.stdin.fileno() if file is None else file.fileno()
@@ -100,69 +114,55 @@ def produce(
     if typed and not quiet:
         sys.stderr.write("one record per line; Ctrl-D ends\n")
     progress = _Progress(topic, shown=sys.stderr.isatty() and not quiet and not typed)
-    feed = _Feed(separator, json_lines, partition)
-
-    async def main() -> SenderStats:
-        async with connect(bootstrap) as cluster:
-            progress.start()
-            async with Sender(cluster, topic, config) as sender:
-                async for lines in read_lines(descriptor):
-                    feed.lines(sender, lines)
-                    await sender.drain()
-                    progress.show(sender.stats)
-            return sender.stats
-
+    feed = Feed(topic, separator, json_lines, partition)
     try:
-        stats = run(main())
+        metrics = run(_send(_producer(bootstrap, acks, compression), feed, descriptor, progress))
     except BadLine as error:
         raise CommandFailed(f"{error}; the records before it were sent") from error
     finally:
         progress.clear()
     if json:
-        emit_json(progress.summary_json(stats))
+        emit_json(progress.summary_json(feed.tally, metrics))
     elif not quiet:
-        sys.stderr.write(progress.summary(stats) + "\n")
+        sys.stderr.write(progress.summary(feed.tally) + "\n")
 
 
-class _Feed:
-    """Gives lines to the sender as records, and counts them for messages."""
+def _producer(
+    bootstrap: str, acks: Acks, compression: Compression
+) -> Producer[bytes | None, bytes | None]:
+    return Producer(
+        checked(bootstrap),
+        client_id=CLIENT_ID,
+        acks=ACKS[acks],
+        compression_type=Codec[compression.name],
+        batch_size=_BATCH_BYTES,
+        max_request_size=_REQUEST_BYTES_MAX,
+        buffer_memory=_BUFFER_BYTES,
+        delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
+        socket_connection_setup_timeout_ms=CONNECT_TIMEOUT_MS,
+    )
 
-    def __init__(self, separator: bytes | None, as_json: bool, partition: int | None) -> None:
-        self._separator = separator
-        self._as_json = as_json
-        self._partition = partition
-        self._number = 0
-        self._clock = SystemClock()
 
-    def lines(self, sender: Sender, lines: list[bytes]) -> None:
-        now_ms = self._clock.wall_ms()
-        if self._separator is None and not self._as_json and self._partition is None:
-            sender.append_values(lines, now_ms)
-            self._number += len(lines)
-            return
-        for line in lines:
-            self._number += 1
-            if self._as_json and not line.strip():
-                continue
-            record = self._parse(line)
-            partition = self._partition if record.partition is None else record.partition
-            sender.append(
-                record.key,
-                record.value,
-                now_ms if record.timestamp is None else record.timestamp,
-                headers=record.headers,
-                partition=partition,
-            )
-
-    def _parse(self, line: bytes) -> InputRecord:
+async def _send(
+    producer: Producer[bytes | None, bytes | None],
+    feed: Feed,
+    descriptor: int,
+    progress: _Progress,
+) -> ProducerMetrics:
+    async with producer:
+        await producer.partitions_for(feed.topic)
+        progress.start()
         try:
-            if self._as_json:
-                return parse_json_line(line)
-            if self._separator is not None:
-                return split_key(line, self._separator)
-        except BadLine as error:
-            raise BadLine(f"line {self._number}: {printable(str(error))}") from error
-        return InputRecord(None, line)
+            async for lines in read_lines(descriptor):
+                await feed.send(producer, lines)
+                progress.show(feed.tally)
+        except BadLine:
+            await producer.flush()
+            feed.tally.check()
+            raise
+        await producer.flush()
+        feed.tally.check()
+        return producer.metrics()
 
 
 class _Progress:
@@ -179,12 +179,12 @@ class _Progress:
     def start(self) -> None:
         self._started = self._last = self._clock.monotonic()
 
-    def show(self, stats: SenderStats) -> None:
+    def show(self, tally: Tally) -> None:
         now = self._clock.monotonic()
         if self._shown and now - self._last >= _PROGRESS_EVERY_S:
             self._last = now
             self._drawn = True
-            sys.stderr.write(f"\r\x1b[K{self._text(stats)}")
+            sys.stderr.write(f"\r\x1b[K{self._text(tally)}")
             sys.stderr.flush()
 
     def clear(self) -> None:
@@ -194,27 +194,27 @@ class _Progress:
     def _seconds(self) -> float:
         return max(self._clock.monotonic() - self._started, 1e-9)
 
-    def _text(self, stats: SenderStats) -> str:
+    def _text(self, tally: Tally) -> str:
         seconds = self._seconds()
         return (
-            f"{count(stats.records, 'record')} ({size_text(stats.payload_bytes)}) to "
-            f"{self._topic} in {seconds:.1f} s: {stats.records / seconds:,.0f} records/s, "
-            f"{size_text(int(stats.payload_bytes / seconds))}/s"
+            f"{count(tally.records, 'record')} ({size_text(tally.payload_bytes)}) to "
+            f"{self._topic} in {seconds:.1f} s: {tally.records / seconds:,.0f} records/s, "
+            f"{size_text(int(tally.payload_bytes / seconds))}/s"
         )
 
-    def summary(self, stats: SenderStats) -> str:
-        return f"sent {self._text(stats)}"
+    def summary(self, tally: Tally) -> str:
+        return f"sent {self._text(tally)}"
 
-    def summary_json(self, stats: SenderStats) -> dict[str, object]:
+    def summary_json(self, tally: Tally, metrics: ProducerMetrics) -> dict[str, object]:
         return {
             "topic": self._topic,
-            "records": stats.records,
-            "payload_bytes": stats.payload_bytes,
-            "wire_bytes": stats.wire_bytes,
-            "batches": stats.batches,
+            "records": tally.records,
+            "payload_bytes": tally.payload_bytes,
+            "wire_bytes": metrics.wire_bytes,
+            "batches": metrics.batches,
             "seconds": round(self._seconds(), 3),
             "partitions": [
                 {"partition": partition, "first_offset": first, "next_offset": after}
-                for partition, (first, after) in sorted(stats.partitions.items())
+                for partition, (first, after) in sorted(tally.partitions.items())
             ],
         }

@@ -13,23 +13,24 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 from penstock.cli.output import EXIT_UNUSABLE, CommandFailed, printable
-from penstock.client.address import Address, parse_bootstrap
-from penstock.client.cluster import Cluster, ClusterConfig
-from penstock.client.connection import ConnectionConfig
+from penstock.client.address import parse_bootstrap
+from penstock.client.administration import Admin
 from penstock.client.errors import (
     BrokerError,
     ClientError,
     ConnectFailed,
+    RecordTooLarge,
     TopicNotFound,
 )
-from penstock.net.sockets import SocketNetwork
-from penstock.runtime import SystemClock, SystemRandom
 from penstock.wire.errors import ErrorCode
 
 T = TypeVar("T")
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 BOOTSTRAP_VARIABLE: Final = "PENSTOCK_BOOTSTRAP"
 EXIT_REFUSED: Final = 1
+CLIENT_ID: Final = "penstock-cli"
+CONNECT_TIMEOUT_MS: Final = 5_000
+TIMEOUT_MS: Final = 30_000
 
 Bootstrap = Annotated[
     str,
@@ -49,34 +50,28 @@ _HINTS: Final = {
     ErrorCode.TOPIC_ALREADY_EXISTS: "see it with: penstock topic describe",
     ErrorCode.NON_EMPTY_GROUP: "stop its consumers first",
     ErrorCode.INVALID_REPLICATION_FACTOR: "see the brokers with: penstock status",
-    ErrorCode.MESSAGE_TOO_LARGE: (
-        "raise it with: penstock topic alter TOPIC --config max.message.bytes=BYTES"
-    ),
     ErrorCode.NOT_ENOUGH_REPLICAS: "see which brokers are missing with: penstock status",
 }
 
 
-def connect(
-    bootstrap: str, *, request_timeout_s: float = 30.0, connect_timeout_s: float = 5.0
-) -> Cluster:
-    """A cluster to enter with `async with`."""
-    config = ClusterConfig(
-        addresses(bootstrap),
-        ConnectionConfig(
-            client_id="penstock-cli",
-            connect_timeout_s=connect_timeout_s,
-            request_timeout_s=request_timeout_s,
-        ),
-        deadline_s=request_timeout_s,
+def connect(bootstrap: str) -> Admin:
+    """An admin to enter with `async with`."""
+    return Admin(
+        checked(bootstrap),
+        client_id=CLIENT_ID,
+        request_timeout_ms=TIMEOUT_MS,
+        default_api_timeout_ms=TIMEOUT_MS,
+        socket_connection_setup_timeout_ms=CONNECT_TIMEOUT_MS,
     )
-    return Cluster(config, SocketNetwork(), SystemClock(), SystemRandom())
 
 
-def addresses(bootstrap: str) -> tuple[Address, ...]:
+def checked(bootstrap: str) -> str:
+    """The same, or what is wrong with it in words about the option that it came by."""
     try:
-        return parse_bootstrap(bootstrap)
+        parse_bootstrap(bootstrap)
     except ValueError as error:
         raise CommandFailed(f"--bootstrap: {error}") from error
+    return bootstrap
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -88,7 +83,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def exit_code(error: ClientError) -> int:
-    return EXIT_REFUSED if isinstance(error, BrokerError) else EXIT_UNUSABLE
+    return EXIT_REFUSED if isinstance(error, BrokerError | RecordTooLarge) else EXIT_UNUSABLE
 
 
 def explain_client(error: ClientError) -> str:
@@ -101,6 +96,8 @@ def explain_client(error: ClientError) -> str:
             return f"{text}: see penstock topic list, or penstock topic create {name}"
         case TopicNotFound():
             return f"{text}: see penstock topic describe {printable(error.topic)}"
+        case RecordTooLarge():
+            return f"{text} (penstock topic alter TOPIC --config max.message.bytes=BYTES)"
         case BrokerError() if error.code in _HINTS and error.message == error.code.message:
             return f"{text}: {_HINTS[error.code]}"
     return text

@@ -11,8 +11,8 @@ from penstock.cli.local_processes import listening_process
 from penstock.cli.output import count, emit, emit_json, pipe_guard, printable
 from penstock.cli.session import DEFAULT_BOOTSTRAP, EXIT_REFUSED, Bootstrap, Json, connect, run
 from penstock.cli.tables import Column, table
-from penstock.client import admin
-from penstock.client.cluster import Cluster
+from penstock.client.admin import BrokerInfo, PartitionInfo, TopicInfo
+from penstock.client.administration import Admin
 from penstock.runtime import SystemClock
 
 _HELP = """Show the brokers of a cluster and the partitions that lack replicas.
@@ -46,9 +46,9 @@ def status(
     json: Json = False,
 ) -> None:
     async def main() -> bool:
-        async with connect(bootstrap) as cluster:
+        async with connect(bootstrap) as admin:
             while True:
-                found = await _status(cluster)
+                found = await _status(admin)
                 _show(found, json, redraw=watch and sys.stdout.isatty())
                 if not watch:
                     return bool(found["under_replicated_partitions"] or found["offline_partitions"])
@@ -60,9 +60,9 @@ def status(
         raise typer.Exit(EXIT_REFUSED)
 
 
-async def _status(cluster: Cluster) -> dict[str, Any]:
-    info = await admin.describe_cluster(cluster)
-    topics = await admin.list_topics(cluster)
+async def _status(admin: Admin) -> dict[str, Any]:
+    info = await admin.describe_cluster()
+    topics = await admin.list_topics(internal=True)
     partitions = [(topic, partition) for topic in topics for partition in topic.partitions]
     return {
         "cluster_id": info.cluster_id,
@@ -81,7 +81,7 @@ async def _status(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _broker(broker: admin.BrokerInfo, controller_id: int) -> dict[str, Any]:
+def _broker(broker: BrokerInfo, controller_id: int) -> dict[str, Any]:
     pid = listening_process(broker.address)
     return {
         "id": broker.id,
@@ -94,7 +94,7 @@ def _broker(broker: admin.BrokerInfo, controller_id: int) -> dict[str, Any]:
     }
 
 
-def _partition(topic: admin.TopicInfo, partition: admin.PartitionInfo) -> dict[str, Any]:
+def _partition(topic: TopicInfo, partition: PartitionInfo) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "partition": partition.index,

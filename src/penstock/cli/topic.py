@@ -1,12 +1,13 @@
-"""`penstock topic`: create, list, describe, alter and delete topics."""
+"""`penstock topic`: create, list, describe, alter and delete topics, and archive them."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Final
 
 import typer
 
-from penstock.cli import completion
+from penstock.cli import completion, topic_archive
 from penstock.cli.output import (
     CommandFailed,
     count,
@@ -27,11 +28,10 @@ from penstock.cli.session import (
     run,
 )
 from penstock.cli.tables import Column, table
-from penstock.client import admin
-from penstock.client.cluster import Cluster
+from penstock.client.admin import BROKER_DEFAULT, CreatedTopic, TopicInfo
+from penstock.client.administration import Admin
 from penstock.client.errors import BrokerError, ClientError
 from penstock.client.model import TopicPartition
-from penstock.client.offsets import EARLIEST, LATEST, list_offsets
 from penstock.metadata.config_types import ConfigSource
 from penstock.wire.errors import ErrorCode
 
@@ -87,6 +87,9 @@ _SOURCES: Final = {
     ConfigSource.DEFAULT_CONFIG: "default",
 }
 
+_PATIENCE_S: Final = 5.0
+"""What is nice to know is not waited for longer than this."""
+
 _Topic = Annotated[
     str,
     typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=completion.topics),
@@ -103,7 +106,7 @@ _Configs = Annotated[
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(
-        help="Topics: create, list, describe, alter, delete.",
+        help="Topics: create, list, describe, alter, delete, archive.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
@@ -112,6 +115,7 @@ def register(root: typer.Typer) -> None:
     app.command("describe", help=_DESCRIBE_HELP)(describe)
     app.command("alter", help=_ALTER_HELP)(alter)
     app.command("delete", help=_DELETE_HELP)(delete)
+    topic_archive.register(app)
     root.add_typer(app, name="topic")
 
 
@@ -132,17 +136,17 @@ def create(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    new = admin.NewTopic(
-        topic,
-        partitions or admin.BROKER_DEFAULT,
-        replication_factor or admin.BROKER_DEFAULT,
-        parse_settings(config or (), "--config"),
-    )
+    configs = parse_settings(config or (), "--config")
 
-    async def main() -> admin.CreatedTopic | None:
-        async with connect(bootstrap) as cluster:
+    async def main() -> CreatedTopic | None:
+        async with connect(bootstrap) as admin:
             try:
-                return await admin.create_topic(cluster, new)
+                return await admin.create_topic(
+                    topic,
+                    partitions or BROKER_DEFAULT,
+                    replication_factor or BROKER_DEFAULT,
+                    configs,
+                )
             except BrokerError as error:
                 if error.code == ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists:
                     return None
@@ -163,7 +167,7 @@ def create(
         emit(f"created topic {printable(topic)}{shape}")
 
 
-def _created_json(created: admin.CreatedTopic | None) -> dict[str, object]:
+def _created_json(created: CreatedTopic | None) -> dict[str, object]:
     if created is None:
         return {}
     return {
@@ -181,11 +185,11 @@ def list_(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    async def main() -> list[admin.TopicInfo]:
-        async with connect(bootstrap) as cluster:
-            return await admin.list_topics(cluster)
+    async def main() -> list[TopicInfo]:
+        async with connect(bootstrap) as admin:
+            return await admin.list_topics(internal=internal)
 
-    found = [topic for topic in run(main()) if internal or not topic.internal]
+    found = run(main())
     with pipe_guard():
         if json:
             emit_json({"topics": [_listed_json(topic) for topic in found]})
@@ -201,16 +205,16 @@ def list_(
             emit(table(columns, [_listed_row(topic) for topic in found]))
 
 
-def _under_replicated(topic: admin.TopicInfo) -> int:
+def _under_replicated(topic: TopicInfo) -> int:
     return sum(partition.under_replicated for partition in topic.partitions)
 
 
-def _listed_row(topic: admin.TopicInfo) -> tuple[object, ...]:
+def _listed_row(topic: TopicInfo) -> tuple[object, ...]:
     under = _under_replicated(topic)
     return topic.name, len(topic.partitions), topic.replication_factor, under or ""
 
 
-def _listed_json(topic: admin.TopicInfo) -> dict[str, object]:
+def _listed_json(topic: TopicInfo) -> dict[str, object]:
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
@@ -233,12 +237,12 @@ def describe(
     async def main() -> tuple[list[dict[str, Any]], list[BrokerError]]:
         described: list[dict[str, Any]] = []
         missing: list[BrokerError] = []
-        async with connect(bootstrap) as cluster:
-            for found in (await admin.describe_topics(cluster, topic)).values():
+        async with connect(bootstrap) as admin:
+            for found in (await admin.describe_topics(topic)).values():
                 if isinstance(found, BrokerError):
                     missing.append(found)
                 else:
-                    described.append(await _described(cluster, found, all_configs))
+                    described.append(await _described(admin, found, all_configs))
         return described, missing
 
     described, missing = run(main())
@@ -250,15 +254,15 @@ def describe(
     report(missing)
 
 
-async def _described(cluster: Cluster, topic: admin.TopicInfo, all_configs: bool) -> dict[str, Any]:
+async def _described(admin: Admin, topic: TopicInfo, all_configs: bool) -> dict[str, Any]:
     led = [
         TopicPartition(topic.name, partition.index)
         for partition in topic.partitions
         if partition.leader >= 0
     ]
-    first = await _offsets(cluster, led, EARLIEST)
-    after = await _offsets(cluster, led, LATEST)
-    configs = await admin.describe_configs(cluster, admin.ResourceType.TOPIC, topic.name)
+    first = await _offsets(admin, led, "earliest")
+    after = await _offsets(admin, led, "latest")
+    configs = await admin.describe_configs(topic=topic.name)
     return {
         **_listed_json(topic),
         "configs": [
@@ -267,7 +271,7 @@ async def _described(cluster: Cluster, topic: admin.TopicInfo, all_configs: bool
                 "value": None if config.sensitive else config.value,
                 "source": _SOURCES[config.source],
             }
-            for config in configs
+            for config in configs.values()
             if all_configs or config.source == ConfigSource.DYNAMIC_TOPIC_CONFIG
         ],
         "partitions": [
@@ -285,13 +289,14 @@ async def _described(cluster: Cluster, topic: admin.TopicInfo, all_configs: bool
     }
 
 
-async def _offsets(cluster: Cluster, places: list[TopicPartition], time_ms: int) -> dict[int, int]:
+async def _offsets(admin: Admin, places: list[TopicPartition], when: str) -> dict[int, int]:
     """A description is worth showing without them: a broker may be down."""
     try:
-        found = await list_offsets(cluster, dict.fromkeys(places, time_ms), deadline_s=5.0)
-    except ClientError:
+        async with asyncio.timeout(_PATIENCE_S):
+            found = await admin.list_offsets(dict.fromkeys(places, when))
+    except (ClientError, TimeoutError):
         return {}
-    return {place.partition: offset.offset for place, offset in found.items()}
+    return {place.partition: offset.offset for place, offset in found.items() if offset}
 
 
 def _described_text(topic: dict[str, Any]) -> str:
@@ -349,17 +354,13 @@ def alter(
         )
 
     async def main() -> None:
-        async with connect(bootstrap) as cluster:
+        async with connect(bootstrap) as admin:
             if settings or delete_config:
                 await admin.alter_configs(
-                    cluster,
-                    admin.ResourceType.TOPIC,
-                    topic,
-                    set_values=settings,
-                    delete=delete_config or (),
+                    topic=topic, set_values=settings, delete=delete_config or ()
                 )
             if partitions is not None:
-                await admin.create_partitions(cluster, topic, partitions)
+                await admin.create_partitions(topic, partitions)
 
     run(main())
     done = [f"{key}={value}" for key, value in settings.items()]
@@ -381,8 +382,8 @@ def delete(
     confirm(f"Delete {names} and all records in it?", yes=yes)
 
     async def main() -> dict[str, BrokerError | None]:
-        async with connect(bootstrap) as cluster:
-            return await admin.delete_topics(cluster, topic)
+        async with connect(bootstrap) as admin:
+            return await admin.delete_topics(topic)
 
     outcomes = run(main())
     refused: list[BrokerError] = []

@@ -1,0 +1,182 @@
+"""From a consumer to standard output, until there is a reason to stop.
+
+A backlog of plain values is written as whole columns, everything else record by record: what the
+columns need takes as long to load as some ten thousand records take to show.
+
+The consumer goes on trying while brokers are away, which is right for a program and wrong for a
+command that somebody waits for: when nothing has been heard for long, this asks why, and gives up.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.cli.consume_format import Formatter
+from penstock.cli.output import printable
+from penstock.client.consuming.consumer import Consumer
+from penstock.client.errors import NoOffset
+from penstock.client.model import TopicPartition
+from penstock.runtime import SystemClock
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RawConsumer = Consumer[bytes | None, bytes | None]
+_POLL_S: Final = 1.0
+SILENCE_S: Final = 5.0
+_RECORDS_PER_POLL: Final = 5_000
+_FULL_POLLS: Final = 4
+"""So many polls in a row that were full, and there is a backlog."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    records_max: int | None
+    idle_s: float | None
+    until_end: bool
+
+
+class Reading:
+    def __init__(
+        self,
+        consumer: RawConsumer,
+        ends: Mapping[TopicPartition, int],
+        stop: Stop,
+        formatter: Formatter,
+    ) -> None:
+        self._consumer = consumer
+        self._ends = ends
+        self._stop = stop
+        self._formatter = formatter
+        self._left = stop.records_max
+        self._clock = SystemClock()
+        self._heard = 0
+        self._heard_at = self._clock.monotonic()
+        self._silence_s = SILENCE_S
+        self._in_group = consumer.options.group_id is not None
+
+    async def run(self) -> None:
+        last = self._clock.monotonic()
+        full_polls = 0
+        while not self._is_over():
+            in_columns = self._formatter.copies_values and full_polls >= _FULL_POLLS
+            wait_s = _POLL_S
+            if self._stop.idle_s is not None:
+                wait_s = min(wait_s, last + self._stop.idle_s - self._clock.monotonic())
+                if wait_s <= 0:
+                    return
+            try:
+                shown = await (self._columns(wait_s) if in_columns else self._records(wait_s))
+            except NoOffset:
+                await self._go_on()
+                continue
+            full_polls = full_polls + 1 if shown >= _RECORDS_PER_POLL else 0
+            if shown:
+                last = self._clock.monotonic()
+            else:
+                await self._check_silence()
+
+    def _is_over(self) -> bool:
+        if self._left == 0:
+            return True
+        if not self._stop.until_end:
+            return False
+        reading = self._consumer.assignment() & self._ends.keys()
+        positions = self._consumer.positions()
+        return bool(reading) and all(
+            place in positions and positions[place].offset >= self._ends[place] for place in reading
+        )
+
+    async def _records(self, wait_s: float) -> int:
+        limit = min(self._left or _RECORDS_PER_POLL, _RECORDS_PER_POLL)
+        records = await self._consumer.poll(int(wait_s * 1000), limit)
+        if self._stop.until_end and not self._in_group:
+            # What a group has been given is shown whole: it counts as read.
+            ends = self._ends
+            records = [record for record in records if record.offset < ends[record.place]]
+        if records:
+            self._write(self._formatter.lines(records))
+            self._count(len(records))
+        return len(records)
+
+    async def _columns(self, wait_s: float) -> int:
+        table = await self._consumer.poll_table(
+            int(wait_s * 1000), max_rows=self._left, headers=False
+        )
+        if self._stop.until_end and not self._in_group:
+            table = self._before_ends(table)
+        if table.num_rows:
+            self._write_values(table)
+            self._count(table.num_rows)
+        count: int = table.num_rows
+        return count
+
+    def _before_ends(self, table: pa.Table) -> pa.Table:
+        import pyarrow.compute as pc  # noqa: PLC0415 -- who has no backlog need not wait for it
+
+        positions = self._consumer.positions()
+        for place, end in self._ends.items():
+            if place in positions and positions[place].offset > end:
+                beyond = pc.and_(
+                    pc.equal(table["partition"], place.partition),
+                    pc.greater_equal(table["offset"], end),
+                )
+                table = table.filter(pc.invert(beyond))
+        return table
+
+    def _write_values(self, table: pa.Table) -> None:
+        import pyarrow as pa  # noqa: PLC0415
+        import pyarrow.compute as pc  # noqa: PLC0415
+
+        for values in table["value"].chunks:
+            whole = pa.ListArray.from_arrays(
+                pa.array([0, len(values)], pa.int32()), values.fill_null(b"")
+            )
+            self._write(pc.binary_join(whole, b"\n")[0].as_buffer(), b"\n")
+
+    def _write(self, *data: bytes | pa.Buffer) -> None:
+        try:
+            sys.stdout.flush()
+            for part in data:
+                sys.stdout.buffer.write(part)
+            sys.stdout.buffer.flush()
+        except BaseException:
+            # Not all of it was seen: the group shall get it again.
+            self._consumer.hold_auto_commit()
+            raise
+
+    def _count(self, shown: int) -> None:
+        if self._left is not None:
+            self._left -= shown
+
+    async def _check_silence(self) -> None:
+        """Fetches are answered even when there is nothing: if none was, something is wrong."""
+        heard = self._consumer.metrics().fetches
+        now = self._clock.monotonic()
+        reading = self._consumer.assignment()
+        if heard == self._heard and reading and now - self._heard_at > self._silence_s:
+            # Raises that the topic is gone, or that nobody answers, unless it has just passed.
+            for topic in {place.topic for place in reading}:
+                await self._consumer.partitions_for(topic)
+        elif heard == self._heard and reading:
+            return
+        self._heard, self._heard_at = heard, now
+
+    async def _go_on(self) -> None:
+        """Records that were to be read next are gone: go on with the oldest there are. Where the
+        position is beyond the end, because the topic was made anew, go on from the end."""
+        consumer = self._consumer
+        positions = consumer.positions()
+        starts = await consumer.beginning_offsets(positions)
+        ends = await consumer.end_offsets(positions)
+        for place, position in positions.items():
+            nearest = min(max(position.offset, starts[place]), ends[place])
+            if nearest != position.offset:
+                sys.stderr.write(
+                    f"penstock: offset {position.offset} of {printable(str(place))} is gone; "
+                    f"going on from {nearest}\n"
+                )
+                consumer.seek(place, nearest)
