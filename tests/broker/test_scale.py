@@ -51,3 +51,12 @@ def test_common_client() -> None:
     found = run("clients")
     assert len(found) == 6
     assert all(best["produce_per_s"] > 0 and best["consume_per_s"] > 0 for best in found.values())
+
+
+def test_python_clients_side_by_side() -> None:
+    """Every client, ours in all its lanes, produces and consumes all that it was given."""
+    found = run("libraries")
+    assert {"confluent-kafka", "kafka-python", "aiokafka", "penstock aio"} <= set(found["produce"])
+    rates = [*found["produce"].values(), *found["consume"].values()]
+    assert all(rate > 0 for rate in rates)
+    assert set(found["ratios"]) >= {"columns_produce_over_confluent", "aio_consume_over_aiokafka"}

@@ -285,12 +285,12 @@ class Cluster:
         if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise TopicNotFound(place.topic)
         check(topic.error_code, subject=f"topic {place.topic}")
-        for partition in topic.partitions:
-            if partition.partition_index == place.partition:
-                if partition.leader_id not in self.brokers:
-                    raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, subject=str(place))
-                return partition.leader_id
-        raise TopicNotFound(place.topic, place.partition)
+        leader = self._leaders[place.topic].get(place.partition)
+        if leader is None:
+            raise TopicNotFound(place.topic, place.partition)
+        if leader.broker_id not in self.brokers:
+            raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, subject=str(place))
+        return leader.broker_id
 
     def known_leader(self, place: TopicPartition) -> Leader | None:
         """What is known without asking; None when that is nothing, or that nobody leads."""

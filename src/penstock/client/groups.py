@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.client.cluster import Cluster
-from penstock.client.errors import BrokerError, check, outcome
+from penstock.client.errors import ApiNotServed, BrokerError, check, outcome
 from penstock.client.model import OffsetAndMetadata, TopicPartition
 from penstock.wire.codec import decode_embedded
 from penstock.wire.errors import ErrorCode, ProtocolError
 from penstock.wire.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
     ConsumerProtocolAssignment,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -84,10 +86,9 @@ async def describe_group(cluster: Cluster, group: str) -> GroupInfo:
         lambda answer: [group.error_code for group in answer.groups],
     )
     found = answer.groups[0]
-    if found.error_code == ErrorCode.NONE and found.group_state == _DEAD:
-        raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group} does not exist")
-    if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-        raise BrokerError(found.error_code, f"group {group} does not exist")
+    dead = found.error_code == ErrorCode.NONE and found.group_state == _DEAD
+    if dead or found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return await _describe_modern_group(cluster, group)
     check(found.error_code, found.error_message, f"group {group}")
     members = tuple(
         GroupMember(
@@ -105,6 +106,46 @@ async def describe_group(cluster: Cluster, group: str) -> GroupInfo:
         found.protocol_type,
         found.protocol_data,
         tuple(sorted(members, key=lambda member: member.member_id)),
+        cluster.coordinator_of(group),
+    )
+
+
+async def _describe_modern_group(cluster: Cluster, group: str) -> GroupInfo:
+    """A group whose broker assigns (Kafka's protocol since 4.0), which answers to another name."""
+    missing = BrokerError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group} does not exist")
+    try:
+        answer = await cluster.ask_coordinator(
+            group,
+            ConsumerGroupDescribeRequest([group]),
+            ConsumerGroupDescribeResponse,
+            lambda answer: [group.error_code for group in answer.groups],
+        )
+    except ApiNotServed:
+        raise missing from None
+    found = answer.groups[0]
+    if found.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+        raise missing
+    check(found.error_code, found.error_message, f"group {group}")
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            tuple(
+                TopicPartition(topic.topic_name, partition)
+                for topic in member.assignment.topic_partitions
+                for partition in sorted(topic.partitions)
+            ),
+        )
+        for member in sorted(found.members, key=lambda member: member.member_id)
+    )
+    return GroupInfo(
+        group,
+        found.group_state,
+        _CONSUMER,
+        found.assignor_name,
+        members,
         cluster.coordinator_of(group),
     )
 

@@ -84,6 +84,8 @@ class ConsumerCore:
         self._topic_error: ClientError | None = None
         self._seen_topics: set[str] = set()
         self._known_topics: set[str] = set()
+        self._topic_ids: dict[str, list[bytes]] = {}
+        """The ids that each topic has had; the last is that of the one we read."""
         self._wanted_topics: frozenset[str] = frozenset()
         """As the group knows them."""
         self._to_announce: list[TopicPartition] = []
@@ -255,6 +257,7 @@ class ConsumerCore:
         await self._let_others_run()
         if self._topics_changed:
             self._topics_changed = False
+            self._notice_recreated(cluster)
             await self._follow_topics(cluster)
         if self._to_announce:
             places, self._to_announce = self._to_announce, []
@@ -274,6 +277,24 @@ class ConsumerCore:
         if now - self._yielded_at > YIELD_S:
             await asyncio.sleep(0)
             self._yielded_at = self.env.clock.monotonic()
+
+    def _notice_recreated(self, cluster: Cluster) -> None:
+        """A topic that was deleted and made again has nothing but the name of the one before: what
+        is in it came after we began to read, as in a partition that was added."""
+        states = self.subscription.states
+        for name in self.subscription.topics.union(place.topic for place in states):
+            known = cluster.known_topic(name)
+            if known is None or known.error_code != ErrorCode.NONE or not any(known.topic_id):
+                continue
+            ids = self._topic_ids.setdefault(name, [known.topic_id])
+            # A broker that lags behind may still tell of an older one.
+            if known.topic_id not in ids:
+                ids.append(known.topic_id)
+                self.reading.drop_run()
+                self.subscription.renew(
+                    [place for place in states if place.topic == name], EARLIEST
+                )
+                self.wake_fetcher()
 
     async def _follow_topics(self, cluster: Cluster) -> None:
         if not self.subscription.follows_topics:

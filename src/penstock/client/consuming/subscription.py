@@ -211,6 +211,15 @@ class Subscription:
                 state.token = next(self._tokens)
                 state.buffer.clear()
 
+    def renew(self, places: Iterable[TopicPartition], time: int) -> None:
+        """The same partitions of another log: what was known of them, epochs too, is void."""
+        for place in list(places):
+            paused = self.states[place].paused
+            self.drop([place])
+            self.add([place])
+            self.states[place].paused = paused
+            self.look_up(self.states[place], time)
+
     # -- where to read --------------------------------------------------------------------------
 
     def state(self, place: TopicPartition) -> PartitionState:

@@ -132,11 +132,16 @@ class Sender:
     async def vouch(self) -> None:
         """With acks=0: wait until the brokers have read all that was sent.
 
-        Requests of a connection are read in order, so one answer vouches for all before it."""
+        Requests of a connection are read in order, so one answer vouches for all before it. When
+        a connection is lost there is nothing left to wait for, and nobody was promised anything."""
         for node in list(self._nodes.values()):
             if node.told and node.connection is not None and node.connection.is_open:
                 node.told = False
-                await node.connection.call(MetadataRequest(topics=[]), MetadataResponse)
+                try:
+                    await node.connection.call(MetadataRequest(topics=[]), MetadataResponse)
+                except ClientError as error:
+                    self.last_error = error
+                    _log.warning("what was sent with acks=0 may not have arrived: %s", error)
 
     # -- the pump -------------------------------------------------------------------------------
 
@@ -344,8 +349,12 @@ class Sender:
 
     def _is_connected(self, node: _Node, now: float) -> bool:
         """Whether requests can be written now; if not, a connection is being opened."""
-        if node.connection is not None and node.connection.is_open:
-            return True
+        if node.connection is not None:
+            if node.connection.is_open:
+                return True
+            # The leader may have moved. With acks=0 this is the only way a broker can say so.
+            node.connection = None
+            self._is_stale = True
         if node.retry_at <= now:
             self._chores.start(f"connect {node.broker_id}", partial(self._connect, node))
         return False

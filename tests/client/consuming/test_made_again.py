@@ -1,0 +1,95 @@
+"""A topic that is deleted and made again under its name, while it is written to and read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from penstock import Admin, Consumer, Producer, TopicPartition
+from penstock.client.consuming.positions import EARLIEST
+from penstock.client.consuming.subscription import Need, Subscription
+from penstock.testing import Broker
+
+PLACE = TopicPartition("t", 0)
+LIMIT_S = 20.0
+
+
+def take(consumer: Consumer[Any, Any], count: int) -> list[bytes]:
+    found: list[bytes] = []
+    while len(found) < count:
+        records = consumer.poll(5_000)
+        assert records, f"only {found} came"
+        found += [record.value for record in records]
+    assert consumer.poll(50) == []
+    return found
+
+
+class FromTheStart:
+    """Seeks once, when partitions are assigned first."""
+
+    def __init__(self, consumer: Consumer[Any, Any]) -> None:
+        self.consumer: Consumer[Any, Any] | None = consumer
+
+    def on_assigned(self, places: Collection[TopicPartition]) -> None:
+        if self.consumer is not None and places:
+            self.consumer.seek_to_beginning(*places)
+            self.consumer = None
+
+
+WAYS = ("subscribed", "assigned", "in a group")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_topic_that_is_made_again_is_read_from_its_first_record(
+    live_broker: Broker, way: str
+) -> None:
+    """Though the old one had been read further than that, and whatever the reset policy; whoever
+    wrote to it goes on too."""
+    topic = live_broker.new_topic()
+    options: Any = {"metadata_max_age_ms": 100, "auto_offset_reset": "none"}
+    if way == "in a group":
+        # The group may notice in between, and then has a partition that nobody has read from.
+        options |= {"group_id": live_broker.new_name("group"), "auto_offset_reset": "earliest"}
+    with (
+        Admin(live_broker.bootstrap) as admin,
+        Producer(live_broker.bootstrap, metadata_max_age_ms=100) as producer,
+        Consumer(live_broker.bootstrap, **options) as consumer,
+    ):
+        for number in range(3):
+            producer.send(topic, b"old %d" % number).result(LIMIT_S)
+        if way == "assigned":
+            consumer.assign([TopicPartition(topic, 0)])
+            consumer.seek_to_beginning()
+        else:
+            consumer.subscribe([topic], listener=FromTheStart(consumer))
+        assert take(consumer, 3) == [b"old %d" % number for number in range(3)]
+        admin.delete_topic(topic)
+        for _ in range(100):
+            consumer.poll(50)
+            if topic not in {found.name for found in admin.list_topics()}:
+                break
+        live_broker.new_topic(name=topic)
+        new = [b"new %d" % number for number in range(5)]
+        for value in new:
+            producer.send(topic, value).result(LIMIT_S)
+        assert take(consumer, 5) == new
+
+
+def test_what_was_known_of_the_old_log_is_void() -> None:
+    """Position, leader epoch and what was fetched ahead; not that it is paused."""
+    subscription = Subscription()
+    subscription.assign([PLACE])
+    old = subscription.state(PLACE)
+    subscription.on_leader(old, 7)
+    subscription.set_position(old, 40, 7)
+    old.paused = True
+    token = old.token
+    subscription.renew([PLACE], EARLIEST)
+    state = subscription.state(PLACE)
+    assert subscription.current(PLACE, token) is None
+    assert (state.position, state.need, state.time) == (None, Need.TIME, EARLIEST)
+    assert state.paused
+    subscription.on_leader(state, 0)
+    assert state.leader_epoch == 0

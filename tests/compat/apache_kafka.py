@@ -1,0 +1,143 @@
+"""A real Apache Kafka, one node of KRaft, where the client's tests expect a broker of ours.
+
+`ApacheKafka` is a `penstock.testing.Broker` with another program inside: it is started, stopped,
+killed, frozen and asked for topics in the same way, so a test of our client needs not know which of
+the two it talks to. The jars are fetched by Maven and kept in the user's cache; without Java or
+Maven whoever asks for it is skipped, and told why.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from compat.toolchain import HERE, java_class_path, tool
+from penstock.testing import Broker
+from penstock.testing.ask import ask
+from penstock.testing.ports import free_port
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+)
+
+VERSION = "4.0.0"
+CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
+READY_S = 90.0
+"""A JVM on a busy machine; on a quiet one it takes four seconds."""
+
+ASK_S = 10.0
+LIST_OFFSETS_VERSION = 6
+FIND_COORDINATOR_VERSION = 2
+LATEST = -1
+TRANSACTIONS = 1
+"""The kind of coordinator that keeps transactions."""
+
+JVM = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "0",
+    "controller.listener.names": "CONTROLLER",
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    "num.recovery.threads.per.data.dir": "1",
+    # One node has no room for more replicas, and tests have no need of fifty partitions.
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    # A node that comes back is let in when the session of its former life has run out.
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "200",
+    "group.initial.rebalance.delay.ms": "0",
+    # Records of tests are years old; nothing may expire in the middle of one.
+    "log.retention.ms": "-1",
+    # The default takes a quarter of the small heap.
+    "log.cleaner.dedupe.buffer.size": str(4 << 20),
+}
+
+
+class ApacheKafka(Broker):
+    """Use as `with ApacheKafka() as kafka`; settings are Kafka's own."""
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self.settings = {**SETTINGS, **(settings or {})}
+        self.class_path = java_class_path(VERSION, "kafka_2.13")
+        self.java = tool("java", "install a JDK")
+        tool("javac", "install a JDK: a JRE cannot run the program that starts Kafka")
+        self._controller_port = free_port(self._random)
+
+    def new_topic(
+        self,
+        partitions: int = 1,
+        *,
+        name: str | None = None,
+        configs: Mapping[str, str] | None = None,
+    ) -> str:
+        """Kafka answers before its leaders know what they lead: here that is waited for."""
+        made = super().new_topic(partitions, name=name, configs=configs)
+        asked = [ListOffsetsRequest.Partition(n, timestamp=LATEST) for n in range(partitions)]
+        request = ListOffsetsRequest(topics=[ListOffsetsRequest.Topic(made, asked)])
+        end = self._clock.monotonic() + ASK_S
+        while self._clock.monotonic() < end:
+            answer = ask(self.bootstrap, request, ListOffsetsResponse, LIST_OFFSETS_VERSION, ASK_S)
+            found = answer.topics[0].partitions
+            if all(each.error_code == ErrorCode.NONE for each in found):
+                return made
+        raise AssertionError(f"topic {made} got no leaders within {ASK_S:g} s")
+
+    # -- another program inside -----------------------------------------------------------------
+
+    def _spawn(self, port: int) -> subprocess.Popen[str]:
+        assert self._directory is not None
+        controller = f"127.0.0.1:{self._controller_port}"
+        own = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://{controller}",
+            "controller.quorum.voters": f"0@{controller}",
+            "log.dirs": str(self._directory / "data"),
+        }
+        properties = self._directory / "server.properties"
+        settings = {**own, **self.settings}
+        properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        program = str(Path(HERE, "kafka_server", "Server.java"))
+        with (self._directory / "output.log").open("ab") as output:
+            return subprocess.Popen(
+                [self.java, *JVM, "-cp", self.class_path, program, CLUSTER_ID, str(properties)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                text=True,
+                start_new_session=True,
+            )
+
+    def _wait_ready(self) -> bool:
+        assert self._process is not None
+        end = self._clock.monotonic() + READY_S
+        while not super()._wait_ready():
+            if self._process.poll() is not None or self._clock.monotonic() > end:
+                return False
+        return True
+
+    def _prepare_groups(self) -> None:
+        """Both kinds of coordinators: the first to ask for one waits until its topic is there."""
+        end = self._clock.monotonic() + READY_S
+        for kind in (0, TRANSACTIONS):
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            while code != ErrorCode.NONE and self._clock.monotonic() < end:
+                request = FindCoordinatorRequest(key="penstock-testing", key_type=kind)
+                code = ErrorCode(
+                    ask(
+                        self.bootstrap,
+                        request,
+                        FindCoordinatorResponse,
+                        FIND_COORDINATOR_VERSION,
+                        ASK_S,
+                    ).error_code
+                )

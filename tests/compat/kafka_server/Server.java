@@ -1,0 +1,59 @@
+import java.io.FileInputStream;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.PrintStream;
+import java.util.Properties;
+import kafka.server.KafkaConfig;
+import kafka.server.KafkaRaftServer;
+import kafka.tools.StorageTool;
+import org.apache.kafka.common.utils.Time;
+
+/**
+ * Apache Kafka itself, formatted if need be and run in one process: CLUSTER-ID PROPERTIES.
+ *
+ * <p>Kafka's own starters need two processes and tell their troubles to a logger that is not
+ * there. This one lets exceptions out, and ends when its standard input does, so that it never
+ * outlives the test that started it.
+ */
+final class Server {
+    public static void main(String[] arguments) throws Exception {
+        Thread watch = new Thread(Server::endWithInput);
+        watch.setDaemon(true);
+        watch.start();
+        PrintStream said = System.err;
+        int code = StorageTool.execute(
+                new String[] {
+                    "format", "--ignore-formatted", "-t", arguments[0], "-c", arguments[1]
+                },
+                said);
+        if (code != 0) {
+            throw new IllegalStateException("formatting ended with code " + code);
+        }
+        Properties properties = new Properties();
+        try (InputStream file = new FileInputStream(arguments[1])) {
+            properties.load(file);
+        }
+        KafkaRaftServer server =
+                new KafkaRaftServer(KafkaConfig.fromProps(properties, false), Time.SYSTEM);
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> {
+            server.shutdown();
+            // A clean stop by a signal is no failure, whatever Java makes of it.
+            Runtime.getRuntime().halt(0);
+        }));
+        server.startup();
+        System.out.println("ready bootstrap=" + properties.getProperty("listeners"));
+        System.out.flush();
+        server.awaitShutdown();
+    }
+
+    private static void endWithInput() {
+        try {
+            while (System.in.read() >= 0) {
+                // Nobody writes here: only the end matters.
+            }
+        } catch (IOException gone) {
+            System.err.println("standard input: " + gone);
+        }
+        Runtime.getRuntime().halt(3);
+    }
+}
