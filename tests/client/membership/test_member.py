@@ -171,7 +171,8 @@ def test_a_coordinator_that_is_killed_and_comes_back(own_broker: Broker) -> None
     topic = own_broker.new_topic(4)
 
     async def scene(group: str, assignor: Assignor, back: asyncio.Barrier) -> None:
-        async with seats(own_broker.bootstrap, group, 2, assignor=assignor) as (a, b):
+        options = {"assignor": assignor, "enable_auto_commit": False}
+        async with seats(own_broker.bootstrap, group, 2, **options) as (a, b):
             a.subscribe(topic)
             b.subscribe(topic)
             await until(lambda: covered(4, a, b), a, b)
