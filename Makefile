@@ -9,7 +9,7 @@ CASES ?= 20000
 SEED  ?= 1
 JOBS  ?= $(shell nproc)
 
-.PHONY: setup tools run test lint bench crash fuzz kill9 sim demo clean
+.PHONY: setup tools run test lint bench crash fuzz kill9 sim demo clean spark-cluster spark-docs
 
 setup: $(STAMP)
 
@@ -26,11 +26,14 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(KERNELS)
 run: $(STAMP)
 	$(BIN)/penstock up
 
-# Foreign clients that Debian packages. Without root the tests that need them say so and skip.
+# Foreign clients and servers that Debian packages. Without root the tests that need them say so and skip.
 tools: $(STAMP)
 	@command -v kcat >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq kcat >/dev/null; } \
 	  || echo "kcat is not here and could not be installed: its tests are skipped"
+	@command -v etcd >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq etcd-server >/dev/null; } \
+	  || echo "etcd is not here and could not be installed: its tests are skipped"
 
 test: lint tools
 	$(BIN)/python -m pytest
@@ -43,7 +46,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
-	@for name in records wire log floor broker clients scale; do \
+	@for name in records wire log floor broker clients libraries scale; do \
 	  echo "== $$name"; $(BIN)/python -m benchmarks.$$name --json || exit 1; done
 
 # 20,000 seeded crashes of the partition log on the simulated disk.
@@ -58,10 +61,18 @@ fuzz: $(STAMP)
 kill9: $(STAMP)
 	cd tests && ../$(BIN)/python -m chaos.kill9 --rounds 100
 
+# A standalone Spark master with two workers, executors killed amid reads and writes; Spark Connect.
+spark-cluster: $(STAMP)
+	PENSTOCK_LONG=1 $(BIN)/python -m pytest tests/spark/cluster --durations 10
+
+# Every example of docs/SPARK.md on real Spark.
+spark-docs: $(STAMP)
+	$(BIN)/python -m pytest tests/spark/test_docs.py
+
 # All that runs on the simulator; today that is the log.
 sim: crash
 
-# A broker, a topic, some records in and out: what the README shows, by itself.
+# Brokers, clicks, a pipeline on Spark that counts them, and its output: under a minute.
 demo: $(STAMP)
 	$(BIN)/python -m examples.demo
 

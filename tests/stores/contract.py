@@ -2,6 +2,9 @@
 
 A store's tests derive from `StoreContract` and supply a `bench`: one shared store, as many handles
 on it as asked for, and control of the time that leases go by. Two handles stand for two processes.
+
+A store may have a past when a test begins, so revisions are counted from `revision_of(store)`; in
+the course of one test nobody else uses it. Keys begin with a slash.
 """
 
 from __future__ import annotations
@@ -16,177 +19,8 @@ from hypothesis import strategies as st
 from penstock.ports import Compare, Delete, KeyValue, MetadataStore, Put, WatchEvent
 from penstock.stores.errors import LeaseNotFound, RevisionNotKept, StoreClosed
 
-from .handles import StoreBench, keys_of, put, take
-
-
-class Entries:
-    """Keys, values and revisions."""
-
-    def test_a_key_that_was_never_put_is_absent(self, bench: StoreBench) -> None:
-        """Reading it gives None and an empty range, not an error."""
-
-        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            assert await one.get("/a") is None
-            assert await two.range("/") == ([], 0)
-
-        bench.run(scenario)
-
-    def test_a_value_is_seen_by_every_handle_once_committed(self, bench: StoreBench) -> None:
-        """A read that begins after the commit returned sees it, wherever it is made."""
-
-        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            for number in range(20):
-                revision = await put(one, "/a", b"%d" % number)
-                entry = await two.get("/a")
-                assert entry == KeyValue("/a", b"%d" % number, 1, revision)
-
-        bench.run(scenario)
-
-    def test_creation_and_change_have_their_own_revisions(self, bench: StoreBench) -> None:
-        """A later put keeps the create revision; after a delete the key is created anew."""
-
-        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            await put(one, "/a", b"1")
-            await put(one, "/a", b"2")
-            assert await one.get("/a") == KeyValue("/a", b"2", 1, 2)
-            await one.commit((), [Delete("/a")])
-            assert await two.get("/a") is None
-            await put(two, "/a", b"")
-            assert await one.get("/a") == KeyValue("/a", b"", 4, 4)
-
-        bench.run(scenario)
-
-    def test_a_range_has_the_keys_under_its_prefix_in_order(self, bench: StoreBench) -> None:
-        """Neighbours of the prefix stay out; texts beyond ASCII sort by code point."""
-
-        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            keys = ["/a", "/a/", "/a/b", "/a/ü", "/a/\ud7ff", "/a/\U0001f600", "/a0", "/b", "/"]
-            for key in reversed(keys):
-                await put(one, key, key.encode())
-            entries, revision = await two.range("/a/")
-            assert [entry.key for entry in entries] == [
-                "/a/",
-                "/a/b",
-                "/a/ü",
-                "/a/\ud7ff",
-                "/a/\U0001f600",
-            ]
-            assert [entry.value for entry in entries] == [e.key.encode() for e in entries]
-            assert revision == len(keys)
-            assert await keys_of(two, "/a/\ud7ff") == ["/a/\ud7ff"]
-            assert await keys_of(two) == sorted(keys)
-
-        bench.run(scenario)
-
-    def test_a_prefix_of_the_last_characters_still_ends(self, bench: StoreBench) -> None:
-        """The highest code point has no successor, and needs none."""
-
-        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            for key in ("a", "a\U0010ffff", "a\U0010ffffz", "b", "\U0010ffff"):
-                await put(one, key, b"")
-            assert await keys_of(two, "a\U0010ffff") == ["a\U0010ffff", "a\U0010ffffz"]
-            assert await keys_of(two, "\U0010ffff") == ["\U0010ffff"]
-
-        bench.run(scenario)
-
-
-class Commits:
-    """All or nothing, on conditions."""
-
-    def test_all_changes_of_a_commit_share_one_revision(self, bench: StoreBench) -> None:
-        """However many keys it changes, it is one step of the store."""
-
-        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            committed = await one.commit((), [Put("/a", b"1"), Put("/b", b"2")])
-            assert (committed.succeeded, committed.revision) == (True, 1)
-            entries, revision = await two.range("/")
-            assert [entry.modify_revision for entry in entries] == [1, 1]
-            assert revision == 1
-
-        bench.run(scenario)
-
-    def test_a_failed_compare_changes_nothing(self, bench: StoreBench) -> None:
-        """One wrong revision among right ones voids the whole commit."""
-
-        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            revision = await put(one, "/a", b"1")
-            wrong = [Compare("/a", revision), Compare("/b", revision)]
-            committed = await two.commit(wrong, [Put("/a", b"2"), Put("/b", b"")])
-            assert (committed.succeeded, committed.revision) == (False, revision)
-            assert await one.get("/a") == KeyValue("/a", b"1", 1, 1)
-            assert await one.get("/b") is None
-
-        bench.run(scenario)
-
-    def test_revision_zero_means_the_key_must_not_exist(self, bench: StoreBench) -> None:
-        """Of two that create the same key so, one succeeds."""
-
-        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            absent = [Compare("/a", 0)]
-            outcomes = await asyncio.gather(
-                one.commit(absent, [Put("/a", b"1")]), two.commit(absent, [Put("/a", b"2")])
-            )
-            assert sorted(outcome.succeeded for outcome in outcomes) == [False, True]
-            winner = b"1" if outcomes[0].succeeded else b"2"
-            entry = await two.get("/a")
-            assert entry is not None
-            assert entry.value == winner
-
-        bench.run(scenario)
-
-    def test_compares_may_concern_keys_that_do_not_change(self, bench: StoreBench) -> None:
-        """This is how a write rests on the controller's claim."""
-
-        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            claim = await put(one, "/controller", b"1")
-            guard = [Compare("/controller", claim)]
-            assert (await one.commit(guard, [Put("/topic", b"")])).succeeded
-            await put(two, "/controller", b"2")
-            assert not (await one.commit(guard, [Delete("/topic")])).succeeded
-            assert await one.get("/topic") is not None
-
-        bench.run(scenario)
-
-    def test_a_commit_that_changes_nothing_takes_no_revision(self, bench: StoreBench) -> None:
-        """Deleting what is not there, or only comparing, leaves the revision alone."""
-
-        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            await put(one, "/a", b"")
-            for changes in ([], [Delete("/b")]):
-                committed = await one.commit([Compare("/a", 1)], changes)
-                assert (committed.succeeded, committed.revision) == (True, 1)
-            assert (await two.range("/"))[1] == 1
-
-        bench.run(scenario)
-
-    def test_a_commit_names_each_key_once(self, bench: StoreBench) -> None:
-        """Two changes of one key in one step would have no order; it is refused unread."""
-
-        async def scenario(one: MetadataStore, _two: MetadataStore) -> None:
-            with pytest.raises(ValueError, match="/a"):
-                await one.commit((), [Put("/a", b""), Delete("/a")])
-            assert (await one.range(""))[1] == 0
-
-        bench.run(scenario)
-
-    def test_increments_from_two_handles_are_all_counted(self, bench: StoreBench) -> None:
-        """Read, add one, compare and set: no addition is lost, however they interleave."""
-
-        async def increment(store: MetadataStore, times: int) -> None:
-            while times:
-                entry = await store.get("/n")
-                count, seen = (int(entry.value), entry.modify_revision) if entry else (0, 0)
-                change = Put("/n", b"%d" % (count + 1))
-                if (await store.commit([Compare("/n", seen)], [change])).succeeded:
-                    times -= 1
-
-        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            await asyncio.gather(*(increment(store, 10) for store in (one, two, one, two)))
-            entry = await one.get("/n")
-            assert entry is not None
-            assert (entry.value, entry.modify_revision) == (b"40", 40)
-
-        bench.run(scenario)
+from .contract_entries import Commits, Entries
+from .handles import StoreBench, keys_of, put, revision_of, take
 
 
 class Leases:
@@ -212,29 +46,18 @@ class Leases:
         bench.run(scenario)
 
     def test_keep_alive_prolongs_a_lease(self, bench: StoreBench) -> None:
-        """Renewed in time, it outlives its time to live many times over."""
+        """Renewed in time it outlives its time to live; any handle may do it, as a lease belongs
+        to the store and not to the handle that granted it."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            lease = await one.grant_lease(2.0)
+            lease = await one.grant_lease(3.0)
             await put(one, "/a", b"", lease)
-            for _ in range(5):
-                await bench.advance(1.2)
-                assert await one.keep_alive(lease)
+            for store in (one, two, two):
+                await bench.advance(1.4)
+                assert await store.keep_alive(lease)
             entry = await two.get("/a")
             assert entry is not None
             assert entry.lease == lease
-
-        bench.run(scenario)
-
-    def test_any_handle_may_renew_a_lease(self, bench: StoreBench) -> None:
-        """A lease belongs to the store, not to the handle that granted it."""
-
-        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            lease = await one.grant_lease(2.0)
-            await bench.advance(1.2)
-            assert await two.keep_alive(lease)
-            await bench.advance(1.2)
-            assert await one.keep_alive(lease)
 
         bench.run(scenario)
 
@@ -243,7 +66,7 @@ class Leases:
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             claim = await put(one, "/controller", b"1", await one.grant_lease(1.0))
-            await bench.advance(1.5)
+            await bench.advance(2.2)
             late = await one.commit([Compare("/controller", claim)], [Put("/topic", b"")])
             assert not late.succeeded
             assert await two.commit([Compare("/controller", 0)], [Put("/controller", b"2")])
@@ -286,10 +109,29 @@ class Leases:
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             lease = await one.grant_lease(1.0)
-            await bench.advance(1.5)
+            await bench.advance(2.2)
             with pytest.raises(LeaseNotFound):
                 await two.commit((), [Put("/a", b""), Put("/b", b"", lease)])
             assert await keys_of(one) == []
+
+        bench.run(scenario)
+
+    def test_a_lease_that_was_never_granted_cannot_be_kept(self, bench: StoreBench) -> None:
+        """Renewing says that it is not there; revoking it is no error."""
+
+        async def scenario(one: MetadataStore, _two: MetadataStore) -> None:
+            assert not await one.keep_alive(987_654_321)
+            await one.revoke_lease(987_654_321)
+
+        bench.run(scenario)
+
+    def test_a_lease_must_last(self, bench: StoreBench) -> None:
+        """One that ends as it begins is refused."""
+
+        async def scenario(one: MetadataStore, _two: MetadataStore) -> None:
+            for ttl_s in (0.0, -1.0):
+                with pytest.raises(ValueError, match="lease"):
+                    await one.grant_lease(ttl_s)
 
         bench.run(scenario)
 
@@ -319,8 +161,8 @@ class Watches:
             await put(one, "/b", b"2")
             await one.commit((), [Delete("/a")])
             assert await take(two, "/", revision + 1, 2) == [
-                WatchEvent("/b", b"2", 2),
-                WatchEvent("/a", None, 3),
+                WatchEvent("/b", b"2", revision + 1),
+                WatchEvent("/a", None, revision + 2),
             ]
 
         bench.run(scenario)
@@ -329,11 +171,12 @@ class Watches:
         """Of those of its own handle and of those of another."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            watches = [asyncio.create_task(take(store, "/", 1, 2)) for store in (one, two)]
+            start = await revision_of(one)
+            watches = [asyncio.create_task(take(store, "/", start + 1, 2)) for store in (one, two)]
             await asyncio.sleep(0)
             await put(one, "/a", b"1")
             await put(two, "/b", b"2")
-            expected = [WatchEvent("/a", b"1", 1), WatchEvent("/b", b"2", 2)]
+            expected = [WatchEvent("/a", b"1", start + 1), WatchEvent("/b", b"2", start + 2)]
             assert await asyncio.gather(*watches) == [expected, expected]
 
         bench.run(scenario)
@@ -342,11 +185,15 @@ class Watches:
         """And goes on past revisions that are none of its business."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            start = await revision_of(one)
             await one.commit((), [Put("/b/1", b""), Put("/a/1", b""), Put("/a", b"")])
             await put(one, "/b/2", b"")
             await put(one, "/a/2", b"")
-            events = await take(two, "/a/", 1, 2)
-            assert [(event.key, event.revision) for event in events] == [("/a/1", 1), ("/a/2", 3)]
+            events = await take(two, "/a/", start + 1, 2)
+            assert [(event.key, event.revision - start) for event in events] == [
+                ("/a/1", 1),
+                ("/a/2", 3),
+            ]
 
         bench.run(scenario)
 
@@ -354,10 +201,11 @@ class Watches:
         """No batch ends in the middle of a revision."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            start = await revision_of(one)
             for number in range(30):
                 await one.commit((), [Put(f"/{key}", b"%d" % number) for key in "abc"])
             seen = 0
-            async for batch in two.watch("/", 1):
+            async for batch in two.watch("/", start + 1):
                 revisions = [event.revision for event in batch]
                 assert revisions == sorted(revisions)
                 assert all(revisions.count(revision) == 3 for revision in revisions)
@@ -371,10 +219,32 @@ class Watches:
         """It stays silent until that revision comes."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            watching = asyncio.create_task(take(two, "/", 3, 1))
+            start = await revision_of(one)
+            watching = asyncio.create_task(take(two, "/", start + 3, 1))
             for number in range(3):
                 await put(one, "/a", b"%d" % number)
-            assert await watching == [WatchEvent("/a", b"2", 3)]
+            assert await watching == [WatchEvent("/a", b"2", start + 3)]
+
+        bench.run(scenario)
+
+    def test_a_watch_that_is_given_up_leaves_the_handle_whole(self, bench: StoreBench) -> None:
+        """Left in the middle, or cancelled while it waits; others on the handle go on."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            start = await revision_of(one)
+            other = asyncio.create_task(take(one, "/", start + 1, 3))
+            for number in range(2):
+                await put(two, "/a", b"%d" % number)
+            left = await take(one, "/", start + 1, 1)
+            assert left[0] == WatchEvent("/a", b"0", start + 1)
+            waiting = asyncio.create_task(take(one, "/", start + 10, 1))
+            await one.get("/a")
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await put(two, "/a", b"2")
+            assert [event.value for event in await other] == [b"0", b"1", b"2"]
+            assert await one.keep_alive(await one.grant_lease(60.0))
 
         bench.run(scenario)
 
@@ -382,10 +252,10 @@ class Watches:
         """It must not begin with a gap. The present revision can always be watched on from."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            await put(one, "/a", b"")
+            first = await put(one, "/a", b"")
             await bench.forget_history(one)
             with pytest.raises(RevisionNotKept):
-                await take(two, "/", 1, 1)
+                await take(two, "/", first, 1)
             _, revision = await two.range("/")
             later = await put(one, "/b", b"")
             assert await take(two, "/b", revision + 1, 1) == [WatchEvent("/b", b"", later)]
@@ -398,7 +268,8 @@ class Closing:
         """Calls and watches raise, closing again does not, other handles go on."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            watching = asyncio.create_task(take(one, "/", 1, 1))
+            start = await revision_of(one)
+            watching = asyncio.create_task(take(one, "/", start + 1, 1))
             await one.range("/")
             await one.close()
             await one.close()
@@ -408,7 +279,7 @@ class Closing:
                 await one.get("/a")
             with pytest.raises(StoreClosed):
                 await put(one, "/a", b"")
-            assert await put(two, "/a", b"") == 1
+            assert await put(two, "/a", b"") == start + 1
 
         bench.run(scenario)
 
@@ -456,13 +327,15 @@ class Model:
             return True
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            revision = changed = 0
+            start = revision = await revision_of(one)
+            changed = 0
             for use_first, conditions, changes in steps:
                 compares = []
                 for key, kind in conditions:
                     entry = model.get(key)
                     right = entry.modify_revision if entry else 0
-                    compares.append(Compare(key, {"right": right, "zero": 0, "old": 1}[kind]))
+                    wanted = {"right": right, "zero": 0, "old": start + 1}[kind]
+                    compares.append(Compare(key, wanted))
                 touched = sum(isinstance(c, Put) or c.key in model for c in changes)
                 succeeded = apply(compares, changes, revision)
                 if succeeded and touched:
@@ -475,7 +348,7 @@ class Model:
                 assert at == revision
                 assert entries == [model[key] for key in sorted(model) if key.startswith("/a/")]
             replayed: dict[str, bytes] = {}
-            for event in await take(two, "/", 1, changed) if changed else []:
+            for event in await take(two, "/", start + 1, changed) if changed else []:
                 replayed.pop(event.key, None)
                 if event.value is not None:
                     replayed[event.key] = event.value

@@ -66,3 +66,7 @@ async def take(
 
 async def keys_of(store: MetadataStore, prefix: str = "") -> list[str]:
     return [entry.key for entry in (await store.range(prefix))[0]]
+
+
+async def revision_of(store: MetadataStore) -> int:
+    return (await store.range("/"))[1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from penstock.metadata.image import Changed, ClusterImage
 from penstock.metadata.keys import PREFIX
@@ -15,6 +16,8 @@ from penstock.ports import MetadataStore
 from penstock.stores.errors import RevisionNotKept
 
 Listener = Callable[[Changed], None]
+
+_WATCH_PATIENCE_S: Final = 0.5
 
 
 class ClusterView:
@@ -31,6 +34,8 @@ class ClusterView:
     async def load(self) -> None:
         """Read everything, at the start and when the watch has lost its place."""
         entries, revision = await self._store.range(PREFIX)
+        if revision < self.image.revision:
+            return
         changed = self.image.load(
             ((entry.key, entry.value, entry.modify_revision) for entry in entries), revision
         )
@@ -47,12 +52,19 @@ class ClusterView:
                 await self.load()
 
     async def wait_for(self, revision: int, timeout_s: float = 30.0) -> None:
-        """Return when the image shows everything up to `revision`."""
+        """Return when the image shows everything up to `revision`.
+
+        Where other clusters share the store a revision may be theirs, and our watch silent about
+        it: then everything is read.
+        """
         if self.image.revision >= revision:
             return
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((revision, reached))
         async with asyncio.timeout(timeout_s):
+            await asyncio.wait([reached], timeout=_WATCH_PATIENCE_S)
+            if not reached.done():
+                await self.load()
             await reached
 
     def _tell(self, changed: Changed) -> None:

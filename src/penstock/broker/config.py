@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from penstock.metadata.configs import BROKER_CONFIGS, BrokerConfigs
+from penstock.stores.etcd_address import EtcdAddress, is_etcd, parse_address
 
 
 class ConfigError(ValueError):
@@ -34,7 +35,11 @@ class BrokerConfig:
     )
     advertised_port: int = _key(0, "The port that clients are told; 0: the one listened on.")
     data_dir: str = _key("penstock-data/broker-0", "Where the logs are kept.")
-    store: str = _key("", "The SQLite file the brokers of this machine share; empty: in data_dir.")
+    store: str = _key(
+        "",
+        "Where the brokers of the cluster meet: a SQLite file for those of one machine (empty: one "
+        "in data_dir), or etcd://HOST:2379,HOST:2379/NAMESPACE for those of many.",
+    )
     rack: str = _key("", "Where this broker stands, for placement and for reads close by.")
     connections_max: int = _key(10_000, "Connections in all; more are closed at once.")
     connections_per_address_max: int = _key(5_000, "Connections from one address.")
@@ -59,14 +64,31 @@ class BrokerConfig:
         for name, _ in self.kafka:
             if name not in BROKER_CONFIGS:
                 raise ConfigError(_unknown(name, BROKER_CONFIGS))
+        self._check_store()
         try:
             BrokerConfigs(static=dict(self.kafka)).broker()
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
+    def _check_store(self) -> None:
+        if not is_etcd(self.store):
+            if "://" in self.store:
+                raise ConfigError(f"store is {self.store!r}: write a path, or etcd://HOST:PORT")
+            return
+        try:
+            parse_address(self.store)
+        except ValueError as error:
+            raise ConfigError(f"store: {error}") from error
+
     @property
     def store_path(self) -> str:
+        """The SQLite file; of no use when the store is an etcd."""
         return self.store or f"{self.data_dir}/metadata.db"
+
+    @property
+    def etcd(self) -> EtcdAddress | None:
+        """Where the store is, when it is an etcd."""
+        return parse_address(self.store) if is_etcd(self.store) else None
 
     def with_overrides(self, overrides: Mapping[str, str]) -> BrokerConfig:
         """A copy with some keys given as text: our own names, or Kafka's."""

@@ -30,12 +30,13 @@ from penstock.metadata.membership import (
 from penstock.metadata.model import NO_LEADER, BrokerInfo, Controller, Topic
 from penstock.metadata.topic_ids import new_id, to_text
 from penstock.ports import Compare, Delete, Env, Put
-from penstock.stores.errors import StoreBusy
+from penstock.stores.errors import OutcomeUnknown, StoreBusy, StoreError
 from penstock.wire.errors import ErrorCode, KafkaError
 
 R = TypeVar("R")
 
 _ATTEMPTS: Final = 20
+_PUT_OFF_S: Final = 0.5
 _log = logging.getLogger(__name__)
 
 
@@ -107,7 +108,16 @@ class ControllerRuntime:
         """Renew the lease until cancelled; losing it ends the broker, giving it back does not."""
         while True:
             await self._env.clock.sleep(self._session_timeout_s / 3)
-            if not await self._env.store.keep_alive(self._lease) and not self._leaving:
+            try:
+                alive = await self._env.store.keep_alive(self._lease)
+            except StoreError as error:
+                # Whether the lease is lost is for the store to say, once it answers again. Until
+                # then this broker serves on: whatever it may not do, the store refuses.
+                if not error.retriable:
+                    raise
+                _log.warning("the lease could not be renewed: %s", error)
+                continue
+            if not alive and not self._leaving:
                 raise self._lease_lost()
 
     def _lease_lost(self) -> RuntimeError:
@@ -121,7 +131,14 @@ class ControllerRuntime:
         while True:
             await self._work.wait()
             self._work.clear()
-            await self.claim()
+            try:
+                await self.claim()
+            except StoreError as error:
+                if not error.retriable and not isinstance(error, OutcomeUnknown):
+                    raise
+                _log.warning("the controller's work is put off: %s", error)
+                self._work.set()
+                await self._env.clock.sleep(_PUT_OFF_S)
 
     async def leave(self) -> None:
         """Give everything back at a clean stop."""

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from penstock.broker.broker import Broker
-from penstock.broker.config import BrokerConfig
+from penstock.broker.config import BrokerConfig, ConfigError
 from penstock.net.memory import keep_large_blocks
 from penstock.net.sockets import SocketNetwork
-from penstock.ports import Env
+from penstock.ports import Clock, Env, Executor, MetadataStore, Random
 from penstock.runtime import SystemClock, SystemRandom, Threads
 from penstock.storage.disk import OsDisk
 from penstock.storage.errors import StorageError
@@ -47,8 +47,8 @@ async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     threads = Threads(config.flush_threads)
-    clock = SystemClock()
-    store = await SqliteStore.open(config.store_path, threads, clock)
+    clock, random = SystemClock(), SystemRandom()
+    store = await open_store(config, clock, random, threads)
 
     def ready(host: str, port: int) -> None:
         # What a start leaves behind lives as long as the broker; a request's objects die by
@@ -63,7 +63,7 @@ async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
     try:
         env = Env(
             clock=clock,
-            random=SystemRandom(),
+            random=random,
             disk=OsDisk(),
             network=SocketNetwork(),
             executor=threads,
@@ -74,6 +74,22 @@ async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
         await store.close()
         threads.close()
     return 0
+
+
+async def open_store(
+    config: BrokerConfig, clock: Clock, random: Random, executor: Executor
+) -> MetadataStore:
+    """The store that the configuration names."""
+    address = config.etcd
+    if address is None:
+        return await SqliteStore.open(config.store_path, executor, clock)
+    try:
+        from penstock.stores.etcd import EtcdStore  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise ConfigError(
+            f"store: {address} needs the etcd extra: pip install 'penstock[etcd]'"
+        ) from error
+    return await EtcdStore.open(address, clock, random)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import typer
 
 from penstock.broker.config import BrokerConfig, ConfigError, load_config
 from penstock.cli.output import CommandFailed, emit, explain, parse_settings, pipe_guard
+from penstock.stores.errors import StoreError
 
 _HELP = """Run one broker in the foreground, as a TOML file says.
 
@@ -85,7 +86,7 @@ def run_in_foreground(config: BrokerConfig, on_ready: Callable[[list[str]], None
 
     try:
         return run_broker(config, on_ready)
-    except ConfigError as error:
+    except (ConfigError, StoreError) as error:
         raise CommandFailed(str(error)) from error
     except OSError as error:
         raise CommandFailed(explain_start(error, config)) from error

@@ -3,6 +3,8 @@
     StoreError
       StoreBusy           others held the store for too long; nothing was done, try again
       StoreUnavailable    it cannot be opened, written or reached; the message says what to do
+        StoreUnreachable  it gives no answer at the moment; nothing was done, try again later
+        OutcomeUnknown    it went away after it was told to commit: read to learn what is true
       StoreCorrupt        what lies there is not a store, or is damaged
       StoreClosed         this handle was closed
       LeaseNotFound       a key was to be put under a lease that has expired; nothing was done
@@ -26,6 +28,14 @@ class StoreBusy(StoreError):
 
 class StoreUnavailable(StoreError):
     pass
+
+
+class StoreUnreachable(StoreUnavailable):
+    retriable = True
+
+
+class OutcomeUnknown(StoreUnavailable):
+    """Never to be answered by committing again unread: the first commit may have been made."""
 
 
 class StoreCorrupt(StoreError):

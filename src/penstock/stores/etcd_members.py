@@ -1,0 +1,306 @@
+"""The members of an etcd cluster: whom to ask, how long to wait, when to ask another.
+
+One member is current; calls and watches go to it. When it fails or falls silent the next one in the
+list becomes current, for everybody: watches on the old one are ended and begin again on the new.
+There is one gRPC channel for each member, which connects and reconnects by itself.
+
+`repeat` is for requests that may be made twice: it goes from member to member until one answers or
+the time is up. `once` is for those that may not. A connection that was quiet may be dead without
+our knowing, so unless the member has answered something within `trust_s`, `once` asks it something
+harmless first, by `repeat`. From then on there is one attempt, and whatever etcd does not plainly
+refuse ends as `OutcomeUnknown`.
+
+Every request demands that its member has a leader, so that one cut off from the rest says so
+instead of keeping a watch silent. Answers are checked: they must come from one cluster, and its
+revision may not go back, as it would if etcd were restored from a backup under running brokers.
+
+aetcd supplies etcd's protocol (`aetcd.rpc`: messages and stubs over grpc.aio). Its client is not
+used: it knows one host, has one time limit for everything, and ends every watch on a reconnect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+from aetcd import rpc
+
+from penstock.ports import Clock, Random
+from penstock.stores.errors import (
+    OutcomeUnknown,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreUnavailable,
+    StoreUnreachable,
+)
+from penstock.stores.etcd_address import EtcdAddress
+from penstock.stores.etcd_failures import Verdict, judge
+
+METADATA: Final = (("hasleader", "true"),)
+_PAUSE_S: Final = 0.02
+_PAUSE_MAX_S: Final = 0.5
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # etcd closes connections that ping more often than every 5 s.
+    ("grpc.keepalive_time_ms", 6_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdConfig:
+    """`request_timeout_s` bounds every call but a watch; one member gets `attempt_timeout_s` of it
+    before another is asked."""
+
+    request_timeout_s: float = 5.0
+    attempt_timeout_s: float = 1.5
+    trust_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("request_timeout_s", "attempt_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: set it to more than 0")
+        if self.trust_s < 0:
+            raise ValueError(f"trust_s is {self.trust_s}: set it to 0 or more")
+
+
+class Member:
+    """One etcd server: its channel, and what we last heard of it."""
+
+    def __init__(self, endpoint: str, credentials: Any | None) -> None:
+        self.endpoint = endpoint
+        if credentials is None:
+            self.channel = rpc.insecure_channel(endpoint, options=_CHANNEL_OPTIONS)
+        else:
+            self.channel = rpc.secure_channel(endpoint, credentials, options=_CHANNEL_OPTIONS)
+        self.kv = rpc.KVStub(self.channel)
+        self.lease = rpc.LeaseStub(self.channel)
+        self.watch = rpc.WatchStub(self.channel)
+        self.answered_at_s: float | None = None
+        self.watch_calls: set[Any] = set()
+
+
+Ask = Callable[[Member, float], Awaitable[Any]]
+"""Makes a request of a member within so many seconds, and returns its response."""
+
+
+class Members:
+    def __init__(
+        self, address: EtcdAddress, clock: Clock, random: Random, config: EtcdConfig
+    ) -> None:
+        credentials = _credentials(address)
+        self._address = address
+        self._clock = clock
+        self._config = config
+        self._members = [Member(endpoint, credentials) for endpoint in address.endpoints]
+        # Brokers begin with different members, or all would burden the first one.
+        self._position = random.below(len(self._members))
+        self._cluster_id: int | None = None
+        self._revision = 0
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closing = asyncio.Event()
+
+    @property
+    def current(self) -> Member:
+        return self._members[self._position]
+
+    @property
+    def count(self) -> int:
+        return len(self._members)
+
+    def require_open(self) -> None:
+        if self._closing.is_set():
+            raise StoreClosed(f"the metadata store {self._address} was closed: open it again")
+
+    def move_on(self, member: Member) -> None:
+        """Away from a member that failed, unless somebody has done so already."""
+        member.answered_at_s = None
+        if member is not self.current or len(self._members) == 1:
+            return
+        self._position = (self._position + 1) % len(self._members)
+        for call in list(member.watch_calls):
+            call.cancel()
+
+    async def pause(self, failures: int) -> None:
+        """Wait a little after each time that all members failed; a close ends the wait."""
+        rounds, rest = divmod(failures, len(self._members))
+        if rest == 0:
+            try:
+                async with asyncio.timeout(min(_PAUSE_S * 2 ** (rounds - 1), _PAUSE_MAX_S)):
+                    await self._closing.wait()
+            except TimeoutError:
+                pass
+
+    async def repeat(self, ask: Ask) -> Any:
+        """Ask until a member answers. Not for requests that must not be made twice."""
+        self.require_open()
+        self._begin()
+        try:
+            return (await self._repeat(ask, self._deadline()))[1]
+        finally:
+            self._end()
+
+    async def once(self, ask: Ask) -> Any:
+        """Ask one member, once. It may be asked again only where etcd vouches for nothing done."""
+        self.require_open()
+        self._begin()
+        try:
+            return await self._once(ask, self._deadline())
+        finally:
+            self._end()
+
+    async def close(self) -> None:
+        """Calls under way are answered or run into their time limit; watches end at once."""
+        if self._closing.is_set():
+            await self._idle.wait()
+            return
+        self._closing.set()
+        for member in self._members:
+            for call in list(member.watch_calls):
+                call.cancel()
+        await self._idle.wait()
+        for member in self._members:
+            await member.channel.close()
+
+    async def _repeat(self, ask: Ask, deadline_s: float) -> tuple[Member, Any]:
+        """Who answered, and what."""
+        failures = 0
+        last: StoreError | None = None
+        while (left_s := deadline_s - self._clock.monotonic()) > 0:
+            self.require_open()
+            member = self.current
+            revision = self._revision
+            try:
+                response = await ask(member, min(left_s, self._config.attempt_timeout_s))
+            except rpc.AioRpcError as error:
+                verdict = verdict_of(error, member)
+                if not verdict.try_others:
+                    raise verdict.error from error
+                last = verdict.error
+                self.move_on(member)
+                failures += 1
+                await self.pause(failures)
+                continue
+            self._check(member, response, revision)
+            return member, response
+        raise self._no_answer(last)
+
+    async def _once(self, ask: Ask, deadline_s: float) -> Any:
+        failures = 0
+        while True:
+            member = self.current
+            if not self._is_trusted(member):
+                member, _ = await self._repeat(_ask_for_nothing, deadline_s)
+            revision = self._revision
+            left_s = deadline_s - self._clock.monotonic()
+            if left_s <= 0:
+                raise self._no_answer(None)
+            try:
+                response = await ask(member, left_s)
+            except rpc.AioRpcError as error:
+                verdict = verdict_of(error, member)
+                if verdict.try_others:
+                    self.move_on(member)
+                if verdict.may_have_happened:
+                    raise OutcomeUnknown(
+                        f"{verdict.error}; whether the commit was made is unknown: read to find out"
+                    ) from error
+                if not verdict.try_others:
+                    raise verdict.error from error
+                failures += 1
+                await self.pause(failures)
+                continue
+            self._check(member, response, revision)
+            return response
+
+    def _is_trusted(self, member: Member) -> bool:
+        answered_at_s = member.answered_at_s
+        return (
+            answered_at_s is not None
+            and self._clock.monotonic() - answered_at_s <= self._config.trust_s
+        )
+
+    def _check(self, member: Member, response: Any, revision_before: int) -> None:
+        header = response.header
+        if self._cluster_id is None:
+            self._cluster_id = header.cluster_id
+        elif self._cluster_id != header.cluster_id:
+            raise StoreCorrupt(
+                f"{member.endpoint} belongs to another etcd cluster than the other members of "
+                f"{self._address}: name the members of one cluster, then start again"
+            )
+        # Answers about leases tell how far this member is, which may be behind.
+        if isinstance(response, rpc.RangeResponse | rpc.TxnResponse):
+            if header.revision < revision_before:
+                raise StoreCorrupt(
+                    f"etcd at {member.endpoint} is at revision {header.revision} and was at "
+                    f"{revision_before} before: it was restored from a backup, or lost its disk; "
+                    "stop all brokers of the cluster, then start them again"
+                )
+            self._revision = max(self._revision, header.revision)
+        member.answered_at_s = self._clock.monotonic()
+
+    def _no_answer(self, last: StoreError | None) -> StoreUnreachable:
+        return StoreUnreachable(
+            f"{self._address} gave no answer within {self._config.request_timeout_s} s, and "
+            f"nothing was done{f' ({last})' if last else ''}: see that most of its members run and "
+            "can be reached from here"
+        )
+
+    def _deadline(self) -> float:
+        return self._clock.monotonic() + self._config.request_timeout_s
+
+    def _begin(self) -> None:
+        self._under_way += 1
+        self._idle.clear()
+
+    def _end(self) -> None:
+        self._under_way -= 1
+        if not self._under_way:
+            self._idle.set()
+
+
+def verdict_of(error: Any, member: Member) -> Verdict:
+    return judge(error.code().name, error.details() or "", member.endpoint)
+
+
+async def _ask_for_nothing(member: Member, timeout_s: float) -> Any:
+    request = rpc.RangeRequest(key=b"\0", count_only=True)
+    return await member.kv.Range(request, timeout=timeout_s, metadata=METADATA)
+
+
+def _credentials(address: EtcdAddress) -> Any | None:
+    if not address.ca:
+        return None
+    ca = _contents(address.ca)
+    if not address.cert:
+        return grpc.ssl_channel_credentials(root_certificates=ca)
+    return grpc.ssl_channel_credentials(
+        root_certificates=ca,
+        private_key=_contents(address.key),
+        certificate_chain=_contents(address.cert),
+    )
+
+
+def _contents(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{path}, for the connection to etcd, cannot be read: {error.strerror}"
+        ) from error

@@ -1,0 +1,90 @@
+"""One watch at one etcd member, for as long as that lasts.
+
+etcd sends every change of the range from a revision on, in order, and never splits a revision; or
+it says from which revision on changes are kept. What can go wrong otherwise ends the stream, and
+the caller begins another one where this one stopped: so there are no gaps and no repetitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from aetcd import rpc
+from grpc.aio import EOF as _END
+
+from penstock.stores.errors import RevisionNotKept, StoreUnavailable
+from penstock.stores.etcd_members import METADATA, Members, verdict_of
+
+
+class WatchLost(Exception):
+    """The stream ended before its caller did; begin another one."""
+
+
+class WatchStream:
+    def __init__(self, members: Members, open_timeout_s: float) -> None:
+        self._members = members
+        self._member = members.current
+        self._open_timeout_s = open_timeout_s
+        self._call: Any = None
+        self._next_revision = 0
+
+    async def open(self, start: bytes, end: bytes, from_revision: int) -> None:
+        """Return when etcd has accepted the watch."""
+        self._next_revision = from_revision
+        self._call = self._member.watch.Watch(metadata=METADATA)
+        self._member.watch_calls.add(self._call)
+        create = rpc.WatchCreateRequest(key=start, range_end=end, start_revision=from_revision)
+        try:
+            async with asyncio.timeout(self._open_timeout_s):
+                await self._guarded(self._call.write(rpc.WatchRequest(create_request=create)))
+                await self._response()
+        except TimeoutError as error:
+            self._members.move_on(self._member)
+            raise WatchLost(f"{self._member.endpoint} did not accept it in time") from error
+
+    async def read(self) -> Sequence[Any]:
+        """The next events: all of one or more revisions."""
+        events: Sequence[Any] = (await self._response()).events
+        if events:
+            self._next_revision = events[-1].kv.mod_revision + 1
+        return events
+
+    def close(self) -> None:
+        if self._call is not None:
+            self._member.watch_calls.discard(self._call)
+            self._call.cancel()
+
+    async def _response(self) -> Any:
+        response = await self._guarded(self._call.read())
+        if response is not _END and not response.canceled:
+            return response
+        if response is not _END:
+            if response.compact_revision:
+                raise RevisionNotKept(self._next_revision, response.compact_revision)
+            if "permission denied" in response.cancel_reason:
+                raise StoreUnavailable(
+                    f"etcd at {self._member.endpoint} does not let us watch: grant our "
+                    "certificate's user read on the namespace"
+                )
+        self._members.move_on(self._member)
+        raise WatchLost(f"{self._member.endpoint} ended it")
+
+    async def _guarded(self, reading: Any) -> Any:
+        try:
+            return await reading
+        except asyncio.CancelledError:
+            # grpc.aio says this both when we are cancelled and when somebody cancelled the call.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            self._members.require_open()
+            raise WatchLost(f"{self._member.endpoint} was given up") from None
+        except rpc.AioRpcError as error:
+            self._members.require_open()
+            self._members.move_on(self._member)
+            verdict = verdict_of(error, self._member)
+            if not verdict.try_others:
+                raise verdict.error from error
+            raise WatchLost(str(verdict.error)) from error

@@ -1,0 +1,31 @@
+"""The other process of `test_etcd_cluster`: python -m tests.stores.etcd_process ADDRESS.
+
+It holds the key /held under a lease, with a line for each renewal, until the lease is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from penstock.ports import Put
+from penstock.runtime import SystemClock, SystemRandom
+from penstock.stores.etcd import EtcdStore
+from penstock.stores.etcd_address import parse_address
+
+LEASE_TTL_S = 2.0
+
+
+async def main(address: str) -> None:
+    store = await EtcdStore.open(parse_address(address), SystemClock(), SystemRandom())
+    lease = await store.grant_lease(LEASE_TTL_S)
+    await store.commit((), [Put("/held", b"", lease)])
+    while await store.keep_alive(lease):
+        print("renewed", flush=True)
+        await asyncio.sleep(LEASE_TTL_S / 5)
+    print("lost", flush=True)
+    await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

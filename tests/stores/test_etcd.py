@@ -1,0 +1,348 @@
+"""What only the etcd store does: namespaces, limits of time and size, checks on its server."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.ports import Compare, Put
+from penstock.runtime import SystemRandom
+from penstock.stores.errors import (
+    LeaseNotFound,
+    OutcomeUnknown,
+    StoreClosed,
+    StoreCorrupt,
+    StoreUnavailable,
+    StoreUnreachable,
+)
+from penstock.stores.etcd import EtcdStore
+from penstock.stores.etcd_address import EtcdAddress
+from penstock.stores.etcd_members import EtcdConfig
+
+from .etcd_server import EtcdCluster, open_store
+from .handles import keys_of, put, revision_of, take
+
+BRISK = EtcdConfig(request_timeout_s=1.0, attempt_timeout_s=0.4, trust_s=60.0)
+SLACK_S = 3.0
+"""How late a busy machine may be."""
+
+
+@pytest.fixture(scope="module")
+def etcd() -> Iterator[EtcdCluster]:
+    cluster = EtcdCluster(1, ["--heartbeat-interval=10", "--election-timeout=100"])
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture
+def frozen(etcd: EtcdCluster) -> Iterator[EtcdCluster]:
+    """May be frozen by the test; goes on afterwards."""
+    yield etcd
+    etcd.members[0].thaw()
+
+
+class Elapsed:
+    """Asserts that what it encloses took no longer than allowed."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+
+    def __enter__(self) -> None:
+        self.start_s = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        assert time.monotonic() - self.start_s < self.limit_s + SLACK_S
+
+
+def test_clusters_share_an_etcd_by_namespaces(etcd: EtcdCluster) -> None:
+    """Neither sees, watches or disturbs the keys of the other, though one name begins as the other
+    does; the keys lie in etcd where an operator looks for them."""
+
+    async def main() -> None:
+        prod = await open_store(etcd.address("/prod"))
+        prod2 = await open_store(etcd.address("/prod2"))
+        everything = await open_store(etcd.address())
+        start = await revision_of(prod)
+        await put(prod2, "/penstock/a", b"2")
+        revision = await put(prod, "/penstock/a", b"1")
+        assert await keys_of(prod) == ["/penstock/a"]
+        assert (await prod.range(""))[0][0].value == b"1"
+        absent = await prod.commit([Compare("/penstock/b", 0)], [Put("/penstock/b", b"")])
+        assert absent.succeeded
+        events = await take(prod, "", start + 1, 2)
+        assert [(event.key, event.revision) for event in events] == [
+            ("/penstock/a", revision),
+            ("/penstock/b", absent.revision),
+        ]
+        assert await keys_of(everything, "/prod/") == ["/prod/penstock/a", "/prod/penstock/b"]
+        for store in (prod, prod2, everything):
+            await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_key_begins_with_a_slash(etcd: EtcdCluster) -> None:
+    """Or it would lie outside of the namespace."""
+
+    async def main() -> None:
+        store = await open_store(etcd.address("/slash"))
+        for use in (store.get("a"), put(store, "a", b""), store.range("a")):
+            with pytest.raises(ValueError, match="slash"):
+                await use
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_an_etcd_that_is_not_there_is_missed_in_time() -> None:
+    """Opening fails within its time limit, and says which address gave no answer and why."""
+
+    async def main() -> None:
+        address = EtcdAddress(("127.0.0.1:1", "127.0.0.1:2"))
+        with Elapsed(BRISK.request_timeout_s), pytest.raises(StoreUnreachable) as caught:
+            await open_store(address, BRISK)
+        assert "etcd://127.0.0.1:1,127.0.0.1:2 gave no answer within 1.0 s" in str(caught.value)
+        assert "refused" in str(caught.value)
+
+    asyncio.run(main())
+
+
+def test_a_commit_to_a_server_that_froze_has_an_unknown_outcome(frozen: EtcdCluster) -> None:
+    """It is raised as such within the time limit and not sent again; reading tells what is true."""
+    server = frozen.members[0]
+
+    async def main() -> None:
+        store = await open_store(frozen.address("/freeze"), BRISK)
+        revision = await put(store, "/a", b"1")
+        server.freeze()
+        with Elapsed(BRISK.request_timeout_s), pytest.raises(OutcomeUnknown, match="read"):
+            await store.commit([Compare("/a", revision)], [Put("/a", b"2")])
+        with Elapsed(BRISK.request_timeout_s), pytest.raises(StoreUnavailable):
+            await store.get("/a")
+        server.thaw()
+        store_again = await open_store(frozen.address("/freeze"))
+        entry = await store_again.get("/a")
+        assert entry is not None
+        assert (entry.value, entry.modify_revision) in {(b"1", revision), (b"2", revision + 1)}
+        await store.close()
+        await store_again.close()
+
+    asyncio.run(main())
+
+
+def test_a_quiet_connection_is_tried_before_a_commit(frozen: EtcdCluster) -> None:
+    """So that a commit to a server that died in the meantime is known not to have been made."""
+    server = frozen.members[0]
+
+    async def main() -> None:
+        config = dataclasses.replace(BRISK, trust_s=0.0)
+        store = await open_store(frozen.address("/quiet"), config)
+        revision = await put(store, "/a", b"1")
+        server.freeze()
+        with Elapsed(BRISK.request_timeout_s), pytest.raises(StoreUnreachable, match="nothing was"):
+            await store.commit((), [Put("/a", b"2")])
+        server.thaw()
+        store_again = await open_store(frozen.address("/quiet"))
+        entry = await store_again.get("/a")
+        assert entry is not None
+        assert (entry.value, entry.modify_revision) == (b"1", revision)
+        await store.close()
+        await store_again.close()
+
+    asyncio.run(main())
+
+
+def test_closing_waits_for_calls_and_ends_retries(frozen: EtcdCluster) -> None:
+    """A call under way is not cut off, one that would try again is told, and it is all in time."""
+    server = frozen.members[0]
+
+    async def main() -> None:
+        store = await open_store(frozen.address("/close"), BRISK)
+        answered = asyncio.create_task(put(store, "/a", b""))
+        await asyncio.sleep(0)
+        await store.close()
+        assert await answered > 0
+        store = await open_store(frozen.address("/close"), BRISK)
+        server.freeze()
+        unanswered = asyncio.create_task(store.get("/a"))
+        await asyncio.sleep(0)
+        with Elapsed(BRISK.request_timeout_s):
+            await asyncio.gather(store.close(), store.close())
+        with pytest.raises((StoreClosed, StoreUnavailable)):
+            await unanswered
+
+    asyncio.run(main())
+
+
+def test_the_lease_that_is_missing_is_named(etcd: EtcdCluster) -> None:
+    """Among several in one commit; the commit does nothing."""
+
+    async def main() -> None:
+        store = await open_store(etcd.address("/leases"))
+        leases = sorted([await store.grant_lease(60.0) for _ in range(3)])
+        for missing in leases:
+            await store.revoke_lease(missing)
+            puts = [Put(f"/{lease}", b"", lease) for lease in leases]
+            with pytest.raises(LeaseNotFound) as caught:
+                await store.commit((), puts)
+            assert caught.value.lease == missing
+            assert await keys_of(store) == []
+            leases[leases.index(missing)] = await store.grant_lease(60.0)
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_commits_beyond_the_limits_of_etcd_name_the_limit(etcd: EtcdCluster) -> None:
+    """Too many changes, too many bytes: nothing is done, and the option to raise is named."""
+
+    async def main() -> None:
+        store = await open_store(etcd.address("/limits"))
+        with pytest.raises(StoreUnavailable, match="--max-txn-ops") as caught:
+            await store.commit((), [Put(f"/{number}", b"") for number in range(129)])
+        assert not isinstance(caught.value, OutcomeUnknown)
+        with pytest.raises(StoreUnavailable, match="--max-request-bytes"):
+            await store.commit((), [Put("/a", bytes(3 << 20))])
+        assert await keys_of(store) == []
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_members_of_two_clusters_are_not_one_store(etcd: EtcdCluster) -> None:
+    """An address that mixes them up is found out before anything is written to the wrong one."""
+    other = EtcdCluster(1, [])
+    frozen = etcd.members[0]
+
+    async def main() -> None:
+        both = EtcdAddress((frozen.endpoint, other.members[0].endpoint), "/mixed")
+        store = await open_store(both, EtcdConfig(20.0, attempt_timeout_s=0.4, trust_s=0.0))
+        await put(store, "/a", b"")
+        frozen.freeze()
+        with pytest.raises(StoreCorrupt, match="another etcd cluster"):
+            await store.commit((), [Put("/b", b"")])
+        await store.close()
+        alone = await open_store(EtcdAddress((other.members[0].endpoint,), "/mixed"))
+        assert await keys_of(alone) == []
+        await alone.close()
+
+    try:
+        # Its name and ports make a different cluster id.
+        other.start()
+        asyncio.run(main())
+    finally:
+        frozen.thaw()
+        other.close()
+
+
+def test_an_etcd_that_went_back_in_time_is_found_out() -> None:
+    """Restored from a backup under running brokers it would contradict what they know."""
+    etcd = EtcdCluster(1, [])
+    server = etcd.members[0]
+
+    async def main() -> None:
+        store = await open_store(etcd.address())
+        for number in range(3):
+            await put(store, "/a", b"%d" % number)
+        server.kill()
+        (etcd.directory / server.name).rename(etcd.directory / "away")
+        server.start(etcd.members)
+        with pytest.raises(StoreCorrupt, match="restored from a backup"):
+            await store.get("/a")
+        await store.close()
+
+    try:
+        etcd.start()
+        asyncio.run(main())
+    finally:
+        etcd.close()
+
+
+def test_the_connection_can_be_by_tls(tmp_path: Path) -> None:
+    """Each side shows a certificate that rests on the given one; without one we do not talk."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed, and the test needs a certificate")
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt"),
+            *("ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key, "-out", cert),
+            *("-days", "2", "-subj", "/CN=etcd", "-addext", "subjectAltName=IP:127.0.0.1"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    files = [f"--cert-file={cert}", f"--key-file={key}", f"--trusted-ca-file={cert}"]
+    etcd = EtcdCluster(1, [*files, "--client-cert-auth"])
+
+    async def main() -> None:
+        plain = etcd.address("/tls")
+        full = dataclasses.replace(plain, ca=cert, cert=cert, key=key)
+        store = await open_store(full)
+        assert await put(store, "/a", b"") > 0
+        await store.close()
+        for lacking in (plain, dataclasses.replace(plain, ca=cert)):
+            with pytest.raises(StoreUnavailable):
+                await open_store(lacking, BRISK)
+        with pytest.raises(StoreUnavailable, match=r"no-such.pem.*cannot be read"):
+            await open_store(dataclasses.replace(full, ca="/no-such.pem"))
+
+    try:
+        etcd.members[0].start(etcd.members)
+        asyncio.run(main())
+    finally:
+        etcd.close()
+
+
+def test_handles_spread_over_the_members(etcd: EtcdCluster) -> None:
+    """Each begins with one picked at random, so that no member bears all brokers; one that is not
+    there costs nothing but the attempt."""
+
+    class Last(SystemRandom):
+        def below(self, bound: int) -> int:
+            return bound - 1
+
+    async def main() -> None:
+        endpoint = etcd.members[0].endpoint
+        for random, endpoints in (
+            (Last(), ("127.0.0.1:1", endpoint)),
+            (Last(), (endpoint, "127.0.0.1:1")),
+        ):
+            store = await EtcdStore.open(EtcdAddress(endpoints, "/spread"), Slow(), random)
+            assert await put(store, "/a", b"") > 0
+            await store.close()
+
+    asyncio.run(main())
+
+
+class Slow:
+    """A clock that shows the deadline to be far away."""
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    def wall_ms(self) -> int:
+        return 0
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"request_timeout_s": 0.0}, {"attempt_timeout_s": -1.0}, {"trust_s": -0.1}],
+)
+def test_times_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    """When configured, not when first used."""
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        EtcdConfig(**wrong)

@@ -1,0 +1,228 @@
+"""Brokers that meet in an etcd: `store = "etcd://..."`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from penstock import Admin, BrokerError, Consumer, Producer
+from penstock.broker.cluster import ClusterView
+from penstock.broker.config import BrokerConfig, ConfigError, load_config
+from penstock.broker.main import open_store as open_configured
+from penstock.runtime import SystemClock, SystemRandom, Threads
+from penstock.stores.etcd_address import EtcdAddress
+from penstock.stores.sqlite import SqliteStore
+
+from .etcd_server import EtcdCluster, open_store
+from .handles import put
+
+PROGRAM = (sys.executable, "-m", "penstock.cli.main")
+PATIENCE_S = 30
+
+
+@pytest.fixture(scope="module")
+def etcd() -> Iterator[EtcdCluster]:
+    cluster = EtcdCluster(1, ["--heartbeat-interval=10", "--election-timeout=100"])
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def write_config(folder: Path, store: str) -> Path:
+    path = folder / "broker.toml"
+    path.write_text(f'port = 0\ndata_dir = "{folder / "data"}"\nstore = "{store}"\n')
+    return path
+
+
+@contextmanager
+def broker(config: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Its bootstrap address, and the process; stopped cleanly if it still runs in the end."""
+    command = [*PROGRAM, "broker", "--config", str(config)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            assert select.select([process.stdout], [], [], PATIENCE_S)[0], "it is not ready in time"
+            line = process.stdout.readline()
+            assert line.startswith("ready bootstrap="), (line, process.poll())
+            yield line.strip().removeprefix("ready bootstrap="), process
+        finally:
+            process.terminate()
+            process.communicate(timeout=PATIENCE_S)
+
+
+def topics_of(bootstrap: str) -> dict[str, int]:
+    """Their names and numbers of partitions."""
+    with Admin(bootstrap) as admin:
+        return {topic.name: len(topic.partitions) for topic in admin.list_topics()}
+
+
+def test_a_topic_survives_its_broker(etcd: EtcdCluster, tmp_path: Path) -> None:
+    """Created on a broker that is killed, found on the one that is started after it, with the same
+    record; and after a clean stop again. Nothing of it lies in a file of the broker's own."""
+    config = write_config(tmp_path, str(etcd.address("/survives")))
+    with broker(config) as (bootstrap, process):
+        with Admin(bootstrap) as admin:
+            admin.create_topic("orders", 3)
+        with Producer(bootstrap) as producer:
+            producer.send("orders", b"one").result(PATIENCE_S)
+        process.kill()
+        process.wait(timeout=PATIENCE_S)
+    for _ in range(2):
+        with broker(config) as (bootstrap, process):
+            assert topics_of(bootstrap) == {"orders": 3}
+            with Consumer(
+                bootstrap, topics=["orders"], group_id=None, auto_offset_reset="earliest"
+            ) as consumer:
+                assert next(iter(consumer)).value == b"one"
+        assert process.returncode == 0
+    assert not (tmp_path / "data" / "metadata.db").exists()
+
+
+def test_brokers_of_two_namespaces_are_two_clusters(etcd: EtcdCluster, tmp_path: Path) -> None:
+    """In one etcd; the topics of one are not those of the other."""
+    folders = [tmp_path / name for name in ("a", "b")]
+    for folder in folders:
+        folder.mkdir()
+    configs = [write_config(folder, str(etcd.address(f"/two-{folder.name}"))) for folder in folders]
+    with broker(configs[0]) as (first, _), broker(configs[1]) as (second, _):
+        with Admin(first) as admin:
+            admin.create_topic("orders", 1)
+        assert topics_of(first) == {"orders": 1}
+        assert topics_of(second) == {}
+
+
+def test_a_broker_lives_through_the_death_of_etcds_leader(tmp_path: Path) -> None:
+    """It keeps its lease, knows its topics, and makes new ones."""
+    etcd = EtcdCluster(3, ["--heartbeat-interval=50", "--election-timeout=500"])
+    try:
+        etcd.start()
+        config = write_config(tmp_path, str(etcd.address("/leaderless")))
+        with broker(config) as (bootstrap, process):
+            with Admin(bootstrap) as admin:
+                admin.create_topic("before", 1)
+                asyncio.run(etcd.leader()).kill()
+                # A commit under way at that moment has an unknown outcome, and so has the request.
+                for _ in range(20):
+                    with suppress(BrokerError):
+                        admin.create_topic("after", 1)
+                    if "after" in topics_of(bootstrap):
+                        break
+            assert topics_of(bootstrap) == {"before": 1, "after": 1}
+            assert process.poll() is None
+        assert process.returncode == 0
+    finally:
+        etcd.close()
+
+
+def test_a_broker_serves_on_while_etcd_has_no_majority(tmp_path: Path) -> None:
+    """For longer than its own time limit for a call; afterwards it makes topics again."""
+    etcd = EtcdCluster(3, ["--heartbeat-interval=50", "--election-timeout=500"])
+    try:
+        etcd.start()
+        config = write_config(tmp_path, str(etcd.address("/minority")))
+        with broker(config) as (bootstrap, process), Producer(bootstrap) as producer:
+            with Admin(bootstrap) as admin:
+                admin.create_topic("orders", 1)
+            # The producer gets its id now: ids are handed out by way of the store.
+            assert producer.send("orders", b"one").result(PATIENCE_S).offset == 0
+            for member in etcd.members[1:]:
+                member.kill()
+            assert process.stderr is not None
+            assert any("lease could not be renewed" in line for line in process.stderr)
+            assert producer.send("orders", b"two").result(PATIENCE_S).offset == 1
+            etcd.start()
+            with Admin(bootstrap) as admin:
+                admin.create_topic("later", 1)
+            assert topics_of(bootstrap) == {"orders": 1, "later": 1}
+    finally:
+        etcd.close()
+
+
+def test_a_broker_without_its_etcd_says_so_and_ends(tmp_path: Path) -> None:
+    """In one line, soon, with the address that gives no answer."""
+    config = write_config(tmp_path, "etcd://127.0.0.1:1/nowhere")
+    begun_s = time.monotonic()
+    ended = subprocess.run(
+        [*PROGRAM, "broker", "--config", str(config)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env={**os.environ, "COLUMNS": "400"},
+    )
+    assert ended.returncode != 0
+    assert "etcd://127.0.0.1:1/nowhere gave no answer" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert time.monotonic() - begun_s < 20
+
+
+def test_the_store_is_chosen_by_its_address(etcd: EtcdCluster, tmp_path: Path) -> None:
+    """A path is a SQLite file, an address is an etcd; what is neither is refused when read."""
+    config = load_config(str(write_config(tmp_path, "etcd://a,b:1/prod")))
+    assert config.etcd == EtcdAddress(("a:2379", "b:1"), "/prod")
+    assert BrokerConfig().etcd is None
+    for wrong in ("etcd://", "etcd://a?tls=1", "zookeeper://a:2181"):
+        with pytest.raises(ConfigError, match="store"):
+            BrokerConfig(store=wrong)
+
+    async def main() -> None:
+        threads = Threads(1)
+        local = BrokerConfig(store=str(tmp_path / "metadata.db"))
+        store = await open_configured(local, SystemClock(), SystemRandom(), threads)
+        assert isinstance(store, SqliteStore)
+        await store.close()
+        shared = BrokerConfig(store=str(etcd.address("/chosen")))
+        store = await open_configured(shared, SystemClock(), SystemRandom(), threads)
+        assert await put(store, "/a", b"") > 0
+        await store.close()
+        threads.close()
+
+    asyncio.run(main())
+
+
+def test_the_etcd_extra_is_asked_for_when_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the command that installs it, instead of a failed import."""
+    monkeypatch.setitem(sys.modules, "penstock.stores.etcd", None)
+    config = BrokerConfig(store="etcd://a")
+    opening = open_configured(config, SystemClock(), SystemRandom(), Threads(1))
+    with pytest.raises(ConfigError, match=r"penstock\[etcd\]"):
+        asyncio.run(opening)
+
+
+def test_the_image_passes_over_revisions_of_other_clusters(etcd: EtcdCluster) -> None:
+    """A commit that fails names etcd's revision, which a neighbour may have made: waiting for it
+    ends although the watch never shows it, and later changes still come by the watch."""
+
+    async def main() -> None:
+        store = await open_store(etcd.address("/image"))
+        neighbour = await open_store(etcd.address("/neighbour"))
+        view = ClusterView(store)
+        await view.load()
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(view.follow())
+            theirs = await put(neighbour, "/penstock/a", b"")
+            await view.wait_for(theirs, timeout_s=20)
+            assert view.image.revision >= theirs
+            ours = await put(store, "/penstock/unknown", b"")
+            await view.wait_for(ours, timeout_s=20)
+            assert view.image.revision >= ours
+            following.cancel()
+        await store.close()
+        await neighbour.close()
+
+    asyncio.run(main())

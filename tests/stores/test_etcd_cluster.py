@@ -1,0 +1,318 @@
+"""Three etcd members, of which some die, freeze or come back, under handles that go on.
+
+What must hold throughout: a commit that was acknowledged stays, one that raised anything but
+`OutcomeUnknown` was not made, revisions only grow, and a watch shows each change once, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.ports import Put, WatchEvent
+from penstock.stores.errors import OutcomeUnknown, RevisionNotKept, StoreError, StoreUnavailable
+from penstock.stores.etcd import EtcdStore
+from penstock.stores.etcd_address import EtcdAddress
+from penstock.stores.etcd_members import EtcdConfig
+
+from .etcd_server import EtcdCluster, compact, open_store
+from .handles import keys_of, put, revision_of, take
+
+ROOT = Path(__file__).resolve().parents[2]
+EAGER = EtcdConfig(request_timeout_s=2.0, attempt_timeout_s=0.7, trust_s=0.5)
+SLACK_S = 4.0
+LIMIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EtcdCluster]:
+    cluster = EtcdCluster(3, ["--heartbeat-interval=50", "--election-timeout=500"])
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture
+def etcd(cluster: EtcdCluster) -> Iterator[EtcdCluster]:
+    yield cluster
+    cluster.heal()
+
+
+class Writer:
+    """Puts one key after the other and notes what became of each."""
+
+    def __init__(self, store: EtcdStore, name: str) -> None:
+        self.store = store
+        self.name = name
+        self.acknowledged: dict[str, int] = {}
+        self.refused: set[str] = set()
+        self.unknown: set[str] = set()
+        self.progress = asyncio.Event()
+
+    async def run(self) -> None:
+        number = 0
+        while True:
+            number += 1
+            key = f"/{self.name}/{number:05}"
+            try:
+                committed = await self.store.commit((), [Put(key, b"")])
+            except OutcomeUnknown:
+                self.unknown.add(key)
+            except StoreError:
+                self.refused.add(key)
+            else:
+                assert committed.revision > max(self.acknowledged.values(), default=0)
+                self.acknowledged[key] = committed.revision
+                self.progress.set()
+
+    async def advance(self, count: int) -> None:
+        """Until so many more were acknowledged."""
+        goal = len(self.acknowledged) + count
+        while len(self.acknowledged) < goal:
+            self.progress.clear()
+            await self.progress.wait()
+
+
+class History:
+    """All that a watch is told."""
+
+    def __init__(self) -> None:
+        self.events: list[WatchEvent] = []
+        self.progress = asyncio.Event()
+
+    async def run(self, store: EtcdStore, from_revision: int) -> None:
+        async for batch in store.watch("/", from_revision):
+            self.events.extend(batch)
+            self.progress.set()
+
+    async def reach(self, revision: int) -> None:
+        while not self.events or self.events[-1].revision < revision:
+            self.progress.clear()
+            await self.progress.wait()
+
+
+@asynccontextmanager
+async def under_load(etcd: EtcdCluster, namespace: str) -> AsyncIterator[list[Writer]]:
+    """Writers on all members and a watch, checked in the end against what is stored."""
+    stores = [
+        await open_store(etcd.address(namespace, first=first), EAGER)
+        for first in range(len(etcd.members))
+    ]
+    writers = [Writer(store, f"w{number}") for number, store in enumerate(stores)]
+    history = History()
+    start = await revision_of(stores[0])
+    async with asyncio.timeout(LIMIT_S):
+        tasks = [asyncio.create_task(writer.run()) for writer in writers]
+        watching = asyncio.create_task(history.run(stores[0], start + 1))
+        for writer in writers:
+            await writer.advance(5)
+        yield writers
+        for writer in writers:
+            await writer.advance(5)
+        for task in tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(outcome, asyncio.CancelledError), outcome
+        # A late commit of a writer that was cut off may come after one read, so write once more.
+        last = await put(await patient(etcd, namespace), "/last", b"")
+        await history.reach(last)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    await check(etcd, namespace, writers, history)
+    for store in stores:
+        await store.close()
+
+
+async def patient(etcd: EtcdCluster, namespace: str) -> EtcdStore:
+    return await open_store(etcd.address(namespace))
+
+
+async def check(etcd: EtcdCluster, namespace: str, writers: list[Writer], history: History) -> None:
+    store = await patient(etcd, namespace)
+    entries = {entry.key: entry.modify_revision for entry in (await store.range("/"))[0]}
+    for writer in writers:
+        lost = writer.acknowledged.items() - entries.items()
+        assert not lost, f"acknowledged, and gone or changed: {lost}"
+        assert not writer.refused & entries.keys(), "said to be without effect, and made"
+    revisions = [event.revision for event in history.events]
+    assert revisions == sorted(set(revisions))
+    seen = {event.key: event.revision for event in history.events}
+    assert len(seen) == len(history.events)
+    through = history.events[-1].revision
+    assert seen == {key: revision for key, revision in entries.items() if revision <= through}
+    await store.close()
+
+
+def test_nothing_acknowledged_is_lost_with_the_leader(etcd: EtcdCluster) -> None:
+    """Killed without warning while three handles commit; all of them go on with the others."""
+
+    async def main() -> None:
+        async with under_load(etcd, "/leader") as writers:
+            leader = await etcd.leader()
+            leader.kill()
+            for writer in writers:
+                await writer.advance(5)
+            leader.start(etcd.members)
+
+    asyncio.run(main())
+
+
+def test_nothing_acknowledged_is_lost_when_all_restart(etcd: EtcdCluster) -> None:
+    """All members are killed at once; calls fail meanwhile, and go on afterwards."""
+
+    async def main() -> None:
+        async with under_load(etcd, "/all") as writers:
+            before = max(max(writer.acknowledged.values()) for writer in writers)
+            for member in etcd.members:
+                member.kill()
+            for member in etcd.members:
+                member.start(etcd.members)
+            for writer in writers:
+                await writer.advance(5)
+            store = await patient(etcd, "/all")
+            assert await revision_of(store) > before
+            await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_frozen_member_is_left_for_another(etcd: EtcdCluster) -> None:
+    """Its connections stay open and silent. Calls and the watch move to another member within the
+    time limit of a call."""
+
+    async def main() -> None:
+        store = await open_store(etcd.address("/frozen"), EAGER)
+        other = await open_store(etcd.address("/frozen", first=1), EAGER)
+        start = await put(store, "/a", b"1")
+        watching = asyncio.create_task(take(store, "/", start + 1, 1))
+        await store.get("/a")
+        etcd.members[0].freeze()
+        begun_s = time.monotonic()
+        entry = await store.get("/a")
+        assert time.monotonic() - begun_s < EAGER.request_timeout_s + SLACK_S
+        assert entry is not None
+        assert entry.value == b"1"
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                try:
+                    revision = await put(other, "/a", b"2")
+                    break
+                except StoreUnavailable:
+                    continue
+            assert (await watching)[-1] == WatchEvent("/a", b"2", revision)
+        await store.close()
+        await other.close()
+
+    asyncio.run(main())
+
+
+def test_without_most_members_calls_fail_in_time(etcd: EtcdCluster) -> None:
+    """With one of three away all goes on. With two away reads and commits fail within their limit,
+    and succeed again on the same handle when one is back; the watch has missed nothing."""
+
+    async def main() -> None:
+        store = await open_store(etcd.address("/most"), EAGER)
+        start = await put(store, "/a", b"1")
+        watching = asyncio.create_task(take(store, "/b", start + 1, 1))
+        etcd.members[1].kill()
+        await retried(store, "/a", b"2")
+        etcd.members[2].kill()
+        begun_s = time.monotonic()
+        calls = (store.get("/a"), put(store, "/c", b""), store.grant_lease(5.0))
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(outcome, StoreUnavailable), outcome
+        assert time.monotonic() - begun_s < EAGER.request_timeout_s + SLACK_S
+        etcd.members[1].start(etcd.members)
+        revision = await retried(store, "/b", b"3")
+        async with asyncio.timeout(LIMIT_S):
+            events = await watching
+        assert events[-1].key == "/b"
+        assert events[-1].revision <= revision
+        entry = await store.get("/a")
+        assert entry is not None
+        assert entry.value == b"2"
+        await store.close()
+
+    asyncio.run(main())
+
+
+async def retried(store: EtcdStore, key: str, value: bytes) -> int:
+    """A put that may be made more than once."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            try:
+                return await put(store, key, value)
+            except StoreUnavailable:
+                continue
+
+
+def test_a_watch_that_was_away_for_too_long_says_so(etcd: EtcdCluster) -> None:
+    """Changes it has not seen are compacted while its member is down: it must not go on as if
+    there had been none. A watch that has seen them is not disturbed."""
+    away, present = etcd.members[0], etcd.members[1]
+
+    async def main() -> None:
+        lone = await open_store(EtcdAddress((away.endpoint,), "/compact"))
+        store = await open_store(EtcdAddress((present.endpoint,), "/compact"))
+        first = await put(store, "/a", b"1")
+        behind = lone.watch("/", first)
+        assert [event.revision for event in await anext(behind)] == [first]
+        current = asyncio.create_task(take(store, "/", first + 1, 3))
+        away.kill()
+        await retried(store, "/a", b"2")
+        await compact(present.endpoint, await retried(store, "/a", b"3"))
+        away.start(etcd.members)
+        async with asyncio.timeout(LIMIT_S):
+            with pytest.raises(RevisionNotKept) as caught:
+                await anext(behind)
+            assert caught.value.from_revision == first + 1
+            await retried(store, "/a", b"4")
+            assert [event.value for event in await current][:2] == [b"2", b"3"]
+        await lone.close()
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_lease_ends_while_its_holder_is_frozen(etcd: EtcdCluster) -> None:
+    """It lives through the death of etcd's leader as long as it is renewed. When its process stands
+    still the key goes, all see it, and the process learns of it as soon as it goes on."""
+    address = str(etcd.address("/holder"))
+
+    async def main(holder: subprocess.Popen[str]) -> None:
+        assert holder.stdout is not None
+        lines = iter(holder.stdout.readline, "")
+        assert next(lines) == "renewed\n"
+        (await etcd.leader()).kill()
+        for _ in range(4):
+            assert next(lines) == "renewed\n"
+        store = await patient(etcd, "/holder")
+        entry = await store.get("/held")
+        assert entry is not None
+        watching = asyncio.create_task(take(store, "/held", entry.modify_revision + 1, 1))
+        holder.send_signal(signal.SIGSTOP)
+        async with asyncio.timeout(LIMIT_S):
+            (gone,) = await watching
+        assert (gone.key, gone.value) == ("/held", None)
+        assert await keys_of(store) == []
+        holder.send_signal(signal.SIGCONT)
+        assert list(lines)[-1] == "lost\n"
+        assert holder.wait(timeout=20) == 0
+        await store.close()
+
+    command = [sys.executable, "-m", "tests.stores.etcd_process", address]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            asyncio.run(main(holder))
+        finally:
+            holder.kill()

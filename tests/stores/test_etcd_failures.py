@@ -1,0 +1,70 @@
+"""What errors of etcd are taken for."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.stores.errors import StoreBusy, StoreCorrupt, StoreError, StoreUnavailable
+from penstock.stores.etcd_failures import judge
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "kind", "try_others", "may_have_happened"),
+    [
+        ("UNAVAILABLE", "etcdserver: no leader", StoreUnavailable, True, False),
+        ("UNAVAILABLE", "etcdserver: request timed out", StoreUnavailable, True, True),
+        ("UNAVAILABLE", "etcdserver: leader changed", StoreUnavailable, True, True),
+        ("UNAVAILABLE", "Socket closed", StoreUnavailable, True, True),
+        ("DEADLINE_EXCEEDED", "", StoreUnavailable, True, True),
+        ("UNKNOWN", "raft proposal dropped", StoreUnavailable, True, True),
+        ("CANCELLED", "", StoreUnavailable, True, True),
+        ("RESOURCE_EXHAUSTED", "etcdserver: too many requests", StoreBusy, False, False),
+        (
+            "RESOURCE_EXHAUSTED",
+            "etcdserver: mvcc: database space exceeded",
+            StoreUnavailable,
+            False,
+            True,
+        ),
+        (
+            "INVALID_ARGUMENT",
+            "etcdserver: too many operations in txn request",
+            StoreUnavailable,
+            False,
+            False,
+        ),
+        (
+            "INVALID_ARGUMENT",
+            "etcdserver: request is too large",
+            StoreUnavailable,
+            False,
+            False,
+        ),
+        ("PERMISSION_DENIED", "etcdserver: permission denied", StoreUnavailable, False, False),
+        ("NOT_FOUND", "etcdserver: requested lease not found", StoreUnavailable, False, False),
+        ("DATA_LOSS", "etcdserver: corrupt cluster", StoreCorrupt, False, False),
+    ],
+)
+def test_an_error_is_judged_by_what_it_says(
+    status: str, details: str, kind: type[StoreError], try_others: bool, may_have_happened: bool
+) -> None:
+    """What is not known to be harmless may have happened; what another member would refuse as well
+    is not taken to it."""
+    verdict = judge(status, details, "host:2379")
+    assert type(verdict.error) is kind
+    assert (verdict.try_others, verdict.may_have_happened) == (try_others, may_have_happened)
+    assert "host:2379" in str(verdict.error)
+
+
+@pytest.mark.parametrize(
+    ("details", "advice"),
+    [
+        ("etcdserver: mvcc: database space exceeded", "defragment"),
+        ("etcdserver: too many operations in txn request", "--max-txn-ops"),
+        ("etcdserver: request is too large", "--max-request-bytes"),
+        ("etcdserver: user name is empty", "certificate"),
+    ],
+)
+def test_an_error_that_someone_can_mend_says_how(details: str, advice: str) -> None:
+    """etcd's own words alone do not name the setting."""
+    assert advice in str(judge("INVALID_ARGUMENT", details, "host:2379").error)
