@@ -67,7 +67,20 @@ _fetch: Final = Struct(">qi")
 Handle = Callable[[memoryview], "list[bytes] | bytes"]
 
 
-class Appender:
+class Working:
+    """Work that keeps nothing of a frame."""
+
+    def on_frame(self, frame: memoryview) -> list[bytes]:
+        raise NotImplementedError
+
+    def on_borrowed(self, frame: memoryview) -> list[bytes]:
+        return self.on_frame(frame)
+
+    def on_closed(self) -> None:
+        pass
+
+
+class Appender(Working):
     """Check and append each batch; starts afresh when its last connection is gone."""
 
     def __init__(self, path: str) -> None:
@@ -87,15 +100,12 @@ class Appender:
         self._position = 0
 
 
-class Nothing:
+class Nothing(Working):
     def on_frame(self, frame: memoryview) -> list[bytes]:
         return [ANSWER]
 
-    def on_closed(self) -> None:
-        pass
 
-
-class Reader:
+class Reader(Working):
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_RDONLY)
 
@@ -103,9 +113,6 @@ class Reader:
         position, size = _fetch.unpack(frame)
         data = os.pread(self._file, size, position)
         return [_length.pack(len(data)), data]
-
-    def on_closed(self) -> None:
-        pass
 
 
 class Bare(asyncio.BufferedProtocol):

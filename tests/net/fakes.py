@@ -179,8 +179,7 @@ class MemoryTransport:
         asyncio.get_running_loop().call_soon(self.lose)
 
     def get_extra_info(self, name: str) -> Any:
-        assert name == "peername"
-        return self._peer
+        return self._peer if name == "peername" else None
 
 
 class MemoryListener:
@@ -230,6 +229,11 @@ class Script:
     frames: list[bytes] = field(default_factory=list)
     futures: dict[bytes, asyncio.Future[Sequence[Buffer] | None]] = field(default_factory=dict)
     closed: int = 0
+    at_once: bool = False
+    """Whether frames in borrowed memory are served as they are, if they are to be echoed."""
+
+    def on_borrowed(self, frame: memoryview) -> Answer:
+        return self.on_frame(frame) if self.at_once and bytes(frame[:1]) == b"e" else None
 
     def on_frame(self, frame: memoryview) -> Answer:
         body = bytes(frame)
@@ -270,11 +274,12 @@ class Rig:
         self.clock = FakeClock()
         self.network = MemoryNetwork()
         self.sessions: list[Script] = []
+        self.script: Callable[[Peer], Script] = Script
         network: Network = self.network
         self.server = Server(network, self.clock, config or ServerConfig(), self._session)
 
     def _session(self, peer: Peer) -> Script:
-        self.sessions.append(Script(peer))
+        self.sessions.append(self.script(peer))
         return self.sessions[-1]
 
     async def started(self) -> Rig:

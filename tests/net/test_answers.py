@@ -88,6 +88,9 @@ class Keeper:
     def __init__(self, seen: list[memoryview]) -> None:
         self._seen = seen
 
+    def on_borrowed(self, frame: memoryview) -> None:
+        pass
+
     def on_frame(self, frame: memoryview) -> None:
         self._seen.append(frame)
 
@@ -292,3 +295,42 @@ async def test_stop_drops_what_does_not_finish() -> None:
     assert slow.aborted
     assert session.closed == 1
     assert started.server.counters.connections == 0
+
+
+@in_loop
+async def test_borrowed_frames_are_served_in_order_with_the_others() -> None:
+    """Those that a session takes as they lie and those it wants to keep, in one read or in two."""
+    started = await rig(read_buffer_bytes=64)
+    transport, session = started.connect()
+    session.at_once = True
+    bodies = [b"e%d" % number + b"." * number for number in range(20)]
+    mixed = [body if number % 3 else b"d" + body for number, body in enumerate(bodies)]
+    transport.deliver(framed(*mixed))
+    assert transport.answers() == mixed
+
+
+@in_loop
+async def test_frames_that_wait_are_not_overwritten() -> None:
+    """They lie in memory of their own, since other connections read into what they came in."""
+    started = await rig(requests_in_flight_max=1)
+    transport, session = started.connect()
+    session.at_once = True
+    transport.deliver(framed(b"f1", b"e2" * 50, b"e3" * 50))
+    other, _ = started.connect()
+    other.deliver(framed(*[b"e" + b"#" * 60] * 20))
+    session.finish(b"f1")
+    await settle()
+    assert transport.answers() == [b"f1", b"e2" * 50, b"e3" * 50]
+
+
+@in_loop
+async def test_the_short_rest_of_a_frame_comes_with_what_follows_it() -> None:
+    """One read, not one for the rest and one for the others."""
+    started = await rig()
+    transport, session = started.connect()
+    stream = framed(b"e" + bytes(50_000), b"e2", b"e3")
+    transport.deliver(stream[:49_000])
+    writes = transport.writes
+    transport.deliver(stream[49_000:])
+    assert [len(body) for body in session.frames] == [50_001, 2, 2]
+    assert transport.writes - writes == 1

@@ -53,6 +53,7 @@ class Live:
 
     def __init__(self) -> None:
         self.sessions: list[Script] = []
+        self.script: Callable[[Peer], Script] = Script
         self._servers: list[Server] = []
         self._writers: list[asyncio.StreamWriter] = []
 
@@ -65,7 +66,7 @@ class Live:
         return server
 
     def _session(self, peer: Peer) -> Script:
-        self.sessions.append(Script(peer))
+        self.sessions.append(self.script(peer))
         return self.sessions[-1]
 
     async def client(self, server: Server, **options: Any) -> Client:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from errno import EIO
+from typing import cast
 
 import pytest
 
+from penstock.ports import File
 from penstock.records.batch import iter_batches
 from penstock.records.record import build_batch
 from penstock.storage.config import LogConfig
@@ -197,3 +199,116 @@ def test_real_files_read_back(real_bench: LogBench) -> None:
     log = real_bench.reopen(log)
     assert real_bench.report.clean
     assert offsets_of(log) == list(range(35))
+
+
+def test_appending_does_not_vouch_for_what_was_there_before(bench: LogBench) -> None:
+    """After a clean restart old bytes are checked when they are first read, appends or not."""
+    log = bench.create()
+    append(log, 10)
+    log.close()
+    bench.kill()
+    bench.flip_bit(bench.log_path(), 4 * BATCH_BYTES - 10)
+    log = bench.open()
+    assert bench.report.clean
+    append(log, 5)
+    assert bases(log.read(10, 1 << 20)) == list(range(10, 15))
+    assert bases(log.read(0, 1 << 20)) == [0, 1, 2]
+    with pytest.raises(LogDamaged):
+        log.read(3, 1 << 20)
+
+
+def test_what_was_appended_needs_no_check(bench: LogBench) -> None:
+    """Also behind bytes that nobody has read; once those are, all is known to be sound."""
+    log = bench.create()
+    append(log, 10)
+    log = bench.reopen(log)
+    append(log, 5)
+    active = log.active
+    assert active.has_verified(10 * BATCH_BYTES, active.size)
+    assert not active.has_verified(9 * BATCH_BYTES, active.size)
+    assert bases(log.read(0, 10 * BATCH_BYTES)) == list(range(10))
+    assert active.has_verified(0, active.size)
+    log = bench.reopen(log)
+    append(log, 3)
+    log.truncate_to(12)
+    append(log, 1)
+    assert not log.active.has_verified(11 * BATCH_BYTES, 13 * BATCH_BYTES)
+
+
+def preads(bench: LogBench) -> int:
+    return bench.sim.counters["pread"]
+
+
+def test_a_reader_that_goes_on_needs_one_disk_read(bench: LogBench) -> None:
+    """Neither the index nor the batches before are looked at again."""
+    log = bench.create(LogConfig(index_interval_bytes=2 * BATCH_BYTES))
+    append(log, 100)
+    assert bases(log.read(0, 10 * BATCH_BYTES)) == list(range(10))
+    before = preads(bench)
+    assert bases(log.read(10, 10 * BATCH_BYTES)) == list(range(10, 20))
+    assert preads(bench) - before == 1
+    assert bases(log.read(20, 10 * BATCH_BYTES + 1)) == list(range(20, 30))
+    assert bases(log.read(30, 1 << 20)) == list(range(30, 100))
+    append(log, 5)
+    before = preads(bench)
+    assert bases(log.read(100, 1 << 20)) == list(range(100, 105))
+    assert preads(bench) - before == 2
+
+
+def test_readers_at_different_places_do_not_disturb_each_other(bench: LogBench) -> None:
+    """What is remembered of one read is no more than a hint to the next."""
+    log = bench.create(LogConfig(index_interval_bytes=3 * BATCH_BYTES))
+    append(log, 60)
+    for offset in range(0, 30, 3):
+        assert bases(log.read(offset, 3 * BATCH_BYTES)) == list(range(offset, offset + 3))
+        behind = 59 - offset
+        assert bases(log.read(behind, 2 * BATCH_BYTES)) == list(range(behind, 60))[:2]
+
+
+def test_what_was_read_last_is_forgotten_when_it_is_cut_off(bench: LogBench) -> None:
+    """Other batches stand there afterwards, of other sizes."""
+    log = bench.create()
+    append(log, 20)
+    assert bases(log.read(0, 10 * BATCH_BYTES)) == list(range(10))
+    log.truncate_to(5)
+    append(log, 3, size=200)
+    append(log, 10)
+    assert bases(log.read(10, 1 << 20)) == list(range(10, 18))
+    assert offsets_of(log) == list(range(18))
+
+
+def test_an_index_that_is_wrong_about_where_a_read_ends(bench: LogBench) -> None:
+    """Is found out by the bytes that were read, mended, and not believed."""
+    log = bench.create(LogConfig(index_interval_bytes=BATCH_BYTES))
+    append(log, 40)
+    index = log.active.index
+    wrong = [entry - (1 << 32) for entry in index.tail[10:]]
+    del index.tail[10:]
+    index.tail.extend(wrong)
+    assert bases(log.read(0, 20 * BATCH_BYTES + 7)) == list(range(20))
+    assert bases(log.read(20, 7 * BATCH_BYTES)) == list(range(20, 27))
+
+
+class Counting:
+    """A file that notes how much was read of it."""
+
+    def __init__(self, file: File, taken: list[int]) -> None:
+        self._file = file
+        self._taken = taken
+
+    def pread(self, size: int, position: int) -> bytes:
+        self._taken.append(size)
+        return self._file.pread(size, position)
+
+
+def test_large_batches_are_not_read_in_vain(bench: LogBench) -> None:
+    """Of one that does not fit, only the header is read."""
+    log = bench.create()
+    append(log, 3, size=200_000)
+    taken: list[int] = []
+    handle = log.active.pool.handle(log.active.path)
+    handle.file = cast(File, Counting(handle.file, taken))
+    piece = log.read(0, 350_000)
+    assert piece is not None
+    assert len(piece.data) == log.active.size // 3
+    assert sum(taken) < len(piece.data) + 2000

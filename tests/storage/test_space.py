@@ -12,7 +12,7 @@ from penstock.storage.errors import DiskFull, LogOffline
 from penstock.storage.log import Log
 from penstock.storage.space import SpaceGuard
 
-from .bench import NOW_MS, LogBench, append, new_bench, offsets_of, record
+from .bench import NOW_MS, LogBench, append, new_bench, offsets_of, record, records_of
 
 BATCH_BYTES = len(build_batch([record(0)]))
 RESERVE = 100_000
@@ -120,6 +120,38 @@ def test_disk_that_fills_within_a_batch(free: int) -> None:
     append(log, 2)
     assert offsets_of(log) == list(range(7))
     assert offsets_of(bench.kill_and_open()) == list(range(7))
+
+
+def test_batch_that_was_refused_does_not_come_back() -> None:
+    """Not after a power loss either, not even if only a zero at its end had found no room: by then
+    another batch has its offset, and others may have read that."""
+    refused, taken = (build_batch([record(5)._replace(value=value * 40)]) for value in (b"a", b"b"))
+    assert refused[-1] == 0
+    for seed in range(200):
+        bench = new_bench(seed)
+        log = bench.create()
+        append(log, 5)
+        log.flush()
+        leave_free(bench, len(refused) - 1)
+        with pytest.raises(DiskFull):
+            log.append(bytearray(refused), 0, NOW_MS)
+        leave_free(bench, 1 << 20)
+        log.append(bytearray(taken), 0, NOW_MS)
+        append(log, 3)
+        bench.lose_power()
+        recovered = bench.open()
+        assert all(held.value == b"b" * 40 for held in records_of(recovered, 5)[:1])
+
+
+def test_cut_that_cannot_be_made_durable_takes_the_log_offline() -> None:
+    """What a restart would find is not known then, so nothing may be put in its place."""
+    bench = new_bench()
+    log = bench.create()
+    append(log, 5)
+    leave_free(bench, 50)
+    bench.sim.fail_next("fsync", EIO, path_contains=".log")
+    with pytest.raises(LogOffline, match="could not be undone"):
+        append(log)
 
 
 def test_disk_that_fills_within_a_replicas_chunk(bench: LogBench) -> None:

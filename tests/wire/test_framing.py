@@ -165,3 +165,26 @@ def test_an_announced_length_costs_nothing() -> None:
     tracemalloc.stop()
     assert announced < 4096
     assert sent < 2.5 * (1 << 20)
+
+
+def test_borrowed_frames_lie_in_the_memory_that_was_fed() -> None:
+    """All but one that was begun by an earlier read; what is left over is kept apart."""
+    reader = FrameReader(1000)
+    stream = framed(b"first", b"second", b"third", b"fourth")
+    memory = bytearray(stream[:34])
+    assert [bytes(frame) for frame in reader.feed(memory[:6], borrow=True)] == []
+    frames = reader.feed(memoryview(memory)[6:], borrow=True)
+    assert [bytes(frame) for frame in frames] == [b"first", b"second", b"third"]
+    memory[:] = bytes(len(memory))
+    assert [bytes(frame) for frame in frames] == [b"first", bytes(6), bytes(5)]
+    assert [bytes(frame) for frame in reader.feed(stream[len(memory) :])] == [b"fourth"]
+
+
+def test_memory_held_is_a_few_times_what_has_arrived() -> None:
+    """However much was announced; nothing when no frame is begun."""
+    reader = FrameReader(1 << 30)
+    assert reader.held == 0
+    reader.feed(framed(bytes(1 << 20))[:104])
+    assert 104 <= reader.held <= 8 * 104
+    reader.feed(framed(bytes(1 << 20))[104:])
+    assert reader.held == 0

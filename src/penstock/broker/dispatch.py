@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from struct import Struct
 from types import ModuleType
 from typing import Final
 
@@ -38,6 +39,9 @@ _log = logging.getLogger(__name__)
 
 _SHORTEST: Final = 10
 """No request is as short: key, version, correlation id, and the length of a client id."""
+_PRODUCE: Final = int(ApiKey.PRODUCE)
+_start: Final = Struct(">hhi").unpack_from
+"""Key, version, correlation id."""
 
 Handler = Callable[[Request, RequestContext], Response | asyncio.Future[Response] | None]
 
@@ -126,11 +130,17 @@ class BrokerSession:
         self._host = peer.host
         self._connection_id = connection_id
 
+    def on_borrowed(self, frame: memoryview) -> Answer:
+        if len(frame) > _SHORTEST:
+            api_key, version, correlation_id = _start(frame)
+            if api_key == _PRODUCE:
+                return self._lanes.serve(frame, version, correlation_id)
+        return None
+
     def on_frame(self, frame: memoryview) -> Answer:
-        if len(frame) > _SHORTEST and frame[0] == 0 and frame[1] == ApiKey.PRODUCE:
-            answer = self._lanes.serve(frame)
-            if answer is not None:
-                return answer
+        answer = self.on_borrowed(frame)
+        if answer is not None:
+            return answer
         try:
             header, request = decode_request(frame, self._dispatcher.served)
         except UnsupportedRequest as error:

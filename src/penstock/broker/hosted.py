@@ -180,7 +180,7 @@ class HostedPartition:
         size = fields[1] + LOG_OVERHEAD
         if size != len(records):
             raise BatchRefused(INVALID_RECORD, "send exactly one batch per partition and request")
-        check_batch(fields, size, self._rules, now_ms=now_ms, zstd_allowed=zstd_allowed)
+        check_batch(fields, size, self._rules, now_ms, zstd_allowed)
         batch: memoryview | bytearray = records
         if self._codec is not None and fields[5] & 7 != self._codec:
             header = BatchHeader._make(fields)
@@ -218,7 +218,10 @@ class HostedPartition:
         else:
             if self._flushes_by_policy and log.flush_due(now_ms):
                 self._flusher.request(log)
-            self._advance(last_offset + 1)
+            if leadership.on_replica_end(leadership.broker_id, last_offset + 1) and (
+                self._waiting or self._listeners
+            ):
+                self._tell(leadership.high_watermark)
         return _make(Written, (base_offset, last_offset + 1, append_time_ms))
 
     # Waiting for what was appended
@@ -242,9 +245,11 @@ class HostedPartition:
 
     def _advance(self, end_offset: int) -> None:
         leadership = self.leadership
-        if leadership is None or not leadership.on_replica_end(leadership.broker_id, end_offset):
-            return
-        high_watermark = leadership.high_watermark
+        if leadership is not None and leadership.on_replica_end(leadership.broker_id, end_offset):
+            self._tell(leadership.high_watermark)
+
+    def _tell(self, high_watermark: int) -> None:
+        """The high watermark has moved: those who waited for that, and those who listen."""
         waiting = self._waiting
         while waiting and waiting[0][0] <= high_watermark:
             waiting.popleft()[1](None)

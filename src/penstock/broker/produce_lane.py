@@ -5,7 +5,8 @@ anything else. Such requests of one connection differ only in correlation id, pa
 everything before the partition is the same bytes. So the first of its kind goes the long way, is
 decoded and checked against what is assumed here, and leaves a lane: the bytes it began with, and
 the bytes of its answer. Later ones that begin with the same bytes are served from the lane: the
-batch is appended where it lies and the answer is a copy with the new numbers written into it.
+batch is appended where it lies and the answer is made of the bytes that never change and the new
+numbers. So the frame may lie in a buffer that is used again for the next read.
 
 A lane decides nothing: whatever is unusual (an error, a request of another shape, an old version)
 is left to `handlers/produce.py`. An append that raised has changed nothing, so the long way meets
@@ -15,7 +16,7 @@ the same error and answers it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -24,6 +25,7 @@ from penstock.broker.hosted import HostedPartition
 from penstock.broker.purgatory import CommitWait
 from penstock.broker.services import Services
 from penstock.net.session import Answer
+from penstock.records.batch import HEADER_SIZE
 from penstock.wire.codec import RequestHeader, encode_response
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ProduceRequest, ProduceResponse
@@ -35,13 +37,14 @@ FLEXIBLE: Final = 9
 """From this version on lengths are varints and every struct ends in tags."""
 _AFTER_HEADER: Final = 8
 """Key, version and correlation id; the client id follows."""
-_NO_TAGS: Final = b"\0\0\0"
-"""Of partition, topic and request, behind the batch."""
+_TAGS_BYTES: Final = 3
+"""Of partition, topic and request, behind the batch: a zero each where there are none."""
 _ALL: Final = -1
-_index: Final = Struct(">i").unpack_from
-_outcome: Final = Struct(">ihqqq").pack_into
+_partition: Final = Struct(">i4B").unpack_from
+"""Its index, and the bytes that its batch's length begins with."""
+_OUTCOME: Final = ">ihqqq"
 """Partition, error code, base offset, append time, log start."""
-_OUTCOME_OF_SAMPLE: Final = Struct(">ihqqq").pack(0x5A5A5A5A, 0, 0x5B5B5B5B, 0x5C5C5C5C, 0x5D5D5D5D)
+_OUTCOME_OF_SAMPLE: Final = Struct(_OUTCOME).pack(0x5A5A5A5A, 0, 0x5B5B5B5B, 0x5C5C5C5C, 0x5D5D5D5D)
 
 
 class _Lane(NamedTuple):
@@ -49,66 +52,89 @@ class _Lane(NamedTuple):
     topic: str
     acks: int
     timeout_s: float
-    answer: bytes
-    outcome_at: int
+    pack: Callable[..., bytes]
+    """Makes an answer of the four parts of it that never change and the numbers between them."""
+    length: bytes
+    middle: bytes
+    rest: bytes
 
 
 class ProduceLanes:
     """Of one connection."""
 
-    __slots__ = ("_lanes", "_name_at", "_services")
+    __slots__ = ("_find", "_lanes", "_name_at", "_now_ms")
 
     def __init__(self, services: Services) -> None:
-        self._services = services
+        self._find = services.replicas.get
+        self._now_ms = services.env.clock.wall_ms
         self._lanes: dict[bytes, _Lane] = {}
         self._name_at = 0
         """Where the topic's name begins, with its length; the same as long as the client id is."""
 
-    def serve(self, frame: memoryview) -> Answer:
-        """The answer, or None if the request must go the long way. It is a Produce request."""
+    def serve(self, frame: memoryview, version: int, correlation_id: int) -> Answer:
+        """The answer, or None if the request must go the long way. It is a Produce request.
+
+        Nothing of the frame is kept.
+        """
         name_at = self._name_at
         if not name_at or len(frame) <= name_at:
             return None
         # The length is one more than the name's, and the count of partitions follows the name.
         index_at = name_at + frame[name_at] + 1
-        lane = self._lanes.get(bytes(frame[_AFTER_HEADER:index_at]))
-        if lane is None or lane.version != frame[3]:
+        lane = self._lanes.get(frame[_AFTER_HEADER:index_at].tobytes())
+        if lane is None or lane.version != version or len(frame) < index_at + HEADER_SIZE:
             return None
-        start, end = _batch_at(frame, index_at + 4)
-        if end + len(_NO_TAGS) != len(frame) or bytes(frame[end:]) != _NO_TAGS:
+        index, one, two, three, four = _partition(frame, index_at)
+        # A varint, one more than the batch's size: written out, for speed.
+        if three < 128 <= two and one > 127:
+            start, size = index_at + 7, one + (two << 7) + (three << 14) - 16513
+        elif two < 128 <= one:
+            start, size = index_at + 6, one + (two << 7) - 129
+        elif one < 128:
+            start, size = index_at + 5, one - 1
+        elif four < 128:
+            start, size = index_at + 8, one + (two << 7) + (three << 14) + (four << 21) - 2113665
+        else:
             return None
-        index = _index(frame, index_at)[0]
-        services = self._services
-        hosted = services.replicas.get(lane.topic, index)
+        end = start + size
+        if end + _TAGS_BYTES != len(frame) or frame[end] | frame[end + 1] | frame[end + 2]:
+            return None
+        hosted = self._find(lane.topic, index)
         if hosted is None:
             return None
         try:
             if lane.acks == _ALL:
                 hosted.require_insync()
-            written = hosted.append(frame[start:end], services.now_ms())
+            base_offset, end_offset, append_time_ms = hosted.append(
+                frame[start:end], self._now_ms()
+            )
         except EXPECTED:
             return None
-        answer = bytearray(lane.answer)
-        answer[4:8] = frame[4:8]
-        _outcome(
-            answer,
-            lane.outcome_at,
+        log_start = hosted.log.log_start_offset
+        answer = lane.pack(
+            lane.length,
+            correlation_id,
+            lane.middle,
             index,
             0,
-            written.base_offset,
-            written.append_time_ms,
-            hosted.log.log_start_offset,
+            base_offset,
+            append_time_ms,
+            log_start,
+            lane.rest,
         )
-        if lane.acks != _ALL or hosted.high_watermark >= written.end_offset:
+        if lane.acks != _ALL or hosted.high_watermark >= end_offset:
             return (answer,)
-        return self._wait(lane, index, answer, hosted, written.end_offset)
+        return self._wait(lane, index, correlation_id, answer, hosted, end_offset)
 
     @staticmethod
     def _wait(
-        lane: _Lane, index: int, answer: bytearray, hosted: HostedPartition, end_offset: int
+        lane: _Lane,
+        index: int,
+        correlation_id: int,
+        answer: bytes,
+        hosted: HostedPartition,
+        end_offset: int,
     ) -> asyncio.Future[Sequence[Buffer] | None]:
-        correlation_id = int.from_bytes(answer[4:8], "big", signed=True)
-
         def finish(outcomes: Sequence[ErrorCode | None]) -> Sequence[Buffer] | None:
             code = outcomes[0]
             if code is None:
@@ -141,8 +167,8 @@ class ProduceLanes:
         if (
             records is None
             or frame[name_at] != name_bytes + 1
-            or _index(frame, index_at)[0] != topic.partition_data[0].index
-            or end + len(_NO_TAGS) != len(frame)
+            or _partition(frame, index_at)[0] != topic.partition_data[0].index
+            or end + _TAGS_BYTES != len(frame)
             or end - start != len(records)
         ):
             return
@@ -157,6 +183,7 @@ class ProduceLanes:
         outcome_at = answer.find(_OUTCOME_OF_SAMPLE)
         if outcome_at < 0:
             return
+        rest = answer[outcome_at + len(_OUTCOME_OF_SAMPLE) :]
         if len(self._lanes) >= LANES_MAX or self._name_at != name_at:
             self._lanes.clear()
         self._name_at = name_at
@@ -165,8 +192,10 @@ class ProduceLanes:
             topic.name,
             request.acks,
             max(0, request.timeout_ms) / 1000,
-            answer,
-            outcome_at,
+            Struct(f">4si{outcome_at - 8}s{_OUTCOME[1:]}{len(rest)}s").pack,
+            answer[:4],
+            answer[8:outcome_at],
+            rest,
         )
 
 

@@ -1,56 +1,59 @@
 """A bound on the request bytes that all connections hold together.
 
-A frame counts from when its length is known until its request is answered. It is asked for before
-the frame is read whole, by its announced length: counting only what has arrived would let many
-half-read frames fill the budget, none of which could ever be finished.
+A request counts from its first byte until it is answered; before it has come whole, for the memory
+that what has arrived of it takes (`FrameReader.held`, a few times as much). A peer that announces a
+hundred megabytes and sends none of them takes nothing from the others.
 
-A frame that arrived whole in one read is in memory already; it is charged without asking if it
-has to wait. So the sum can pass the bound by one read per connection, and reads are made small
-while the budget is exhausted.
+While nothing is left reads are small, and whoever has read something waits for its turn before it
+reads on. Turns are given in the order they were asked for, as bytes are given back.
 
-Grants are given in the order they were asked for, and while anyone waits, everyone newly asking
-waits too: small requests do not starve a large one. A frame larger than what is left still passes
-when half the budget is free, because waiting for an empty server could take for ever (a parked
-request of a few bytes may wait for minutes). If no frame can be larger than half the budget this
-exception never applies.
+Then many half-read requests could fill the budget, none of which could ever be finished. So if half
+of it or more is theirs, one of them at a time, the first in line, is *favoured*: it may read to its
+end whatever the budget says. That frees its bytes, and the next is favoured. The sum can therefore
+pass the bound by one request, and by one small read per connection.
+
+What remains is a peer that sends a part of a request and then stalls. Connections look at that once
+a tick: while others wait for the memory, it is dropped.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
+
+TURN_BYTES: Final = 64 << 10
+"""What one turn is taken to need, and the most it reads of a large request."""
+SMALL_READ_BYTES: Final = 4 << 10
+"""What is read at most of new requests while nothing is left."""
+STALL_BYTES: Final = 16 << 10
+"""Who sends less than this between two ticks, while others wait for the memory, has stalled."""
 
 
 class Waiter(Protocol):
     def on_budget(self) -> None:
-        """The bytes asked for are granted."""
+        """It may read on."""
 
 
 class RequestBudget:
-    __slots__ = ("_waiting", "bytes_max", "exhausted", "used")
+    __slots__ = ("_waiting", "bytes_max", "exhausted", "favoured", "half_read", "used")
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used = 0
+        self.half_read = 0
+        """How much of that is of requests that have not come whole."""
         self.exhausted = False
         """Nothing is left, or others already wait."""
-        self._waiting: deque[tuple[Waiter, int]] = deque()
+        self.favoured: Waiter | None = None
+        self._waiting: dict[Waiter, bool] = {}
+        """In order, and whether a request of theirs is half read."""
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def ask(self, waiter: Waiter, size: int) -> bool:
-        """Take `size` bytes; if False, `on_budget` is called once they are taken."""
-        if not self._waiting and self._fits(size):
-            self.charge(size)
-            return True
-        self._waiting.append((waiter, size))
-        self.exhausted = True
-        return False
-
     def charge(self, size: int) -> None:
-        """Count bytes that are in memory already."""
+        """Count bytes that are in memory."""
         self.used += size
         if self.used >= self.bytes_max:
             self.exhausted = True
@@ -58,20 +61,104 @@ class RequestBudget:
     def give_back(self, size: int) -> None:
         self.used -= size
         if self.exhausted:
-            self._grant()
+            self._give_turns()
 
-    def forget(self, waiter: Waiter) -> None:
-        """The waiter is gone; it had not been granted what it asked for."""
-        self._waiting = deque(entry for entry in self._waiting if entry[0] is not waiter)
-        self._grant()
+    def hold(self, change: int) -> None:
+        """A half-read request takes so much more; or less, having come whole or been lost."""
+        self.half_read += change
+        if change > 0:
+            self.charge(change)
+        else:
+            self.give_back(-change)
 
-    def _fits(self, size: int) -> bool:
-        used = self.used
-        return used <= self.bytes_max // 2 or used + max(size, 1) <= self.bytes_max
+    def may_read(self, waiter: Waiter, *, begun: bool) -> bool:
+        """Whether it may go on, with a request half read or without; if False, `on_budget` is
+        called when it may."""
+        if not self.exhausted or waiter is self.favoured:
+            return True
+        self._waiting[waiter] = begun
+        self._give_turns(asking=waiter)
+        return waiter not in self._waiting
 
-    def _grant(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][1]):
-            waiter, size = self._waiting.popleft()
-            self.used += size
+    def done(self, waiter: Waiter) -> None:
+        """Its request has come whole or will not: it waits for nothing and is favoured no more."""
+        waited = self._waiting.pop(waiter, None) is not None
+        if waiter is self.favoured:
+            self.favoured = None
+        elif not waited:
+            return
+        self._give_turns()
+
+    def _give_turns(self, asking: Waiter | None = None) -> None:
+        """Let go on who can, all but the one that asks being told."""
+        waiting = self._waiting
+        left = self.bytes_max - self.used
+        while waiting and left > 0:
+            left -= TURN_BYTES
+            self._let_go(next(iter(waiting)), asking)
+        if self.favoured is None and 2 * (self.used - self.half_read) <= self.bytes_max:
+            favoured = next((waiter for waiter, begun in waiting.items() if begun), None)
+            if favoured is not None:
+                self.favoured = favoured
+                self._let_go(favoured, asking)
+        self.exhausted = bool(waiting) or self.used >= self.bytes_max
+
+    def _let_go(self, waiter: Waiter, asking: Waiter | None) -> None:
+        del self._waiting[waiter]
+        if waiter is not asking:
             waiter.on_budget()
-        self.exhausted = bool(self._waiting) or self.used >= self.bytes_max
+
+
+class Share:
+    """One connection's part in the budget: what it holds of a request that has not come whole."""
+
+    __slots__ = ("_arrived", "_arrived_at_tick", "_budget", "_held", "_resume", "waits")
+
+    def __init__(self, budget: RequestBudget, resume: Callable[[], None]) -> None:
+        self._budget = budget
+        self._resume = resume
+        self._arrived = 0
+        self._held = 0
+        self._arrived_at_tick = -1
+        """-1 unless the same request was looked at then, and others waited."""
+        self.waits = False
+        """Nothing may be read until it is this connection's turn."""
+
+    def on_read(self, arrived: int, held: int, *, came_whole: bool) -> None:
+        """So many bytes have come of a request that is not whole, in so much memory; the one before
+        it may have come whole by this read."""
+        budget = self._budget
+        self._arrived = arrived
+        change = held - self._held
+        if change:
+            self._held = held
+            budget.hold(change)
+        if came_whole:
+            self._arrived_at_tick = -1
+            if budget.favoured is self:
+                budget.done(self)
+        if budget.exhausted and not self.waits:
+            self.waits = not budget.may_read(self, begun=arrived > 0)
+
+    def on_budget(self) -> None:
+        self.waits = False
+        self._resume()
+
+    def release(self) -> None:
+        """The request that was begun will not be finished."""
+        held, self._held = self._held, 0
+        self.waits = False
+        if held:
+            self._budget.hold(-held)
+        self._budget.done(self)
+
+    def stalls(self) -> bool:
+        """Asked once a tick while something is half read: whether others wait in vain for that."""
+        budget, before = self._budget, self._arrived_at_tick
+        self._arrived_at_tick = -1
+        if not budget.waiting or self.waits:
+            return False
+        if self._held < SMALL_READ_BYTES and budget.favoured is not self:
+            return False
+        self._arrived_at_tick = self._arrived
+        return before >= 0 and self._arrived - before < STALL_BYTES

@@ -8,7 +8,7 @@ to the frames of one read leave in one write, too: the system call costs more th
 Reading stops, and with it the growth of memory, while any of these holds:
   - frames that were read could not be dispatched yet (`_waiting`),
   - too many requests or bytes of this connection are pending,
-  - the budget of all connections has nothing left for the next frame,
+  - the budget of all connections has nothing left and it is not our turn,
   - the peer does not take its answers (`_write_paused`); then nothing is dispatched either,
   - the connection is closing or the peer has sent its last.
 `_steer` is the one place that weighs them.
@@ -29,10 +29,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
 
 from penstock.net.admission import Admission
-from penstock.net.budget import RequestBudget
+from penstock.net.budget import SMALL_READ_BYTES, TURN_BYTES, RequestBudget, Share
 from penstock.net.config import ServerConfig
 from penstock.net.counters import Counters
-from penstock.net.session import Peer, Session
+from penstock.net.outbox import JOIN_BYTES, Outbox, in_memory
+from penstock.net.session import Part, Peer, Session
 from penstock.ports import Buffer, Transport
 from penstock.wire.errors import ProtocolError
 from penstock.wire.framing import FrameReader
@@ -40,10 +41,9 @@ from penstock.wire.framing import FrameReader
 Ready = Sequence[Buffer]
 Later = asyncio.Future[Ready | None]
 
-JOIN_BYTES: Final = 64 << 10
-"""Up to here copying parts together costs less than handing the kernel a list of them."""
-EXHAUSTED_READ_BYTES: Final = 4 << 10
-"""What is read at most while the budget of request bytes is exhausted."""
+TAIL_BYTES_MIN: Final = 32 << 10
+"""The rest of a frame is read straight into its place, but for one so short that a system call of
+its own costs more than copying it: that comes with whatever follows it."""
 
 _log: Final = logging.getLogger(__name__)
 _NOTHING: Final[Ready] = ()
@@ -71,18 +71,18 @@ class Shared(Protocol):
 class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_active_at",
-        "_asked",
         "_budget",
         "_closing",
         "_dispatching",
         "_eof",
         "_frame_since",
+        "_outbox",
         "_pending",
         "_pending_bytes",
         "_reader",
         "_reading",
-        "_reserved",
         "_session",
+        "_share",
         "_shared",
         "_stalled_bytes",
         "_stalled_since",
@@ -100,15 +100,13 @@ class Connection(asyncio.BufferedProtocol):
         self._budget = shared.budget
         self._reader = FrameReader(shared.config.frame_bytes_max)
         self._transport: Transport | None = None
+        self._outbox: Outbox | None = None
         self._session: Session | None = None
         self._waiting: deque[memoryview] = deque()
         self._waiting_bytes = 0
         self._pending: deque[tuple[Ready | Later, int]] = deque()
         self._pending_bytes = 0
-        self._reserved = 0
-        """Bytes of the budget for the frame that is being read."""
-        self._asked = -1
-        """Bytes of the budget that were asked for and not granted yet; -1 for nothing."""
+        self._share = Share(shared.budget, self._steer)
         self._watched: Later | None = None
         self._dispatching = False
         self._reading = True
@@ -135,6 +133,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._closing = True
         self._forget_waiting()
+        self._share.release()
         self._stalled_since = self._shared.now
         if not self._dispatching:
             self._steer()
@@ -154,6 +153,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=shared.config.write_buffer_bytes)
+        self._outbox = Outbox(self._transport, shared.counters)
         try:
             self._session = shared.new_session(self)
         except Exception:  # noqa: BLE001 - it must not reach the listener
@@ -165,10 +165,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         tail = self._reader.tail
-        if tail is not None:
-            return tail
+        if tail is not None and len(tail) >= TAIL_BYTES_MIN:
+            return tail[:TURN_BYTES] if self._budget.exhausted else tail
         if self._budget.exhausted:
-            return self._shared.scratch[:EXHAUSTED_READ_BYTES]
+            return self._shared.scratch[:SMALL_READ_BYTES]
         return self._shared.scratch
 
     def buffer_updated(self, size: int) -> None:
@@ -178,26 +178,25 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             return
         try:
-            if reader.tail is None:
-                begun = reader.buffered
-                frames = reader.feed(shared.scratch[:size])
+            tail, begun = reader.tail, reader.buffered
+            borrowed = tail is None or len(tail) < TAIL_BYTES_MIN
+            if borrowed:
+                frames = reader.feed(shared.scratch[:size], borrow=True)
                 if frames or not begun:
                     self._frame_since = shared.now
             else:
                 frame = reader.filled(size)
-                if frame is None:
-                    return
-                frames = [frame]
+                frames = [] if frame is None else [frame]
         except ProtocolError as error:
             self._fail(error)
             return
         if frames:
-            self._dispatch(frames)
+            self._dispatch(frames, borrowed=borrowed)
         if reader.error is not None and not self._closing:
             self._fail(reader.error)
-        if reader.wanted != self._reserved or self._budget.exhausted:
-            self._reserve(reader.wanted)
-        if self._pending or self._waiting or self._closing or self._asked >= 0:
+        if not self._closing and (reader.buffered or begun or self._budget.exhausted):
+            self._share.on_read(reader.buffered, reader.held, came_whole=bool(frames))
+        if self._pending or self._waiting or self._closing or self._share.waits:
             self._steer()
 
     def eof_received(self) -> bool:
@@ -227,14 +226,15 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._closing = True
         self._transport = None
+        outbox, self._outbox = self._outbox, None
+        if outbox is not None:
+            outbox.close()
         self._forget_waiting()
         self._pending.clear()
         self._watched = None
-        if self._asked >= 0:
-            self._asked = -1
-            self._budget.forget(self)
-        self._budget.give_back(self._pending_bytes + self._reserved)
-        self._pending_bytes = self._reserved = 0
+        self._share.release()
+        self._budget.give_back(self._pending_bytes)
+        self._pending_bytes = 0
         session, self._session = self._session, None
         if session is None:
             return
@@ -247,13 +247,14 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- requests
 
-    def _dispatch(self, frames: Sequence[memoryview] = ()) -> None:
+    def _dispatch(self, frames: Sequence[memoryview] = (), *, borrowed: bool = False) -> None:
         """Give the waiting frames and these to the session as far as the limits allow."""
         session, config, counters = self._session, self._shared.config, self._shared.counters
         assert session is not None
-        on_frame, pending, waiting = session.on_frame, self._pending, self._waiting
+        on_frame, on_borrowed = session.on_frame, session.on_borrowed
+        pending, waiting = self._pending, self._waiting
         waiting.extend(frames)
-        out: list[Buffer] = []
+        out: list[Part] = []
         out_bytes = served = requests = responses = 0
         self._dispatching = True
         while waiting and not self._write_paused:
@@ -268,7 +269,9 @@ class Connection(asyncio.BufferedProtocol):
             served += size
             requests += 1
             try:
-                answer = on_frame(frame)
+                answer = on_borrowed(frame) if borrowed else on_frame(frame)
+                if answer is None and borrowed:
+                    answer = on_frame(memoryview(bytearray(frame)))
             except Exception as error:  # noqa: BLE001 - _fail logs it
                 self._fail(error)
                 break
@@ -283,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
             if not answer:
                 continue
             if pending:
-                self._park(answer, size)
+                self._park(in_memory(answer), size)
                 continue
             responses += 1
             out += answer
@@ -298,6 +301,10 @@ class Connection(asyncio.BufferedProtocol):
         counters.requests += requests
         counters.responses += responses
         if waiting or self._waiting_bytes:
+            if borrowed:
+                owned = [memoryview(bytearray(frame)) for frame in waiting]
+                waiting.clear()
+                waiting.extend(owned)
             self._count_waiting(sum(map(len, frames)) - served)
 
     def _count_waiting(self, change: int) -> None:
@@ -343,7 +350,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write_ready(self) -> None:
         pending = self._pending
-        out: list[Buffer] = []
+        out: list[Part] = []
         out_bytes = 0
         given_back = 0
         while pending and not self._write_paused:
@@ -384,17 +391,9 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(error)
         return None
 
-    def _send(self, parts: list[Buffer], size: int) -> None:
-        transport = self._transport
-        if transport is None:
-            return
-        self._shared.counters.bytes_out += size
-        if len(parts) == 1:
-            transport.write(parts[0])
-        elif size <= JOIN_BYTES:
-            transport.write(b"".join(parts))
-        else:
-            transport.writelines(parts)
+    def _send(self, parts: list[Part], size: int) -> None:
+        if self._outbox is not None:
+            self._outbox.send(parts, size)
 
     # -- flow
 
@@ -415,7 +414,7 @@ class Connection(asyncio.BufferedProtocol):
         wanted = not (
             self._write_paused
             or self._waiting
-            or self._asked >= 0
+            or self._share.waits
             or len(self._pending) >= config.requests_in_flight_max
             or self._pending_bytes >= config.bytes_in_flight_max
         )
@@ -427,28 +426,6 @@ class Connection(asyncio.BufferedProtocol):
             transport.resume_reading()
         else:
             transport.pause_reading()
-
-    def _reserve(self, wanted: int) -> None:
-        """Hold bytes of the budget for the frame that is begun, none if none is.
-
-        With no frame begun and nothing left, wait for the budget before beginning one. A frame
-        that has its bytes is read to its end whatever the budget says: that is what frees it.
-        """
-        budget = self._budget
-        if self._reserved and self._reserved != wanted:
-            reserved, self._reserved = self._reserved, 0
-            budget.give_back(reserved)
-        if self._closing or self._asked >= 0 or (wanted and self._reserved):
-            return
-        if budget.ask(self, wanted):
-            self._reserved = wanted
-        else:
-            self._asked = wanted
-
-    def on_budget(self) -> None:
-        self._reserved = self._asked
-        self._asked = -1
-        self._steer()
 
     def _fail(self, error: Exception) -> None:
         """Close after the answers that are due; a peer's error is its own, ours is logged."""
@@ -485,6 +462,8 @@ class Connection(asyncio.BufferedProtocol):
         elif self._reading and self._reader.buffered:
             if now - self._frame_since >= config.frame_timeout_s:
                 self._drop(f"did not complete a request in {config.frame_timeout_s:g} s")
+            elif self._share.stalls():
+                self._drop("holds a request half sent, and others wait for that memory")
         elif now - self._active_at >= config.idle_timeout_s and not self._pending:
             self._drop(f"was idle for {config.idle_timeout_s:g} s")
 

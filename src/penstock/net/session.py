@@ -8,15 +8,37 @@ from typing import Protocol
 
 from penstock.ports import Buffer
 
-Answer = Sequence[Buffer] | asyncio.Future[Sequence[Buffer] | None] | None
+
+class FileRange(Protocol):
+    """Bytes that lie in a file, to be sent from there: more than 64 KiB, or it does not pay."""
+
+    @property
+    def position(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def fileno(self) -> int: ...
+
+    def read(self, skip: int = 0) -> Buffer:
+        """The bytes without the first `skip`, if they cannot be sent so."""
+
+
+Part = Buffer | FileRange
+Answer = Sequence[Part] | asyncio.Future[Sequence[Buffer] | None] | None
 """The parts of one response frame, its length included; or those later; or no response at all.
 
-Parts are sent without a copy where that is cheaper, so they must not change once returned.
+Parts are sent without a copy where that is cheaper, so they must not change once returned. A range
+of a file is sent or read before anything else happens; what comes later is in memory.
 """
 
 
 class Session(Protocol):
     """One connection's conversation. Calls come one at a time, in the order of the requests."""
+
+    def on_borrowed(self, frame: memoryview) -> Answer:
+        """A request in memory that is used again as soon as this returns: read it, write into it,
+        keep no part of it. None if it cannot be served so: then `on_frame` gets it, in memory of
+        its own."""
 
     def on_frame(self, frame: memoryview) -> Answer:
         """A request, without its length; the memory is writable and the session's to keep.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final, NoReturn
 
 from penstock.records.batch import CODEC_MASK, CONTROL, TRANSACTIONAL, Codec, HeaderFields
 
@@ -25,6 +26,7 @@ MESSAGE_TOO_LARGE = 10
 INVALID_TIMESTAMP = 32
 UNSUPPORTED_COMPRESSION_TYPE = 76
 INVALID_RECORD = 87
+_BROKERS_ONLY: Final = CONTROL | TRANSACTIONAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +41,27 @@ class AppendRules:
 
 
 def check_batch(
-    fields: HeaderFields, size: int, rules: AppendRules, *, now_ms: int, zstd_allowed: bool
+    fields: HeaderFields, size: int, rules: AppendRules, now_ms: int, zstd_allowed: bool = True
 ) -> None:
     """Refuse what no client of ours may send. The CRC was checked by whoever made `fields`."""
-    attributes, delta, count = fields[5], fields[6], fields[12]
+    _, _, _, _, _, attributes, delta, base_timestamp, newest, _, _, _, count = fields
+    if (
+        size > rules.max_message_bytes
+        or attributes & _BROKERS_ONLY
+        or count != delta + 1
+        or not zstd_allowed
+    ):
+        _check_shape(attributes, delta, count, size, rules, zstd_allowed)
+    if rules.checks_timestamps and (
+        newest > now_ms + rules.timestamp_after_max_ms
+        or 0 <= base_timestamp < now_ms - rules.timestamp_before_max_ms
+    ):
+        _refuse_timestamps(base_timestamp, newest, rules, now_ms)
+
+
+def _check_shape(
+    attributes: int, delta: int, count: int, size: int, rules: AppendRules, zstd_allowed: bool
+) -> None:
     if size > rules.max_message_bytes:
         raise BatchRefused(
             MESSAGE_TOO_LARGE,
@@ -63,11 +82,9 @@ def check_batch(
         raise BatchRefused(
             UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7: upgrade the client"
         )
-    if rules.checks_timestamps:
-        _check_timestamps(fields[7], fields[8], rules, now_ms)
 
 
-def _check_timestamps(base: int, newest: int, rules: AppendRules, now_ms: int) -> None:
+def _refuse_timestamps(base: int, newest: int, rules: AppendRules, now_ms: int) -> NoReturn:
     # The base is the first record's: with the newest it bounds the batch as producers make them.
     if newest > now_ms + rules.timestamp_after_max_ms:
         raise BatchRefused(
@@ -75,12 +92,11 @@ def _check_timestamps(base: int, newest: int, rules: AppendRules, now_ms: int) -
             f"timestamp {newest} is more than message.timestamp.after.max.ms "
             f"({rules.timestamp_after_max_ms}) ahead of the broker's clock",
         )
-    if 0 <= base < now_ms - rules.timestamp_before_max_ms:
-        raise BatchRefused(
-            INVALID_TIMESTAMP,
-            f"timestamp {base} is more than message.timestamp.before.max.ms "
-            f"({rules.timestamp_before_max_ms}) behind the broker's clock",
-        )
+    raise BatchRefused(
+        INVALID_TIMESTAMP,
+        f"timestamp {base} is more than message.timestamp.before.max.ms "
+        f"({rules.timestamp_before_max_ms}) behind the broker's clock",
+    )
 
 
 class Leadership:

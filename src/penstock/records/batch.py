@@ -177,7 +177,8 @@ def validate_fields(buffer: Buffer, position: int = 0, *, check_crc: bool = True
     if size < HEADER_SIZE or size > room or magic != MAGIC:
         raise _misshapen(_make(BatchHeader, fields), room)
     if check_crc:
-        checksum = crc32c(memoryview(buffer)[position + CRC_START : position + size])
+        view = buffer if type(buffer) is memoryview else memoryview(buffer)
+        checksum = crc32c(view[position + CRC_START : position + size])
         if checksum != crc:
             raise CorruptBatch(f"CRC is {checksum:#010x} but the header says {crc:#010x}")
     if (

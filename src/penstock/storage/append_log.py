@@ -17,7 +17,7 @@ Rules that the rest of the system leans on:
   has ended: never before the directory entry of its file is.
 - A failed write or fsync takes the log offline. What the disk then holds is unknown, an fsync
   repeated would lie, and only a restart that reads everything back may say.
-- A full disk is no such failure: the partial batch is cut off, and the log goes on.
+- A full disk is no such failure: the partial batch is cut off, durably, and the log goes on.
 - Everything beside the `.log` files can be rebuilt from them.
 """
 

@@ -14,6 +14,7 @@ from penstock.storage.errors import (
     OffsetOutOfRange,
 )
 from penstock.storage.log_state import LogState
+from penstock.storage.spans import FileSpan, find_span
 
 
 class LogSlice(NamedTuple):
@@ -33,6 +34,21 @@ class ReadLog(LogState):
         At most `bytes_max`, but always the first batch. Nothing at or above `upper_offset` (the
         high watermark, the last stable offset) is given out.
         """
+        piece = self._read(offset, bytes_max, upper_offset, spans=False)
+        assert not isinstance(piece, FileSpan)
+        return piece
+
+    def read_or_span(
+        self, offset: int, bytes_max: int, upper_offset: int | None = None
+    ) -> memoryview | FileSpan | None:
+        """The batches that `read` gives, unread where they can be sent from their file. A span is
+        good until the caller gives up control."""
+        piece = self._read(offset, bytes_max, upper_offset, spans=True)
+        return piece.data if isinstance(piece, LogSlice) else piece
+
+    def _read(
+        self, offset: int, bytes_max: int, upper_offset: int | None, *, spans: bool
+    ) -> LogSlice | FileSpan | None:
         if self._failure is not None:
             self._refuse()
         if not self._log_start_offset <= offset <= self._end_offset:
@@ -54,7 +70,7 @@ class ReadLog(LogState):
                     return None
                 found = segment.locate(offset)
                 if found is not None:
-                    return self._slice(number, found, bytes_max, upper)
+                    return self._slice(number, found, bytes_max, upper, spans=spans)
         except OSError as error:
             raise DiskTrouble(
                 f"offset {offset} of {self.directory} did not read: {error}"
@@ -62,8 +78,14 @@ class ReadLog(LogState):
         return None
 
     def _slice(
-        self, number: int, found: tuple[int, BatchHeader], bytes_max: int, upper: int
-    ) -> LogSlice | None:
+        self,
+        number: int,
+        found: tuple[int, BatchHeader],
+        bytes_max: int,
+        upper: int,
+        *,
+        spans: bool,
+    ) -> LogSlice | FileSpan | None:
         position, header = found
         segment = self._segments[number]
         is_last = segment is self._active
@@ -87,6 +109,10 @@ class ReadLog(LogState):
                 break
         if limit <= position:
             return None
+        if spans:
+            span = find_span(segment, position, bytes_max, limit, header.size)
+            if span is not None:
+                return span
         data = segment.read(
             position,
             bytes_max,

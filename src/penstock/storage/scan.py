@@ -1,28 +1,35 @@
 """Walking a `.log` file batch by batch, in chunks of bounded memory.
 
-Two walks: `scan_headers` only follows lengths, to find a place in bytes known to be sound;
-`scan_batches` checks every CRC and the order of offsets, and is what recovery, verification and
-dumps rest on. Either stops at the first thing that cannot be a batch, and says where and why.
+Two walks: `scan_headers` only follows lengths, to find a place in bytes known to be sound, and
+`read_fitting` does the same within what it reads; `scan_batches` checks every CRC and the order of
+offsets, and is what recovery, verification and dumps rest on. They stop at the first thing that
+cannot be a batch, and the first and the last say where and why.
 A file that grew with zeros in a crash ends at the first zero length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
+from penstock.partition.epochs import UNDEFINED_EPOCH
 from penstock.ports import File
 from penstock.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     BatchHeader,
     CorruptBatch,
+    iter_batches,
     read_header,
     validate,
 )
 
 SCAN_CHUNK_BYTES: Final = 1 << 20
 HEADER_CHUNK_BYTES: Final = 8 << 10
+FIRST_CHUNK_BYTES: Final = 1 << 10
+"""Most walks end at the first or second header."""
+WALK_BYTES: Final = 64 << 10
+"""Rather than read more than this to no purpose, a read looks first at where it should end."""
 MAGIC_POSITION: Final = 16
 
 
@@ -39,12 +46,13 @@ class BadBatch(Exception):
 
 def scan_headers(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each batch in [start, end), trusting the lengths."""
-    position, chunk, chunk_start = start, b"", start
+    position, chunk, chunk_start, chunk_bytes = start, b"", start, FIRST_CHUNK_BYTES
     while position < end:
         at = position - chunk_start
         if len(chunk) - at < HEADER_SIZE:
-            chunk = file.pread(min(HEADER_CHUNK_BYTES, end - position), position)
+            chunk = file.pread(min(chunk_bytes, end - position), position)
             chunk_start, at = position, 0
+            chunk_bytes = HEADER_CHUNK_BYTES
             if len(chunk) < HEADER_SIZE:
                 raise BadBatch(position, f"only {len(chunk)} bytes are left, less than a header")
         header = read_header(chunk, at)
@@ -56,6 +64,38 @@ def scan_headers(file: File, start: int, end: int) -> Iterator[tuple[int, BatchH
             )
         yield position, header
         position += header.batch_length + LOG_OVERHEAD
+
+
+def read_fitting(
+    file: File, start: int, end: int, limit: int, first_end: int, guess: tuple[int, int] | None
+) -> tuple[memoryview | None, BatchHeader | None]:
+    """The whole batches in [start, end), of which the first ends at `first_end`, and the header of
+    the next one. No batch crosses `limit`, which lies beyond `end`.
+
+    The guess is the index's: the last offset and the position of a batch near the end. The bytes
+    read there show whether it is right. If it is not there is no data.
+    """
+    last_offset, position = guess if guess is not None else (-1, first_end)
+    near = end if end - position <= WALK_BYTES else position
+    data = memoryview(file.pread(min(near + HEADER_SIZE, limit) - start, start))
+    while True:
+        at = position - start
+        if len(data) - at < HEADER_SIZE:
+            if near == end:
+                # The file is shorter than it was.
+                return data[:at], None
+            near = end
+            data = memoryview(file.pread(min(end + HEADER_SIZE, limit) - start, start))
+            continue
+        header = read_header(data, at)
+        if last_offset not in (-1, header.last_offset):
+            return None, None
+        last_offset = -1
+        size = header[1] + LOG_OVERHEAD
+        if size < HEADER_SIZE or position + size > end:
+            # A bad length ends what is good; whoever asks for what comes next will be told.
+            return data[:at], header if HEADER_SIZE <= size <= limit - position else None
+        position += size
 
 
 def scan_batches(
@@ -108,6 +148,36 @@ def _needed(chunk: memoryview, at: int, remaining: int) -> int:
     length = int.from_bytes(chunk[at + 8 : at + 12], "big", signed=True) + LOG_OVERHEAD
     # A length that cannot be right is for `validate` to name; do not read by it.
     return length if HEADER_SIZE <= length <= remaining else HEADER_SIZE
+
+
+def sound_prefix(
+    data: memoryview, end_offset: int, epoch_at: Callable[[int], int]
+) -> tuple[int, int, int, str]:
+    """How far `data` holds sound batches whose offsets rise and stay below `end_offset`, each of
+    the epoch that wrote there; the last offset of the last one, where it begins, and what is wrong
+    with what follows."""
+    good, last, last_position = 0, -1, 0
+    try:
+        for position, header in iter_batches(data):
+            if header.base_offset <= last:
+                # Either of the two may be the wrong one.
+                return (
+                    last_position,
+                    last,
+                    last_position,
+                    (f"offset {header.base_offset} follows {last}"),
+                )
+            if header.last_offset >= end_offset:
+                reason = f"offset {header.last_offset} does not belong below {end_offset}"
+                return good, last, last_position, reason
+            epoch = epoch_at(header.last_offset)
+            if epoch not in (UNDEFINED_EPOCH, header.leader_epoch):
+                reason = f"epoch {header.leader_epoch} where epoch {epoch} wrote"
+                return good, last, last_position, reason
+            good, last, last_position = position + header.size, header.last_offset, position
+    except CorruptBatch as error:
+        return good, last, last_position, str(error)
+    return good, last, last_position, "the file is shorter than it was"
 
 
 def find_batch(file: File, start: int, end: int, offset_min: int, offset_end: int) -> int | None:

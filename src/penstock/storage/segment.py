@@ -3,6 +3,10 @@
 A segment knows where its batches are and what it has verified. Bytes it appended itself or scanned
 since it was opened are verified; the rest are checked the first time they are read, so that bad
 bytes of a disk are never served, at a cost paid once.
+
+A consumer goes on where its last read ended, so a segment remembers that place: finding the next
+batch then takes no index and no walk. A read is one `pread`: where whole batches end is found in
+the bytes that were read, as is the proof that the index was right about it.
 """
 
 from __future__ import annotations
@@ -17,8 +21,6 @@ from penstock.records.batch import (
     HEADER_SIZE,
     NO_TIMESTAMP,
     BatchHeader,
-    CorruptBatch,
-    iter_batches,
     read_header,
 )
 from penstock.storage.checkpoints import write_atomic
@@ -34,12 +36,21 @@ from penstock.storage.files import (
     write_all,
 )
 from penstock.storage.index import SPILL_ENTRIES, IndexCache, OffsetIndex, TimeIndex
-from penstock.storage.scan import BadBatch, scan_batches, scan_headers
+from penstock.storage.scan import (
+    BadBatch,
+    read_fitting,
+    scan_batches,
+    scan_headers,
+    sound_prefix,
+)
 
 
 class Segment:
     __slots__ = (
+        "_appended_from",
         "_handle",
+        "_next_header",
+        "_next_position",
         "_since_indexed",
         "base_offset",
         "created_ms",
@@ -73,9 +84,15 @@ class Segment:
         self.path = stem + LOG
         self.pool = pool
         self._handle: Handle | None = None
+        self._next_position = 0
+        """Where the last read ended, a batch boundary; 0 if it is not known to be one still."""
+        self._next_header: BatchHeader | None = None
+        """Of the batch there, if the read saw it."""
         self.size = 0
         self.verified = 0
         """Bytes from the start whose CRCs this process has seen to be right."""
+        self._appended_from = -1
+        """Where this process began to append behind bytes it has not seen; -1 if it did not."""
         self.damaged: tuple[tuple[int, int], ...] = ()
         """Holes in the file, as [start, end) positions, that are never read."""
         self.index = OffsetIndex(stem + INDEX, pool, cache)
@@ -115,7 +132,11 @@ class Segment:
         position = self.size
         if handle.file.pwrite(data, position) != size:
             write_all(handle.file, data, position)
-        self.size = self.verified = position + size
+        if self.verified == position:
+            self.verified = position + size
+        elif self._appended_from < 0:
+            self._appended_from = position
+        self.size = position + size
         if max_timestamp > self.max_timestamp or self._since_indexed > self.index_interval_bytes:
             self.note(position, size, last_offset, max_timestamp)
         else:
@@ -150,8 +171,16 @@ class Segment:
         self._since_indexed += size
 
     def discard_beyond_end(self) -> None:
-        """Cut off what a failed append may have left behind."""
-        self.file.truncate(self.size)
+        """Cut off what a failed append may have left behind, for good.
+
+        Another batch will get the same offsets. If a power loss could bring the old bytes back
+        instead of it (a zero at the end is enough to make them whole), this log would hold one
+        batch where replicas and readers have seen another, under the same epoch.
+        """
+        file = self.file
+        if file.size() != self.size:
+            file.truncate(self.size)
+            file.fsync()
 
     def seal(self) -> None:
         """No more appends for now: put all index entries, and the last timestamp, into files."""
@@ -193,13 +222,18 @@ class Segment:
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = self.base_offset
         self._since_indexed = 0
+        self._next_position = 0
         self.verified = 0
+        self._appended_from = -1
 
     def truncate(self, size: int, end_offset: int) -> None:
         """Cut the file to `size`, the batch boundary before `end_offset`; make the indexes fit."""
         self.file.truncate(size)
         self.size = size
+        self._next_position = 0
         self.verified = min(self.verified, size)
+        if self._appended_from >= size:
+            self._appended_from = -1
         self.index.truncate(size)
         self.time_index.truncate(end_offset - self.base_offset)
         self.damaged = tuple(hole for hole in self.damaged if hole[0] < size)
@@ -211,9 +245,17 @@ class Segment:
 
     def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
         """The first batch that ends at or after `offset`: the one that holds it, if any does."""
-        start = self._indexed_start(offset)
-        last = -1
-        for position, header in self.headers(start):
+        if 0 < self._next_position < self.size and not self.damaged:
+            follows = self._follows_last_read(offset)
+            if follows is not None:
+                return follows
+        start, indexed = self._indexed_start(offset)
+        beyond, last = start, -1
+        if indexed is not None:
+            beyond, last = start + indexed.size, indexed.last_offset
+            if last == offset:
+                return start, indexed
+        for position, header in self.headers(beyond):
             if header[0] <= last:
                 raise LogDamaged(
                     f"{self.path}: offset {header[0]} follows {last} at byte {position}; "
@@ -227,9 +269,23 @@ class Segment:
         self._prove(start, self.size)
         return None
 
+    def _follows_last_read(self, offset: int) -> tuple[int, BatchHeader] | None:
+        position, header = self._next_position, self._next_header
+        if header is None:
+            # The last read went to the end, and there is more by now.
+            header = self._header_at(position)
+            if header is None or not HEADER_SIZE <= header.size <= self.size - position:
+                return None
+            self._next_header = header
+        return (position, header) if header[0] == offset and header[6] >= 0 else None
+
+    def _header_at(self, position: int) -> BatchHeader | None:
+        data = self.file.pread(HEADER_SIZE, position)
+        return read_header(data) if len(data) == HEADER_SIZE else None
+
     def _prove(self, start: int, end: int) -> None:
         """That an offset is in no batch is believed only if what was passed over is sound."""
-        if end > self.verified:
+        if not self.has_verified(start, end):
             for position, _ in self._checked(start):
                 if position >= end:
                     break
@@ -237,40 +293,36 @@ class Segment:
     def end_below(self, offset: int) -> int | None:
         """The offset after the last batch that ends below `offset`, None if there is none."""
         end = None
-        for _, header in self.headers(self._indexed_start(offset - 1)):
+        for _, header in self.headers(self._indexed_start(offset - 1)[0]):
             if header.last_offset >= offset:
                 break
             end = header.next_offset
         return end
 
-    def _indexed_start(self, offset: int) -> int:
-        """Where to begin looking for an offset; the index is checked before it is believed."""
-        entry = self.index.lookup(max(0, offset - self.base_offset))
+    def _indexed_start(self, offset: int) -> tuple[int, BatchHeader | None]:
+        """Where to begin looking for an offset, and the header there if it has been seen: the
+        index is checked before it is believed."""
+        relative = max(0, offset - self.base_offset)
+        entry = self.index.lookup(relative)
         if entry is None:
-            return 0
-        if self._points_right(entry):
-            return entry[1]
+            return 0, None
+        header = self._header_at(entry[1])
+        if header is not None and header.last_offset == self.base_offset + entry[0]:
+            whole = HEADER_SIZE <= header.size <= self.size - entry[1]
+            return entry[1], header if whole else None
         self.reindex()
-        entry = self.index.lookup(max(0, offset - self.base_offset))
-        return entry[1] if entry is not None else 0
-
-    def _points_right(self, entry: tuple[int, int]) -> bool:
-        """Whether an index entry names a batch that is there and ends where the entry says."""
-        relative_offset, position = entry
-        data = self.file.pread(HEADER_SIZE, position)
-        return len(data) == HEADER_SIZE and (
-            read_header(data).last_offset == self.base_offset + relative_offset
-        )
+        entry = self.index.lookup(relative)
+        return (entry[1] if entry is not None else 0), None
 
     def reindex(self) -> None:
         """Derive both indexes from the data again, since they turned out to be wrong."""
-        holes, verified = self.damaged, self.verified
+        holes, verified, appended_from = self.damaged, self.verified, self._appended_from
         self.reset()
         self.hold_indexes()
         self.damaged = holes
         for position, header in self._checked():
             self.note(position, header.size, header.last_offset, header.max_timestamp)
-        self.verified = verified
+        self.verified, self._appended_from = verified, appended_from
         self.seal_durably()
 
     def seal_durably(self) -> None:
@@ -329,33 +381,33 @@ class Segment:
         offsets end, and which epoch wrote which. What is good before a bad batch is still served.
         """
         end = min(start + bytes_max, limit)
-        if end < limit:
-            end = self._boundary(start, end, first_size)
-        data = memoryview(self.file.pread(end - start, start))
-        if end <= self.verified:
-            return data
-        return self._verify(data, start, end, end_offset, epoch_at)
-
-    def _boundary(self, start: int, end: int, first_size: int) -> int:
-        """The last batch boundary the index or a short walk finds in [start + first, end]."""
-        boundary = start + first_size
-        if end <= boundary:
-            return boundary
-        entry = self.index.boundary_at_or_below(end, boundary)
-        if entry is not None:
-            if self._points_right(entry):
-                boundary = entry[1]
-            else:
+        first_end = start + first_size
+        following = None
+        if first_end < end < limit:
+            entry = self.index.boundary_at_or_below(end, first_end)
+            guess = None if entry is None else (self.base_offset + entry[0], entry[1])
+            data, following = read_fitting(self.file, start, end, limit, first_end, guess)
+            if data is None:
                 self.reindex()
-        try:
-            for position, header in self.headers(boundary):
-                boundary = position
-                if position + header.size > end:
-                    return boundary
-        except LogDamaged:
-            # Good up to here; whoever asks for what comes next will be told.
-            return boundary
-        return end
+                data, following = read_fitting(self.file, start, end, limit, first_end, None)
+                assert data is not None
+        else:
+            end = max(end, first_end)
+            data = memoryview(self.file.pread(end - start, start))
+        end = start + len(data)
+        if not self.has_verified(start, end):
+            data = self._verify(data, start, end, end_offset, epoch_at)
+        if len(data) == end - start:
+            self.note_read(end, following)
+        return data
+
+    def has_verified(self, start: int, end: int) -> bool:
+        """Whether this process has seen these bytes to be right, or written them."""
+        return end <= self.verified or 0 <= self._appended_from <= start
+
+    def note_read(self, end: int, following: BatchHeader | None) -> None:
+        """Batches up to `end` were given out; the header of the next, if it was seen."""
+        self._next_position, self._next_header = end, following
 
     def _verify(
         self,
@@ -370,27 +422,13 @@ class Segment:
         The CRC covers neither a batch's offset nor its epoch. That the offset follows the one
         before it and precedes the next shows it to be right, and the log knows its epochs.
         """
-        good, last, last_position, reason = 0, -1, 0, "the file is shorter than it was"
-        try:
-            for position, header in iter_batches(data):
-                if header.base_offset <= last:
-                    # Either of the two may be the wrong one.
-                    good, reason = last_position, f"offset {header.base_offset} follows {last}"
-                    break
-                if header.last_offset >= end_offset:
-                    reason = f"offset {header.last_offset} does not belong below {end_offset}"
-                    break
-                epoch = epoch_at(header.last_offset)
-                if epoch not in (UNDEFINED_EPOCH, header.leader_epoch):
-                    reason = f"epoch {header.leader_epoch} where epoch {epoch} wrote"
-                    break
-                good, last, last_position = position + header.size, header.last_offset, position
-        except CorruptBatch as error:
-            reason = str(error)
+        good, last, last_position, reason = sound_prefix(data, end_offset, epoch_at)
         if good == end - start and not self._precedes_next(last, end):
             good, reason = last_position, f"offset {last} is not below the one that follows it"
         if start <= self.verified < start + good:
             self.verified = start + good
+            if 0 <= self._appended_from <= self.verified:
+                self.verified, self._appended_from = self.size, -1
         if good == 0:
             raise LogDamaged(
                 f"{self.path} is damaged at byte {start}: {reason}; "
@@ -444,7 +482,7 @@ class Segment:
         last = self.time_index.last()
         self.max_timestamp, relative = last if last is not None else (NO_TIMESTAMP, 0)
         self.max_timestamp_offset = self.base_offset + relative
-        for _, header in self.headers(self._indexed_start(self.base_offset + relative)):
+        for _, header in self.headers(self._indexed_start(self.base_offset + relative)[0]):
             if header.max_timestamp > self.max_timestamp:
                 self.max_timestamp = header.max_timestamp
                 self.max_timestamp_offset = header.last_offset

@@ -6,7 +6,8 @@ request where they lie.
 
 Costs, since every request passes here. The whole frames in a read are copied once, however many
 they are, and come out as slices of that copy; a bytearray that ends where a frame ends is taken
-over uncopied. A frame that spans reads is gathered in memory of its own. That memory is at most
+over uncopied, and a caller who is done with the frames before it uses the memory again may borrow
+them uncopied. A frame that spans reads is gathered in memory of its own. That memory is at most
 `GROWTH` times what has arrived, so a peer that announces 100 MiB but sends nothing has cost
 nothing, and a frame of a megabyte has its full size after the first read. A caller that can choose
 where to read to takes the rest of such a frame straight into its place: `tail`, then `filled`.
@@ -51,8 +52,17 @@ class FrameReader:
         """Set once the stream has gone wrong; then `feed` raises it."""
         return self._error
 
-    def feed(self, data: bytes | bytearray | memoryview) -> list[memoryview]:
+    @property
+    def held(self) -> int:
+        """Bytes of memory taken for a frame that is not whole yet."""
+        return len(self._gathered)
+
+    def feed(
+        self, data: bytes | bytearray | memoryview, *, borrow: bool = False
+    ) -> list[memoryview]:
         """The frames that are whole with this data; a bytearray must not be touched afterwards.
+
+        With `borrow` they are slices of the data where they can be, good for as long as that is.
 
         Raises FrameTooLarge for a bad length. If good frames stand before it in the same data they
         are returned first: then `error` is set, and the next call raises it.
@@ -67,7 +77,8 @@ class FrameReader:
             start = self._gather(data, frames)
         elif _PREFIX <= size <= _PREFIX + limit and size == _PREFIX + _unpack(data)[0]:
             # One read, one frame: by far the commonest case.
-            return [memoryview(data if type(data) is bytearray else bytearray(data))[_PREFIX:]]
+            whole = data if borrow or type(data) is bytearray else bytearray(data)
+            return [memoryview(whole)[_PREFIX:]]
         position = start
         ends = []
         while size - position >= _PREFIX:
@@ -84,7 +95,7 @@ class FrameReader:
             self._put(memoryview(data)[position:])
         if ends:
             whole = data if start == 0 and position == size else memoryview(data)[start:position]
-            view = memoryview(whole if type(whole) is bytearray else bytearray(whole))
+            view = memoryview(whole if borrow or type(whole) is bytearray else bytearray(whole))
             begin = _PREFIX
             for end in ends:
                 frames.append(view[begin:end])

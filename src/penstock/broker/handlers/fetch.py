@@ -12,7 +12,7 @@ are named by id only.
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED, code_of
@@ -21,6 +21,7 @@ from penstock.broker.hosted import HostedPartition
 from penstock.broker.purgatory import DataWait
 from penstock.broker.services import Services
 from penstock.partition.epochs import UNDEFINED_EPOCH
+from penstock.storage.spans import FileSpan
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import FetchRequest, FetchResponse
 
@@ -43,7 +44,7 @@ def handle(
     if context.version >= 13:
         _name_topics(wanted, services)
     fetch = _Fetch(request, services, session, wanted, context.version)
-    read = fetch.read()
+    read = fetch.read(spans=True)
     if read.size >= request.min_bytes or read.must_answer or request.max_wait_ms <= 0:
         return fetch.answer(read)
     hosted = [held for held in fetch.hosted if held is not None]
@@ -96,7 +97,9 @@ class _Fetch:
             services.replicas.get(each.topic, each.index) for each in wanted
         ]
 
-    def read(self) -> _Read:
+    def read(self, *, spans: bool = False) -> _Read:
+        """What there is. With `spans` as much of it as can be is left in its file, good only for an
+        answer that leaves at once."""
         answers: list[FetchResponse.Partition] = []
         size, must_answer = 0, False
         left = min(self._request.max_bytes, self._bytes_max)
@@ -104,7 +107,7 @@ class _Fetch:
             answer = FetchResponse.Partition(partition_index=each.index, records=_EMPTY)
             answers.append(answer)
             try:
-                given = self._read_one(each, hosted, answer, left, first=size == 0)
+                given = self._read_one(each, hosted, answer, left, first=size == 0, spans=spans)
             except EXPECTED as error:
                 self._fill_error(answer, each, error)
                 must_answer = True
@@ -122,6 +125,7 @@ class _Fetch:
         left: int,
         *,
         first: bool,
+        spans: bool,
     ) -> int:
         if hosted is None or (self._by_id and hosted.topic_id != each.topic_id):
             if self._by_id and not each.topic:
@@ -146,11 +150,18 @@ class _Fetch:
         upper = answer.last_stable_offset if committed else leadership.high_watermark
         if each.fetch_offset >= upper or (left <= 0 and not first):
             return 0
-        piece = log.read(each.fetch_offset, max(0, min(each.max_bytes, left)), upper)
-        if piece is None or (len(piece.data) > left and not first):
+        bytes_max = max(0, min(each.max_bytes, left))
+        piece: memoryview | FileSpan | None
+        if spans:
+            piece = log.read_or_span(each.fetch_offset, bytes_max, upper)
+        else:
+            held = log.read(each.fetch_offset, bytes_max, upper)
+            piece = None if held is None else held.data
+        if piece is None or (len(piece) > left and not first):
             return 0
-        answer.records = piece.data
-        return len(piece.data)
+        # The codec asks a large one only for its length, and the connection knows both kinds.
+        answer.records = cast(memoryview, piece)
+        return len(piece)
 
     def _diverges(
         self, each: Wanted, hosted: HostedPartition, answer: FetchResponse.Partition

@@ -1,0 +1,83 @@
+"""Batches to be sent as they lie in their file, without being read.
+
+Only of bytes that this process has verified: what it has not seen must be read, to be checked. A
+span is good until the log is next changed, which means for the one call that asked for it: it holds
+no file open.
+"""
+
+from __future__ import annotations
+
+from errno import EIO
+from typing import Final
+
+from penstock.records.batch import BatchHeader
+from penstock.storage.segment import Segment
+
+SPAN_BYTES_MIN: Final = 128 << 10
+"""Less than this is read and copied as quickly."""
+
+
+class FileSpan:
+    __slots__ = ("_segment", "_size", "position")
+
+    def __init__(self, segment: Segment, position: int, size: int) -> None:
+        self._segment = segment
+        self._size = size
+        self.position = position
+
+    def __len__(self) -> int:
+        return self._size
+
+    def fileno(self) -> int:
+        """The descriptor of the file, open now."""
+        number: int = self._segment.file.fileno()  # type: ignore[attr-defined]
+        return number
+
+    def read(self, skip: int = 0) -> memoryview:
+        """All bytes but the first `skip`, for whoever cannot send them from the file."""
+        size = self._size - skip
+        data = self._segment.file.pread(size, self.position + skip)
+        if len(data) < size:
+            raise OSError(EIO, "the file is shorter than it was", self._segment.path)
+        return memoryview(data)
+
+
+def find_span(
+    segment: Segment, start: int, bytes_max: int, limit: int, first_size: int
+) -> FileSpan | None:
+    """Whole batches from `start`: as many as fit, at least the first. None if they must be read:
+    for being few or not verified, or on a disk without descriptors, such as a simulated one."""
+    end = min(start + bytes_max, limit)
+    if end - start < SPAN_BYTES_MIN or not segment.has_verified(start, end):
+        return None
+    if not hasattr(segment.file, "fileno"):
+        return None
+    following = None
+    if end < limit:
+        if start + first_size >= end:
+            return None
+        found = _last_boundary(segment, end, start + first_size)
+        if found is None:
+            return None
+        end, following = found
+        if end - start < SPAN_BYTES_MIN:
+            return None
+    segment.note_read(end, following)
+    return FileSpan(segment, start, end - start)
+
+
+def _last_boundary(segment: Segment, end: int, above: int) -> tuple[int, BatchHeader] | None:
+    """The batch that does not fit: where it begins, and its header. From `above`, a boundary."""
+    entry = segment.index.boundary_at_or_below(end, above)
+    start = above if entry is None else entry[1]
+    for position, header in segment.headers(start):
+        if (
+            position == start
+            and entry is not None
+            and (header.last_offset != segment.base_offset + entry[0])
+        ):
+            # The index is wrong. Reading finds that out, too, and mends it.
+            return None
+        if position + header.size > end:
+            return position, header
+    return None

@@ -1,0 +1,176 @@
+"""Batches left in their file: the same as would be read, and only where nothing needs a check."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.records.record import build_batch
+from penstock.storage.disk import OsDisk
+from penstock.storage.errors import DiskTrouble
+from penstock.storage.log import Log
+from penstock.storage.spans import SPAN_BYTES_MIN, FileSpan
+
+from .bench import LogBench, append, new_bench, record
+
+BATCH_BYTES = len(build_batch([record(0, size=10_000)]))
+ENOUGH = 40 * BATCH_BYTES
+"""A span is worth it for so many."""
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[LogBench]:
+    """On a disk that has descriptors."""
+    bench = LogBench(OsDisk(), str(tmp_path))
+    yield bench
+    bench.resources.pool.close()
+
+
+def bytes_of(piece: memoryview | FileSpan | None) -> bytes:
+    """What a socket would be sent."""
+    assert piece is not None
+    if isinstance(piece, FileSpan):
+        return os.pread(piece.fileno(), len(piece), piece.position)
+    return bytes(piece)
+
+
+def read(log: Log, offset: int, bytes_max: int, upper: int | None = None) -> bytes:
+    piece = log.read(offset, bytes_max, upper)
+    assert piece is not None
+    return bytes(piece.data)
+
+
+@pytest.mark.parametrize("bytes_max", [ENOUGH, ENOUGH + 1, 2 * ENOUGH - 1, 1 << 30])
+@pytest.mark.parametrize("upper", [None, 95])
+def test_a_span_is_what_a_read_would_give(
+    bench: LogBench, bytes_max: int, upper: int | None
+) -> None:
+    """The same whole batches, below the same bound."""
+    log = bench.create()
+    append(log, 100, size=10_000)
+    for offset in (0, 17, 41):
+        piece = log.read_or_span(offset, bytes_max, upper)
+        assert isinstance(piece, FileSpan)
+        assert bytes_of(piece) == bytes(piece.read()) == read(log, offset, bytes_max, upper)
+        assert bytes(piece.read(1000)) == bytes_of(piece)[1000:]
+
+
+def test_a_reader_goes_on_where_a_span_ended(bench: LogBench) -> None:
+    """Span after span is the whole log, each batch once."""
+    log = bench.create()
+    append(log, 200, size=10_000)
+    given, offset = b"", 0
+    while offset < 200:
+        piece = log.read_or_span(offset, ENOUGH + 5)
+        given += bytes_of(piece)
+        offset = len(given) // BATCH_BYTES
+    assert given == Path(bench.log_path()).read_bytes()
+
+
+def test_little_is_read(bench: LogBench) -> None:
+    """Sending it from the file would not pay."""
+    log = bench.create()
+    append(log, 20, size=10_000)
+    assert isinstance(log.read_or_span(0, SPAN_BYTES_MIN - 1), memoryview)
+    assert isinstance(log.read_or_span(19, 1 << 20), memoryview)
+
+
+def test_little_before_a_batch_that_does_not_fit_is_read(bench: LogBench) -> None:
+    """However much was asked for: only what is given counts."""
+    log = bench.create()
+    append(log, 1)
+    append(log, 2, size=1 << 20)
+    piece = log.read_or_span(0, 1 << 20)
+    assert isinstance(piece, memoryview)
+    assert len(piece) == len(build_batch([record(0)]))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.sampled_from((20, 3_000, 40_000, 200_000)), min_size=1, max_size=12),
+    st.integers(0, 12),
+    st.integers(0, 600_000),
+)
+def test_sizes_of_all_kinds(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], offset: int, bytes_max: int
+) -> None:
+    """A span is never small, and what is given is what a read gives."""
+    bench = LogBench(OsDisk(), str(tmp_path_factory.mktemp("log")))
+    log = bench.create()
+    for size in sizes:
+        append(log, size=size)
+    offset = min(offset, len(sizes) - 1)
+    piece = log.read_or_span(offset, bytes_max)
+    assert bytes_of(piece) == read(log, offset, bytes_max)
+    assert not isinstance(piece, FileSpan) or len(piece) >= SPAN_BYTES_MIN
+    bench.resources.pool.close()
+
+
+def test_what_was_not_seen_since_the_start_is_read_first(bench: LogBench) -> None:
+    """And so checked: bad bytes of a disk are never given out."""
+    log = bench.create()
+    append(log, 100, size=10_000)
+    log = bench.reopen(log)
+    assert isinstance(log.read_or_span(0, ENOUGH), memoryview)
+    assert isinstance(log.read_or_span(0, ENOUGH), FileSpan)
+    assert isinstance(log.read_or_span(0, ENOUGH + BATCH_BYTES), memoryview)
+
+
+def test_a_simulated_disk_has_no_descriptors() -> None:
+    """There everything is read."""
+    log = new_bench().create()
+    append(log, 100, size=10_000)
+    piece = log.read_or_span(0, ENOUGH)
+    assert isinstance(piece, memoryview)
+    assert len(piece) == ENOUGH
+
+
+def test_a_span_outlives_the_handle_of_its_file(tmp_path: Path) -> None:
+    """Other logs may need the room among open files before it is sent."""
+    bench = LogBench(OsDisk(), str(tmp_path), handles_max=1)
+    log = bench.create()
+    append(log, 100, size=10_000)
+    piece = log.read_or_span(0, ENOUGH)
+    assert isinstance(piece, FileSpan)
+    bench.resources.pool.forget(bench.log_path())
+    assert bytes_of(piece) == Path(bench.log_path()).read_bytes()[:ENOUGH]
+    bench.resources.pool.close()
+
+
+def test_a_wrong_index_gives_no_span(bench: LogBench) -> None:
+    """It is read instead, which mends the index."""
+    log = bench.create()
+    append(log, 100, size=10_000)
+    index = log.active.index
+    for at in range(35, len(index.tail)):
+        index.tail[at] -= 1 << 32
+    assert isinstance(log.read_or_span(0, ENOUGH), memoryview)
+    piece = log.read_or_span(0, ENOUGH)
+    assert isinstance(piece, FileSpan)
+    assert len(piece) == ENOUGH
+
+
+def test_a_file_that_was_cut_short_is_an_error(bench: LogBench) -> None:
+    """Not an answer with a piece missing."""
+    log = bench.create()
+    append(log, 100, size=10_000)
+    piece = log.read_or_span(0, ENOUGH)
+    assert isinstance(piece, FileSpan)
+    os.truncate(bench.log_path(), 1000)
+    with pytest.raises(OSError, match="shorter than it was"):
+        piece.read()
+
+
+def test_a_file_that_does_not_open_is_trouble_not_a_crash(bench: LogBench) -> None:
+    """Whoever asked gets an error it can answer."""
+    log = bench.create()
+    append(log, 100, size=10_000)
+    bench.resources.pool.close()
+    os.rename(bench.log_path(), bench.log_path() + ".away")
+    with pytest.raises(DiskTrouble, match="did not read"):
+        log.read_or_span(0, ENOUGH)
