@@ -5,11 +5,12 @@ from __future__ import annotations
 import struct
 
 import crc32c
+import pytest
 
 from penstock.records.batch import Codec, iter_batches, read_header, validate
 from penstock.records.record import Record, build_batch
 from penstock.wire.codec import encode_request
-from penstock.wire.errors import ErrorCode
+from penstock.wire.errors import ErrorCode, ProtocolError
 from penstock.wire.messages import ProduceRequest, ProduceResponse
 
 from .stage import NOW_MS, Stage, staged
@@ -55,6 +56,17 @@ async def test_acks_0_is_never_answered(stage: Stage) -> None:
         for _ in range(2):  # the second may take a shorter way
             assert await stage.exchange(frame) is None
     assert stage.hosted("orders").log.end_offset == 3 * 9 * 2
+
+
+@staged
+async def test_a_refusal_that_nobody_waits_for_closes_the_connection(stage: Stage) -> None:
+    """It is how a producer without answers learns that it must look for the leader again."""
+    await stage.create("orders")
+    broken = bytearray(batch_of())
+    broken[-1] ^= 1
+    frame = b"".join(encode_request(request_of(bytes(broken), 0), 9, 1, "c"))[4:]
+    with pytest.raises(ProtocolError, match="acks=0 and the batch for orders-0 was refused"):
+        await stage.exchange(frame)
 
 
 @staged

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from itertools import count
 from typing import Any
 
 from penstock.broker.cluster import ClusterView
@@ -45,7 +44,6 @@ class Broker:
     def __init__(self, env: Env, config: BrokerConfig) -> None:
         self._env = env
         self._config = config
-        self._connections = count(1)
         self.cluster = ClusterView(env.store)
         self._directory = LogDirectory(
             env.disk,
@@ -250,7 +248,7 @@ class Broker:
     def _new_session(self, peer: Peer) -> Session:
         if self._services is None:
             raise RuntimeError("the broker is not wired yet")
-        return BrokerSession(self._services, self._dispatcher, peer, next(self._connections))
+        return BrokerSession(self._services, self._dispatcher, peer)
 
 
 def _reachable(host: str) -> str:

@@ -12,17 +12,14 @@ T = TypeVar("T")
 
 
 class RequestContext:
-    __slots__ = ("client_id", "connection_id", "host", "services", "version")
+    __slots__ = ("client_id", "host", "services", "version")
 
-    def __init__(
-        self, services: Services, version: int, client_id: str, host: str, connection_id: int
-    ) -> None:
+    def __init__(self, services: Services, version: int, client_id: str, host: str) -> None:
         self.services = services
         self.version = version
         self.client_id = client_id
         """Empty where the client gave none."""
         self.host = host
-        self.connection_id = connection_id
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Run a handler's coroutine under the broker's task group; its result answers."""

@@ -119,16 +119,13 @@ class Dispatcher:
 class BrokerSession:
     """One connection's requests."""
 
-    __slots__ = ("_connection_id", "_dispatcher", "_host", "_lanes", "_services")
+    __slots__ = ("_dispatcher", "_host", "_lanes", "_services")
 
-    def __init__(
-        self, services: Services, dispatcher: Dispatcher, peer: Peer, connection_id: int
-    ) -> None:
+    def __init__(self, services: Services, dispatcher: Dispatcher, peer: Peer) -> None:
         self._services = services
         self._dispatcher = dispatcher
         self._lanes = ProduceLanes(services)
         self._host = peer.host
-        self._connection_id = connection_id
 
     def on_borrowed(self, frame: memoryview) -> Answer:
         if len(frame) > _SHORTEST:
@@ -146,11 +143,7 @@ class BrokerSession:
         except UnsupportedRequest as error:
             return _unsupported(error)
         context = RequestContext(
-            self._services,
-            header.api_version,
-            header.client_id or "",
-            self._host,
-            self._connection_id,
+            self._services, header.api_version, header.client_id or "", self._host
         )
         try:
             response = self._dispatcher.handler(header.api_key)(request, context)
@@ -167,7 +160,7 @@ class BrokerSession:
         return _encode(response, header)
 
     def on_closed(self) -> None:
-        self._services.fetch_sessions.on_closed(self._connection_id)
+        """Nothing to give back: what a client has here outlives its connection."""
 
     def _later(
         self, request: Request, header: RequestHeader, response: asyncio.Future[Response]

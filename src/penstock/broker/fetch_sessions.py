@@ -33,6 +33,7 @@ class Wanted:
         "fetch_offset",
         "high_watermark",
         "index",
+        "key",
         "last_fetched_epoch",
         "last_stable_offset",
         "leader_epoch",
@@ -43,6 +44,8 @@ class Wanted:
     )
 
     def __init__(self, topic: str, topic_id: bytes, asked: FetchRequest.Partition) -> None:
+        self.key = (topic, topic_id, asked.partition)
+        """As it was asked for: by name, or by id with an empty name."""
         self.topic = topic
         self.topic_id = topic_id
         self.index = asked.partition
@@ -68,11 +71,12 @@ class Wanted:
 
 
 class Session:
-    __slots__ = ("connection_id", "epoch", "session_id", "wanted")
+    """It outlives its connection: clients reconnect and go on with it."""
 
-    def __init__(self, session_id: int, connection_id: int) -> None:
+    __slots__ = ("epoch", "session_id", "wanted")
+
+    def __init__(self, session_id: int) -> None:
         self.session_id = session_id
-        self.connection_id = connection_id
         self.epoch = 1
         self.wanted: OrderedDict[tuple[str, bytes, int], Wanted] = OrderedDict()
 
@@ -86,16 +90,14 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(
-        self, request: FetchRequest, connection_id: int
-    ) -> tuple[Session | None, list[Wanted]]:
+    def begin(self, request: FetchRequest) -> tuple[Session | None, list[Wanted]]:
         """What a request wants, and its session if it has one. `KafkaError` if that is gone."""
         if request.session_epoch == FINAL_EPOCH:
             self._sessions.pop(request.session_id, None)
             return None, list(_asked(request))
         if request.session_epoch == INITIAL_EPOCH:
             self._sessions.pop(request.session_id, None)
-            return self._open(request, connection_id)
+            return self._open(request)
         session = self._sessions.get(request.session_id)
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -106,18 +108,16 @@ class FetchSessions:
         self._update(session, request)
         return session, list(session.wanted.values())
 
-    def _open(
-        self, request: FetchRequest, connection_id: int
-    ) -> tuple[Session | None, list[Wanted]]:
+    def _open(self, request: FetchRequest) -> tuple[Session | None, list[Wanted]]:
         wanted = list(_asked(request))
         if not wanted:
             return None, wanted
         while len(self._sessions) >= self._sessions_max:
             self._sessions.popitem(last=False)
-        session = Session(self._next_id, connection_id)
+        session = Session(self._next_id)
         self._next_id = self._next_id + 1 if self._next_id < _EPOCH_MAX else 1
         for each in wanted:
-            session.wanted[each.topic, each.topic_id, each.index] = each
+            session.wanted[each.key] = each
         self._sessions[session.session_id] = session
         return session, wanted
 
@@ -138,12 +138,8 @@ class FetchSessions:
     def rotate(self, session: Session, served: Iterable[Wanted]) -> None:
         """Partitions that were given bytes go to the end, so that the others come first next."""
         for each in served:
-            key = (each.topic, each.topic_id, each.index)
-            if key in session.wanted:  # the session may have changed while the fetch waited
-                session.wanted.move_to_end(key)
-
-    def on_closed(self, connection_id: int) -> None:
-        """A session outlives its connection: clients reconnect and go on with it."""
+            if each.key in session.wanted:  # the session may have changed while the fetch waited
+                session.wanted.move_to_end(each.key)
 
 
 def _asked(request: FetchRequest) -> Iterator[Wanted]:

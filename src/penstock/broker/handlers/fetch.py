@@ -40,7 +40,7 @@ def handle(
     request: FetchRequest, context: RequestContext
 ) -> FetchResponse | asyncio.Future[FetchResponse]:
     services = context.services
-    session, wanted = services.fetch_sessions.begin(request, context.connection_id)
+    session, wanted = services.fetch_sessions.begin(request)
     if context.version >= 13:
         _name_topics(wanted, services)
     fetch = _Fetch(request, services, session, wanted, context.version)
@@ -127,10 +127,13 @@ class _Fetch:
         first: bool,
         spans: bool,
     ) -> int:
-        if hosted is None or (self._by_id and hosted.topic_id != each.topic_id):
-            if self._by_id and not each.topic:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        if self._by_id and not each.topic:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        if hosted is None:
             hosted = self._services.replicas.require(each.topic, each.index)
+        if self._by_id and hosted.topic_id != each.topic_id:
+            # A session's topic was deleted, and another has its name now.
+            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID)
         leadership = hosted.require_leader(each.leader_epoch)
         log = hosted.log
         committed = self._request.isolation_level == _READ_COMMITTED

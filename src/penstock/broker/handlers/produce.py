@@ -1,8 +1,9 @@
 """Produce, versions 3 to 11: append one batch to each of some partitions.
 
-acks=0 gets no answer at all, acks=1 one when the batch is in the leader's file, acks=-1 when it is
-committed: on every in-sync replica, by the topic's durability. A batch seen before (an idempotent
-producer's retry) is answered with the offset of its first copy.
+acks=0 gets no answer at all, and a closed connection when a batch is refused; acks=1 one when the
+batch is in the leader's file, acks=-1 when it is committed: on every in-sync replica, by the
+topic's durability. A batch seen before (an idempotent producer's retry) is answered with the offset
+of its first copy.
 
 zstd is taken from version 7 on. Version 8 added an error message. From version 10 on a client that
 came to the wrong broker is told the leader.
@@ -18,7 +19,7 @@ from penstock.broker.failures import EXPECTED, code_of
 from penstock.broker.hosted import HostedPartition, Written
 from penstock.broker.purgatory import CommitWait
 from penstock.broker.services import Services
-from penstock.wire.errors import ErrorCode
+from penstock.wire.errors import ErrorCode, ProtocolError
 from penstock.wire.messages import ProduceRequest, ProduceResponse
 
 _ALL = -1
@@ -58,10 +59,22 @@ def handle(
                 waits.append((hosted, written.end_offset))
                 waiting.append(answer)
     if request.acks == 0:
+        _close_if_refused(response)
         return None
     if not waits:
         return response
     return _wait(response, waits, waiting, request.timeout_ms)
+
+
+def _close_if_refused(response: ProduceResponse) -> None:
+    """Without answers, a closed connection is how a client learns to look for the leader again."""
+    for topic in response.responses:
+        for answer in topic.partition_responses:
+            if answer.error_code:
+                raise ProtocolError(
+                    f"acks=0 and the batch for {topic.name}-{answer.index} was refused: "
+                    f"{answer.error_message}"
+                )
 
 
 def _writable(records: bytes | bytearray | memoryview | None) -> memoryview | None:
