@@ -9,7 +9,7 @@ CASES ?= 20000
 SEED  ?= 1
 JOBS  ?= $(shell nproc)
 
-.PHONY: setup tools run test lint bench crash fuzz kill9 sim demo clean spark-cluster spark-docs
+.PHONY: setup tools run test lint bench crash fuzz kill9 sim demo clean spark-cluster spark-docs spark-restarts
 
 setup: $(STAMP)
 
@@ -68,6 +68,10 @@ spark-cluster: $(STAMP)
 # Every example of docs/SPARK.md on real Spark.
 spark-docs: $(STAMP)
 	$(BIN)/python -m pytest tests/spark/test_docs.py
+
+# A checkpointed query stopped and killed twenty times at random points while a producer writes.
+spark-restarts: $(STAMP)
+	cd tests && ../$(BIN)/python -m spark.restarts --rounds 20 --seed $(SEED)
 
 # All that runs on the simulator; today that is the log.
 sim: crash

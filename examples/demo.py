@@ -1,17 +1,32 @@
-"""A broker, a topic, records in and out, and a look at the log: a minute with Penstock.
+"""Brokers, a topic of clicks that fills, a pipeline on Spark that counts them, and what it counts.
 
-Run it with `make demo`. Everything happens in a temporary directory and is gone afterwards.
+Run it with `make demo`. Everything happens in a temporary directory and is gone afterwards. Without
+Java there is no Spark: then records just go in and out.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from penstock import Consumer
+from penstock.runtime import SystemClock
+
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
+BROKERS = 3
+CLICKS, COUNTS = "clicks", "page-counts"
+EVENTS = 4_000
+ROWS_SHOWN = 24
+WATCH_S = 180.0
+STOP_S = 20.0
 
 
 def run(*words: str, given: str = "") -> None:
@@ -19,25 +34,125 @@ def run(*words: str, given: str = "") -> None:
     subprocess.run([PENSTOCK, *words], input=given, text=True, check=True, timeout=60)
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory() as data:
-        broker = subprocess.Popen(
-            [PENSTOCK, "up", "--data", data, "--port", "0"], stdout=subprocess.PIPE, text=True
+@contextmanager
+def cluster(data: str) -> Iterator[str]:
+    """The brokers' address; they stop at the end."""
+    print(f"$ penstock up --brokers {BROKERS}", flush=True)
+    brokers = subprocess.Popen(
+        [PENSTOCK, "up", "--brokers", str(BROKERS), "--data", data, "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert brokers.stdout is not None
+        ready = next((line for line in brokers.stdout if line.startswith("ready ")), "")
+        if not ready:
+            raise SystemExit("the brokers did not start: try penstock up by itself")
+        print(ready, end="", flush=True)
+        yield ready.strip().rpartition("bootstrap=")[2]
+    finally:
+        brokers.terminate()
+        brokers.wait(timeout=STOP_S)
+
+
+class Generator:
+    """Half an hour of clicks in some seconds, from a thread of its own."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="generator")
+
+    def __enter__(self) -> Generator:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(STOP_S)
+
+    def _run(self) -> None:
+        from examples.pipelines import windowed_counts  # noqa: PLC0415 -- needs pyspark
+        from penstock import Producer  # noqa: PLC0415
+
+        with Producer(self._bootstrap) as producer:
+            for number, event in enumerate(windowed_counts.events(EVENTS)):
+                producer.send(CLICKS, json.dumps(event.value).encode(), key=event.key.encode())
+                if number % 100 == 99 and self._stop.wait(0.2):
+                    return
+
+
+def count_clicks(bootstrap: str, checkpoint: str) -> None:
+    """Start the pipeline and show what it sends until there is enough to see."""
+    from examples.pipelines import common, windowed_counts  # noqa: PLC0415 -- needs pyspark
+
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # All of it is on this machine.
+    print("\nstarting Spark for examples/pipelines/windowed_counts.py ...", flush=True)
+    spark = common.session("penstock demo")
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        query = windowed_counts.run(
+            spark, bootstrap, checkpoint, topic=CLICKS, counts=COUNTS, continuous=True
         )
         try:
-            ready = broker.stdout.readline() if broker.stdout is not None else ""
-            print(ready, end="")
-            os.environ["PENSTOCK_BOOTSTRAP"] = ready.strip().rpartition("bootstrap=")[2]
-            run("topic", "create", "orders", "--partitions", "3")
-            orders = "".join(f"customer{number % 5}:order {number}\n" for number in range(20))
-            run("produce", "orders", "--key-separator", ":", given=orders)
-            run("consume", "orders", "--from-beginning", "--max-messages", "5", "--json")
-            run("topic", "describe", "orders")
-            run("status")
+            show_counts(bootstrap)
         finally:
-            broker.terminate()
-            broker.wait(timeout=10)
-        run("log", "verify", f"{data}/broker-0/logs")
+            query.stop()
+    finally:
+        spark.stop()
+
+
+def show_counts(bootstrap: str) -> None:
+    clock = SystemClock()
+    deadline = clock.monotonic() + WATCH_S
+    shown = 0
+    print(f"\nwhat arrives in {COUNTS}:", flush=True)
+    with Consumer(bootstrap, topics=[COUNTS], auto_offset_reset="earliest") as consumer:
+        while shown < ROWS_SHOWN:
+            if clock.monotonic() > deadline:
+                raise SystemExit(f"no more than {shown} counts came within {WATCH_S:.0f} s")
+            rows = [json.loads(record.value or b"{}") for record in consumer.poll(timeout_ms=500)]
+            for row in sorted(rows, key=lambda row: (row["minute"], row["page"])):
+                print(f"  {row['minute'][11:16]}  {row['page']:10} {row['count']:4}", flush=True)
+                shown += 1
+
+
+def records_only() -> None:
+    orders = "".join(f"customer{number % 5}:order {number}\n" for number in range(20))
+    run("produce", CLICKS, "--key-separator", ":", given=orders)
+    run("consume", CLICKS, "--from-beginning", "--max-messages", "5", "--json")
+
+
+def why_no_spark() -> str:
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        return "there is no Java here, which Spark needs (17 or newer)"
+    with suppress(ImportError):
+        import pyspark  # noqa: F401, PLC0415 -- only to see whether it is there
+
+        return ""
+    return 'there is no PySpark here: pip install "penstock[spark]"'
+
+
+def main() -> None:
+    clock = SystemClock()
+    begun = clock.monotonic()
+    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
+        with cluster(f"{folder}/data") as bootstrap:
+            os.environ["PENSTOCK_BOOTSTRAP"] = bootstrap
+            run("topic", "create", CLICKS, "--partitions", "3")
+            run("topic", "create", COUNTS, "--partitions", "1")
+            if reason := why_no_spark():
+                print(f"\n{reason}: records in and out instead", flush=True)
+                records_only()
+            else:
+                with Generator(bootstrap):
+                    count_clicks(bootstrap, f"{folder}/checkpoint")
+                run("group", "describe", "counts")
+            run("topic", "describe", CLICKS)
+            run("status")
+        run("log", "verify", f"{folder}/data/broker-0/logs/{CLICKS}-0")
+    print(f"\nall stopped after {clock.monotonic() - begun:.0f} s")
 
 
 if __name__ == "__main__":

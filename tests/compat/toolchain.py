@@ -61,7 +61,7 @@ def tool(name: str, hint: str) -> str:
     return found
 
 
-def _fetch(what: str, command: Sequence[str], directory: Path) -> None:
+def fetch(what: str, command: Sequence[str], directory: Path) -> None:
     try:
         result = subprocess.run(
             command, cwd=directory, capture_output=True, text=True, check=False, timeout=FETCH_S
@@ -83,7 +83,7 @@ def java_class_path(version: str, artifact: str = "kafka-clients") -> str:
     if not path.exists() or not all(map(os.path.exists, path.read_text().split(os.pathsep))):
         (directory / "pom.xml").write_text(POM.format(artifact=artifact, version=version))
         command = [maven, "-B", "-q", "dependency:build-classpath", "-Dmdep.outputFile=classpath"]
-        _fetch(f"{artifact} {version}", [*command, "-DincludeScope=runtime"], directory)
+        fetch(f"{artifact} {version}", [*command, "-DincludeScope=runtime"], directory)
     return path.read_text()
 
 
@@ -97,7 +97,7 @@ def node_modules(packages: Mapping[str, str]) -> Path:
     if not marker.exists() or json.loads(marker.read_text()) != wanted:
         (directory / "package.json").write_text(json.dumps(wanted))
         flags = ["--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=1"]
-        _fetch(f"npm packages {packages}", [npm, "install", *flags], directory)
+        fetch(f"npm packages {packages}", [npm, "install", *flags], directory)
         marker.write_text(json.dumps(wanted))
     return directory / "node_modules"
 

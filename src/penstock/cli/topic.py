@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from penstock.cli import completion, topic_archive
+from penstock.cli import completion, topic_archive, topic_replay
 from penstock.cli.output import (
     CommandFailed,
     count,
@@ -116,6 +116,7 @@ def register(root: typer.Typer) -> None:
     app.command("alter", help=_ALTER_HELP)(alter)
     app.command("delete", help=_DELETE_HELP)(delete)
     topic_archive.register(app)
+    topic_replay.register(app)
     root.add_typer(app, name="topic")
 
 

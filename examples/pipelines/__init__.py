@@ -1,0 +1,1 @@
+"""Pipelines on Spark, each a script by itself: see `python -m examples.pipelines.NAME --help`."""

@@ -1,0 +1,347 @@
+"""`penstock pipeline`: make, check, run and look at pipelines on Spark."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from penstock.cli.main import EXIT_INTERRUPTED
+from penstock.cli.output import (
+    EXIT_UNSOUND,
+    CommandFailed,
+    emit,
+    emit_json,
+    parse_settings,
+    pipe_guard,
+    printable,
+    time_text,
+)
+from penstock.cli.pipeline_view import COLUMNS, flow_rows, shown
+from penstock.cli.session import (
+    BOOTSTRAP_VARIABLE,
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Json,
+    checked,
+    exit_code,
+    explain_client,
+)
+from penstock.cli.tables import Column, table
+from penstock.client.errors import ClientError
+from penstock.runtime import SystemClock
+
+if TYPE_CHECKING:
+    from penstock.spark.pipelines.project import Project
+    from penstock.spark.pipelines.runner import Run, RunOptions
+
+_INIT_HELP = """Make a pipeline project: a folder NAME that runs as it is.
+
+It reads a topic of page views into a table, counts them in another, and sends some to a second
+topic: change it to what you need.
+
+\b
+Examples:
+  penstock pipeline init views
+  cd views && python generate.py && penstock pipeline run
+"""
+_RUN_HELP = """Run a pipeline: read what its topics hold, bring its tables up to date, stop.
+
+With --continuous it does so again and again, until Ctrl-C; Spark is started once. Where each flow
+has come to is kept, so a run goes on where the last one ended. --master is where Spark works: on
+this machine, or a cluster (spark://HOST:PORT, yarn, k8s://...), or a Connect server (sc://HOST).
+
+\b
+Examples:
+  penstock pipeline run
+  penstock pipeline run views --continuous --interval 5
+  penstock pipeline run --master 'local[4]' --conf spark.driver.memory=4g
+  penstock pipeline run --json | jq 'select(.event == "progress")'
+"""
+_DRY_HELP = """Check a pipeline's definitions without running any of them.
+
+\b
+Examples:
+  penstock pipeline dry-run
+"""
+_LIST_HELP = """List the pipelines that were made or run by this user.
+
+\b
+Examples:
+  penstock pipeline list
+"""
+_STATUS_HELP = """Show a pipeline's last run, or how the one under way is doing.
+
+\b
+Examples:
+  penstock pipeline status
+  penstock pipeline status views --json | jq '.flows[] | {name, lag}'
+"""
+_Place = Annotated[
+    str, typer.Argument(metavar="[PROJECT]", help="The project's folder; default: this one.")
+]
+_Master = Annotated[
+    str, typer.Option("--master", metavar="URL", envvar="MASTER", help="Where Spark works.")
+]
+_Brokers = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        envvar=BOOTSTRAP_VARIABLE,
+        metavar="HOST:PORT,...",
+        help="Brokers, instead of those the project names.",
+    ),
+]
+_Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
+]
+_LOCAL: Final = "local[*]"
+
+
+def register(root: typer.Typer) -> None:
+    app = typer.Typer(
+        help="Pipelines on Spark: init, run, dry-run, list, status.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    app.command("init", help=_INIT_HELP)(init)
+    app.command("run", help=_RUN_HELP)(run)
+    app.command("dry-run", help=_DRY_HELP)(dry_run)
+    app.command("list", help=_LIST_HELP)(list_)
+    app.command("status", help=_STATUS_HELP)(status)
+    root.add_typer(app, name="pipeline")
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What pipelines and clients raise becomes the one line its user sees."""
+    from penstock.spark.pipelines.errors import PipelineError  # noqa: PLC0415 -- for speed
+
+    try:
+        yield
+    except PipelineError as error:
+        raise CommandFailed(printable(str(error))) from error
+    except ClientError as error:
+        raise CommandFailed(explain_client(error), exit_code(error)) from error
+
+
+def init(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the folder and the pipeline.")],
+    *,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    from penstock.spark.pipelines import scaffold, state_files  # noqa: PLC0415 -- for speed
+
+    with _told():
+        written = scaffold.make_project(Path.cwd(), name, checked(bootstrap))
+        root = written[0].parent
+        state_files.remember(root)
+    if json:
+        emit_json({"name": name, "path": str(root), "files": [str(path) for path in written]})
+        return
+    for path in written:
+        emit(f"made {path.relative_to(Path.cwd())}")
+    emit(
+        "\nnext, with a broker running (penstock up):\n"
+        f"  cd {shlex.quote(name)}\n"
+        f"  {_python()} generate.py      # some page views\n"
+        "  penstock pipeline run"
+    )
+
+
+def _python() -> str:
+    """What to call Python as: the one that has penstock need not be the shell's."""
+    folder = Path(sys.executable).parent
+    on_path = str(folder) in os.environ.get("PATH", "").split(os.pathsep)
+    return "python" if on_path else shlex.quote(sys.executable)
+
+
+def run(
+    place: _Place = ".",
+    *,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Again and again, until Ctrl-C.")
+    ] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0, metavar="S", help="Between two rounds.")
+    ] = 1.0,
+    full_refresh: Annotated[
+        bool, typer.Option("--full-refresh", help="Empty all tables and read all again.")
+    ] = False,
+    master: _Master = _LOCAL,
+    conf: _Conf = None,
+    bootstrap: _Brokers = None,
+    json: Json = False,
+) -> None:
+    from penstock.spark.pipelines.runner import RunOptions  # noqa: PLC0415 -- for speed
+
+    with _told():
+        project = _project(place)
+        options = RunOptions(
+            master=master,
+            bootstrap=_bootstrap(project, bootstrap),
+            continuous=continuous,
+            interval_s=interval,
+            full_refresh=full_refresh,
+            settings=parse_settings(conf or (), "--conf"),
+        )
+        _run(project, options, json=json)
+
+
+def dry_run(
+    place: _Place = ".",
+    *,
+    master: _Master = _LOCAL,
+    conf: _Conf = None,
+    bootstrap: _Brokers = None,
+    json: Json = False,
+) -> None:
+    from penstock.spark.pipelines.runner import RunOptions  # noqa: PLC0415 -- for speed
+
+    with _told():
+        project = _project(place)
+        options = RunOptions(
+            master=master,
+            bootstrap=_bootstrap(project, bootstrap),
+            dry=True,
+            settings=parse_settings(conf or (), "--conf"),
+        )
+        _run(project, options, json=json)
+
+
+def _project(place: str) -> Project:
+    from penstock.spark.pipelines.project import find_project  # noqa: PLC0415 -- for speed
+
+    return find_project(Path(place))
+
+
+def _bootstrap(project: Project, given: str | None) -> str:
+    return checked(given or project.bootstrap or DEFAULT_BOOTSTRAP)
+
+
+def _run(project: Project, options: RunOptions, *, json: bool) -> None:
+    from penstock.spark.pipelines import runner  # noqa: PLC0415 -- for speed
+
+    runner.check_spark()
+    made = runner.prepare_topics(options.bootstrap, project.topics)
+    if made and not json:
+        emit(f"made {'topics' if len(made) > 1 else 'topic'} {printable(', '.join(made))}")
+        sys.stdout.flush()
+    run = runner.Run(project, options, SystemClock())
+    with pipe_guard(), _stopped_by_signals(run), shown(run.view, json=json) as view:
+        for event in run.events():
+            view.show(event)
+    _conclude(run, options, json=json)
+
+
+def _conclude(run: Run, options: RunOptions, *, json: bool) -> None:
+    view = run.view
+    if view.state == "FAILED":
+        failed = [flow for flow in view.flows.values() if flow.error]
+        where = f"{failed[0].name}: " if failed else ""
+        reason = failed[0].error if failed else view.error
+        raise CommandFailed(
+            f"{printable(where + reason)}\n(all of it is in {run.log_path})", EXIT_UNSOUND
+        )
+    if view.state == "STOPPED":
+        if not json:
+            emit(f"{printable(view.name)} was stopped; the next run goes on where it ended")
+        # That is how a continuous run ends; of another something is left to do.
+        raise typer.Exit(0 if options.continuous else EXIT_INTERRUPTED)
+    if json:
+        return
+    if options.dry:
+        emit(f"{printable(view.name)} is sound: nothing was run")
+    else:
+        if not sys.stdout.isatty():
+            # On a terminal the last picture stays.
+            emit(table(COLUMNS, flow_rows(view.as_dict()["flows"])))
+        emit(f"{printable(view.name)} is up to date")
+
+
+@contextmanager
+def _stopped_by_signals(run: Run) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the run, not this process, which has an end to tell of."""
+
+    def stop(signal_number: int, frame: object) -> None:
+        run.stop()
+
+    before: dict[signal.Signals, Any] = {
+        number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def list_(*, json: Json = False) -> None:
+    from penstock.spark.pipelines import state_files  # noqa: PLC0415 -- for speed
+    from penstock.spark.pipelines.errors import PipelineError  # noqa: PLC0415
+    from penstock.spark.pipelines.project import find_project  # noqa: PLC0415
+
+    found: list[dict[str, Any]] = []
+    for root in state_files.projects():
+        last = state_files.load_run(root)
+        try:
+            name = find_project(root).name
+        except PipelineError:
+            name = root.name
+        found.append(
+            {
+                "name": name,
+                "path": str(root),
+                "state": "NEVER RUN" if last is None else last.state,
+                "updated_ms": None if last is None else last.content.get("updated_ms"),
+            }
+        )
+    with pipe_guard():
+        if json:
+            emit_json({"pipelines": found})
+        elif not found:
+            emit("no pipelines yet: make one with: penstock pipeline init NAME")
+        else:
+            columns = Column("pipeline"), Column("last run"), Column("at"), Column("folder")
+            emit(table(columns, [_listed_row(each) for each in found]))
+
+
+def _listed_row(each: dict[str, Any]) -> tuple[object, ...]:
+    when = None if each["updated_ms"] is None else time_text(each["updated_ms"])
+    return each["name"], str(each["state"]).lower(), when, each["path"]
+
+
+def status(place: _Place = ".", *, json: Json = False) -> None:
+    from penstock.spark.pipelines import state_files  # noqa: PLC0415 -- for speed
+
+    with _told():
+        project = _project(place)
+    last = state_files.load_run(project.root)
+    with pipe_guard():
+        if json:
+            content = {} if last is None else dict(last.content)
+            state = "NEVER RUN" if last is None else last.state
+            emit_json({**content, "name": project.name, "path": str(project.root), "state": state})
+            return
+        if last is None:
+            emit(f"{printable(project.name)} was never run: penstock pipeline run")
+            return
+        content = dict(last.content)
+        emit(
+            f"{printable(project.name)}  {last.state.lower()}  round {content['round']}  "
+            f"on {printable(str(content['master']))}  "
+            f"{time_text(content['started_ms'])} to {time_text(content['updated_ms'])}"
+        )
+        if content["error"]:
+            emit(printable(str(content["error"])))
+        emit(table(COLUMNS, flow_rows(content["flows"])))

@@ -1,0 +1,151 @@
+"""A run of a pipeline, shown: a table that is drawn again and again for people, a line for every
+change where nobody watches, an object for every event for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.cli.output import count, emit, emit_json, printable
+from penstock.cli.tables import Column, table
+from penstock.runtime import SystemClock
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from penstock.spark.pipelines.events import RunView
+
+COLUMNS = (
+    Column("flow"),
+    Column("state"),
+    Column("rows", right=True),
+    Column("rows/s", right=True),
+    Column("lag", right=True),
+    Column("last batch"),
+)
+
+
+class View(Protocol):
+    def show(self, event: Mapping[str, Any]) -> None: ...
+
+
+def flow_rows(flows: Iterable[Mapping[str, Any]]) -> list[tuple[object, ...]]:
+    """The cells of `COLUMNS` for each flow, as `RunView.as_dict` has them."""
+    return [
+        (
+            flow["name"],
+            str(flow["status"]).lower(),
+            flow["rows"] if flow["streaming"] else None,
+            round(flow["rows_per_s"]) if flow["batch"] is not None else None,
+            flow["lag"],
+            batch_text(flow),
+        )
+        for flow in flows
+    ]
+
+
+def batch_text(flow: Mapping[str, Any]) -> str:
+    if flow["batch"] is None:
+        return "-"
+    return (
+        f"#{flow['batch']}: {count(flow['batch_rows'], 'row')} in "
+        f"{flow['batch_ms'] / 1000:.1f} s at {clock_text(flow['batch_at'])}"
+    )
+
+
+def clock_text(moment: str) -> str:
+    """The time of day of an ISO time; what is none stays as it is."""
+    try:
+        return f"{datetime.fromisoformat(moment):%H:%M:%S}"
+    except ValueError:
+        return moment or "?"
+
+
+@contextmanager
+def shown(view: RunView, *, json: bool) -> Iterator[View]:
+    if json:
+        yield _JsonView()
+    elif sys.stdout.isatty():
+        with _LiveView(view) as live:
+            yield live
+    else:
+        yield _LineView(view)
+
+
+class _JsonView:
+    def show(self, event: Mapping[str, Any]) -> None:
+        emit_json(event)
+        sys.stdout.flush()
+
+
+class _LineView:
+    def __init__(self, view: RunView) -> None:
+        self._view = view
+        self._phase = ""
+
+    def show(self, event: Mapping[str, Any]) -> None:
+        if text := self._text(event):
+            emit(printable(text))
+            sys.stdout.flush()
+
+    def _text(self, event: Mapping[str, Any]) -> str:
+        match event["event"]:
+            case "phase":
+                return str(event["text"])
+            case "round":
+                return f"round {event['number']}"
+            case "flow":
+                error = f": {event['error']}" if event.get("error") else ""
+                return f"{event['flow']} {str(event['status']).lower()}{error}"
+            case "progress":
+                flow = self._view.flow(str(event["flow"]))
+                rate = f"{event['rows_per_s']:,.0f} rows/s"
+                lag = "" if flow.lag is None else f", lag {flow.lag:,}"
+                return (
+                    f"{flow.name} batch #{event['batch']}: {count(event['rows'], 'row')}, "
+                    f"{rate}{lag}"
+                )
+        return ""
+
+
+class _LiveView:
+    """Rich draws it a few times a second from a thread of its own, so that the time goes on."""
+
+    def __init__(self, view: RunView) -> None:
+        from rich.console import Console  # noqa: PLC0415 -- slow to load, and for people only
+        from rich.live import Live  # noqa: PLC0415
+
+        self._view = view
+        self._clock = SystemClock()
+        self._started = self._clock.monotonic()
+        self._live = Live(
+            get_renderable=self._drawn, console=Console(highlight=False), refresh_per_second=4
+        )
+
+    def __enter__(self) -> _LiveView:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.refresh()
+        self._live.__exit__(None, None, None)
+
+    def show(self, event: Mapping[str, Any]) -> None:
+        """Nothing to do: what is drawn is the view."""
+
+    def _drawn(self) -> RenderableType:
+        from rich.text import Text  # noqa: PLC0415 -- as above
+
+        view = self._view
+        seconds = self._clock.monotonic() - self._started
+        round_text = f", round {view.round}" if view.round > 1 else ""
+        head = f"{printable(view.name)}: {view.phase}{round_text}, {seconds:.0f} s"
+        lines = [head]
+        flows = view.as_dict()["flows"]
+        if flows:
+            lines.append(table(COLUMNS, flow_rows(flows)))
+        lines += [printable(f"{flow['name']}: {flow['error']}") for flow in flows if flow["error"]]
+        return Text.from_ansi("\n".join(lines))

@@ -1,0 +1,307 @@
+"""`penstock topic to-table`: a range of a topic to Parquet. `topic_replay` is the way back.
+
+No Spark is needed: records go through Arrow from the client to the files, in bounded memory. It
+ends with counts taken on either side; where those do not agree the exit code says so.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import completion
+from penstock.cli.output import (
+    EXIT_UNSOUND,
+    CommandFailed,
+    count,
+    emit,
+    emit_json,
+    printable,
+    size_text,
+)
+from penstock.cli.produce import Compression
+from penstock.cli.session import (
+    CLIENT_ID,
+    CONNECT_TIMEOUT_MS,
+    DEFAULT_BOOTSTRAP,
+    TIMEOUT_MS,
+    Bootstrap,
+    Json,
+    checked,
+    run,
+)
+from penstock.cli.times import parse_time_ms
+from penstock.client.consuming.consumer import Consumer
+from penstock.client.errors import TopicNotFound
+from penstock.client.model import TopicPartition
+from penstock.runtime import SystemClock
+
+if TYPE_CHECKING:
+    from penstock.cli.archive_files import Note
+
+_TO_HELP = """Archive TOPIC, or a range of it, as Parquet files in the folder PATH.
+
+\b
+A range begins --from and ends before --to (default: all there is). Each may be
+  1000                   this offset, in each partition that has it
+  0:1000,2:40            these offsets in these partitions; the others go from end to end
+  2026-01-31T12:00:00Z   a time, or 10m (ago: s m h d w), or @ and milliseconds
+  earliest, latest
+
+Any reader of Parquet can use the folder; `penstock topic from-table` sends it back. Offsets that no
+record has (compacted away, or marks of transactions) are counted as gaps.
+
+\b
+Examples:
+  penstock topic to-table orders archive/orders
+  penstock topic to-table orders orders-jan --from 2026-01-01 --to 2026-02-01
+  penstock topic to-table orders tail --from 1h --json
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One of: a mark, an offset for all partitions, offsets for some, a time."""
+
+    mark: str = ""
+    offset: int | None = None
+    offsets: Mapping[int, int] | None = None
+    time_ms: int | None = None
+
+
+def register(topics: typer.Typer) -> None:
+    topics.command("to-table", help=_TO_HELP)(to_table)
+
+
+def parse_bound(text: str, option: str, now_ms: int) -> Bound:
+    given = text.strip()
+    if given in ("earliest", "latest"):
+        return Bound(mark=given)
+    if re.fullmatch(r"\d+", given):
+        return Bound(offset=int(given))
+    if re.fullmatch(r"\d+:\d+(,\d+:\d+)*", given):
+        pairs = (part.split(":") for part in given.split(","))
+        return Bound(offsets={int(partition): int(offset) for partition, offset in pairs})
+    try:
+        return Bound(time_ms=parse_time_ms(given.removeprefix("@"), now_ms))
+    except ValueError:
+        raise CommandFailed(
+            f"{option} {printable(text)}: write an offset (1000), offsets of partitions "
+            "(0:1000,2:40), a time (2026-01-31T12:00:00Z, 10m, @ms), earliest or latest"
+        ) from None
+
+
+def to_table(
+    topic: Annotated[
+        str,
+        typer.Argument(metavar="TOPIC", help="What to read.", autocompletion=completion.topics),
+    ],
+    path: Annotated[str, typer.Argument(metavar="PATH", help="The folder to make.")],
+    *,
+    start: Annotated[
+        str, typer.Option("--from", metavar="WHERE", help="The first offset or time.")
+    ] = "earliest",
+    end: Annotated[
+        str, typer.Option("--to", metavar="WHERE", help="The first that is left out.")
+    ] = "latest",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an archive that is there.")
+    ] = False,
+    compression: Annotated[
+        Compression, typer.Option(help="How the files are compressed.")
+    ] = Compression.ZSTD,
+    file_bytes: Annotated[
+        int, typer.Option("--file-bytes", min=1, help="Begin another file after so many bytes.")
+    ] = 256 << 20,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    now_ms = SystemClock().wall_ms()
+    bounds = parse_bound(start, "--from", now_ms), parse_bound(end, "--to", now_ms)
+    _check_target(path, overwrite=overwrite)
+    from penstock.cli.archive_files import ArchiveWriter, BadArchive  # noqa: PLC0415 -- pyarrow
+
+    async def main() -> Note:
+        async with _consumer(bootstrap) as consumer:
+            note = await _noted(consumer, topic, *bounds)
+            total = sum(each.next_offset - each.first_offset for each in note.partitions.values())
+            settings: dict[str, Any] = {"compression": compression, "file_bytes": file_bytes}
+            with (
+                ArchiveWriter(path, note, **settings) as writer,
+                progress_bar(total, quiet) as advance,
+            ):
+                await _archive(consumer, writer, advance)
+        return note
+
+    clock = SystemClock()
+    begun = clock.monotonic()
+    try:
+        note = run(main())
+    except BadArchive as error:
+        raise CommandFailed(str(error), EXIT_UNSOUND) from error
+    seconds = clock.monotonic() - begun
+    if json:
+        emit_json(_note_json(note, path, seconds))
+        return
+    gaps = f", {count(note.gaps, 'offset')} without a record" if note.gaps else ""
+    emit(
+        f"archived {count(note.records, 'record')} ({size_text(note.payload_bytes)}) of "
+        f"{printable(topic)} to {printable(path)} in {seconds:.1f} s: the files hold as many{gaps}"
+    )
+
+
+def _check_target(path: str, *, overwrite: bool) -> None:
+    target = Path(path)
+    if not target.exists():
+        return
+    from penstock.cli.archive_files import is_archive  # noqa: PLC0415 -- pyarrow
+
+    if not target.is_dir() or (any(target.iterdir()) and not is_archive(path)):
+        raise CommandFailed(f"{printable(path)} is there and no archive: choose another path")
+    if not overwrite and is_archive(path):
+        raise CommandFailed(
+            f"{printable(path)} holds an archive: choose another path, or say --overwrite"
+        )
+
+
+def _consumer(bootstrap: str) -> Consumer[Any, Any]:
+    return Consumer(
+        checked(bootstrap),
+        client_id=CLIENT_ID,
+        allow_auto_create_topics=False,
+        request_timeout_ms=TIMEOUT_MS,
+        default_api_timeout_ms=TIMEOUT_MS,
+        socket_connection_setup_timeout_ms=CONNECT_TIMEOUT_MS,
+    )
+
+
+async def _noted(consumer: Consumer[Any, Any], topic: str, start: Bound, end: Bound) -> Note:
+    """The range in offsets, settled once: what is written meanwhile does not belong to it."""
+    from penstock.cli.archive_files import Note, PartitionNote  # noqa: PLC0415 -- pyarrow
+
+    number = await consumer.partitions_for(topic)
+    places = [TopicPartition(topic, partition) for partition in range(number)]
+    for bound in (start, end):
+        for partition in bound.offsets or ():
+            if partition >= number:
+                raise TopicNotFound(topic, partition)
+    earliest = await consumer.beginning_offsets(places)
+    latest = await consumer.end_offsets(places)
+    starts = await _settled(consumer, start, earliest, latest, earliest)
+    ends = await _settled(consumer, end, earliest, latest, latest)
+    note = Note(topic, number)
+    for place in places:
+        first, after = starts[place], max(starts[place], ends[place])
+        note.partitions[place.partition] = PartitionNote(first, after)
+    return note
+
+
+async def _settled(
+    consumer: Consumer[Any, Any],
+    bound: Bound,
+    earliest: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+    otherwise: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    if bound.mark:
+        return dict(earliest if bound.mark == "earliest" else latest)
+    if bound.time_ms is not None:
+        found = await consumer.offsets_for_times(dict.fromkeys(latest, bound.time_ms))
+        return {
+            place: end if (at := found[place]) is None else at.offset
+            for place, end in latest.items()
+        }
+    settled = dict(otherwise)
+    for place in latest:
+        if bound.offset is not None:
+            settled[place] = min(max(bound.offset, earliest[place]), latest[place])
+        elif place.partition in (bound.offsets or {}):
+            settled[place] = _within(
+                place, (bound.offsets or {})[place.partition], earliest, latest
+            )
+    return settled
+
+
+def _within(
+    place: TopicPartition,
+    offset: int,
+    earliest: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+) -> int:
+    """Who names a partition's offset wants that one."""
+    if not earliest[place] <= offset <= latest[place]:
+        raise CommandFailed(
+            f"{place} does not hold offset {offset}: its log goes from {earliest[place]} "
+            f"to {latest[place]}"
+        )
+    return offset
+
+
+async def _archive(consumer: Consumer[Any, Any], writer: Any, advance: Any) -> None:
+    from penstock.client.consuming.tables import schema_of  # noqa: PLC0415 -- pyarrow
+
+    note = writer.note
+    batches = consumer.read_batches(
+        note.topic,
+        {number: each.first_offset for number, each in note.partitions.items()},
+        {number: each.next_offset for number, each in note.partitions.items()},
+    )
+    async for batch in batches:
+        writer.write(batch)
+        advance(len(batch))
+    writer.finish(schema_of(headers=True))
+
+
+def _note_json(note: Note, path: str, seconds: float) -> dict[str, object]:
+    return {
+        "topic": note.topic,
+        "path": path,
+        "records": note.records,
+        "payload_bytes": note.payload_bytes,
+        "gaps": note.gaps,
+        "seconds": round(seconds, 3),
+        "partitions": [
+            {
+                "partition": number,
+                "first_offset": each.first_offset,
+                "next_offset": each.next_offset,
+                "records": each.records,
+                "gaps": each.gaps,
+            }
+            for number, each in sorted(note.partitions.items())
+        ],
+    }
+
+
+@contextmanager
+def progress_bar(total: int, quiet: bool) -> Iterator[Any]:
+    """A bar on stderr while a person is there to see it; gives the function that moves it."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console  # noqa: PLC0415 -- slow to load, and for people only
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("records", total=total)
+        yield lambda number: progress.advance(task, number)

@@ -1,0 +1,1 @@
+"""Topics as DataFrames and DataFrames as topics, on Spark's Python data source API."""

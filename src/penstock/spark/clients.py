@@ -1,0 +1,62 @@
+"""The clients behind a source or sink: an admin for a driver, one consumer for a worker process.
+
+A worker process serves many tasks one after another, so its consumer is kept: a task then costs no
+new connection. A worker that Spark ends takes it along.
+
+A job that reads must never make the topic that it reads: what was deleted stays so.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from penstock.client.blocking.admin import Admin
+from penstock.client.blocking.consumer import Consumer
+from penstock.client.blocking.producer import Producer
+from penstock.client.errors import ClientError, ConnectFailed
+from penstock.client.options import ConsumerOptions, ProducerOptions
+from penstock.spark.client_options import admin_keywords, check_client, keywords
+from penstock.spark.options import SinkOptions, SourceOptions
+
+CONSUMERS_KEPT: Final = 4
+"""A worker may live for days and meet many jobs: each consumer is a thread and connections."""
+_consumers: dict[tuple[object, ...], Consumer[Any, Any]] = {}
+
+
+class NoBroker(ClientError):
+    """None of the addresses that the job was given answers."""
+
+
+def open_admin(options: SourceOptions | SinkOptions) -> Admin:
+    """An admin that is connected, or what keeps it from being so."""
+    check_client(options)
+    admin = Admin(options.bootstrap_servers, **admin_keywords(options))
+    try:
+        admin.start()
+    except ConnectFailed as error:
+        raise NoBroker(
+            f"no broker answers at kafka.bootstrap.servers={options.bootstrap_servers} "
+            f"({error.reason}): correct the address, or start a broker there (`penstock up`)"
+        ) from None
+    return admin
+
+
+def open_consumer(options: SourceOptions) -> Consumer[Any, Any]:
+    given = keywords(options.client, ConsumerOptions)
+    return Consumer(options.bootstrap_servers, **{**given, "allow_auto_create_topics": False})
+
+
+def worker_consumer(options: SourceOptions) -> Consumer[Any, Any]:
+    """This process's consumer for these options."""
+    key = (options.bootstrap_servers, *sorted(options.client.items()))
+    consumer = _consumers.pop(key, None)
+    if consumer is None:
+        consumer = open_consumer(options)
+    _consumers[key] = consumer  # At the end: the first is the one that was not used for longest.
+    if len(_consumers) > CONSUMERS_KEPT:
+        _consumers.pop(next(iter(_consumers))).close()
+    return consumer
+
+
+def open_producer(options: SinkOptions) -> Producer[Any, Any]:
+    return Producer(options.bootstrap_servers, **keywords(options.client, ProducerOptions))

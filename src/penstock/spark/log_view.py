@@ -1,0 +1,328 @@
+"""The topics of a source as the driver sees them: which partitions, from where, to where.
+
+Spark asks the same few questions again and again: what is there now, where does the log begin,
+which offset belongs to a time. They are answered here by the admin client, and whatever the log
+has lost in the meantime is noticed here: partitions that went away, topics that were made anew, and
+offsets that retention overtook. What then happens is the job's choice, `failOnDataLoss`.
+
+A topic that was made anew is known by its id as long as this view lives; after a restart only a
+log that ends before the position gives it away.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Literal, Protocol, Self
+
+from penstock.client.errors import BrokerError, ClientError, OptionError, TopicNotFound
+from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.options import ConsumerOptions
+from penstock.spark.client_options import check_client
+from penstock.spark.clients import open_admin, open_consumer
+from penstock.spark.offsets import EARLIEST_MARK, LATEST_MARK, Offsets
+from penstock.spark.options import Bound, SourceOptions
+
+if TYPE_CHECKING:
+    from penstock.client.admin import TopicInfo
+    from penstock.client.inspection import LogDirInfo
+    from penstock.client.offsets import FoundOffset
+
+log = logging.getLogger(__name__)
+
+When = int | Literal["earliest", "latest"]
+RECORD_BYTES_GUESS: Final = 1024.0
+"""What a record is taken to weigh where the broker does not tell how large a log is."""
+
+
+class DataLoss(ClientError):
+    """Records that were to be read are gone."""
+
+
+class AdminCalls(Protocol):
+    """What is used of `penstock.Admin`."""
+
+    def list_topics(self, *, internal: bool = False) -> list[TopicInfo]: ...
+
+    def describe_topics(self, names: Sequence[str]) -> dict[str, TopicInfo | BrokerError]: ...
+
+    def list_offsets(
+        self, times: Mapping[TopicPartition, When]
+    ) -> dict[TopicPartition, FoundOffset | None]: ...
+
+    def describe_log_dirs(self, brokers: Sequence[int] | None = None) -> list[LogDirInfo]: ...
+
+    def alter_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
+    ) -> dict[TopicPartition, BrokerError | None]: ...
+
+    def close(self) -> None: ...
+
+
+class EndCalls(Protocol):
+    """What is used of `penstock.Consumer`, where only committed records count."""
+
+    def end_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
+
+    def close(self) -> None: ...
+
+
+class LogView:
+    def __init__(
+        self, admin: AdminCalls, options: SourceOptions, committed: EndCalls | None = None
+    ) -> None:
+        self._admin = admin
+        self._options = options
+        self._committed = committed
+        """Knows the ends of what is committed; None when records count at once."""
+        self._ids: dict[str, str] = {}
+        self._renewed: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._admin.close()
+        if self._committed is not None:
+            self._committed.close()
+
+    # -- which partitions -----------------------------------------------------------------------
+
+    def places(self) -> list[TopicPartition]:
+        """All partitions that the job asks for, all of which must exist. A pattern asks for
+        whatever there is."""
+        choice = self._options.topics
+        counts = self._counts()
+        for name in self._names():
+            if name not in counts:
+                raise OptionError(
+                    f"topic {name} does not exist: create it with `penstock topic create {name}`, "
+                    "or correct the name in the options"
+                )
+        for place in choice.partitions:
+            if place.partition >= counts[place.topic]:
+                raise OptionError(
+                    f"assign names partition {place.partition} of {place.topic}, "
+                    f"which has 0 to {counts[place.topic] - 1}"
+                )
+        return self._chosen(counts)
+
+    def places_left(self) -> list[TopicPartition]:
+        """Those that exist, for a job that has begun: what is missing was there once."""
+        return self._chosen(self._counts())
+
+    def take_renewed(self) -> set[str]:
+        """Topics that were seen to be made anew since this was last asked."""
+        renewed, self._renewed = self._renewed, set()
+        return renewed
+
+    def _chosen(self, counts: Mapping[str, int]) -> list[TopicPartition]:
+        if assigned := self._options.topics.partitions:
+            return [place for place in assigned if place.partition < counts.get(place.topic, 0)]
+        return [TopicPartition(topic, index) for topic in counts for index in range(counts[topic])]
+
+    def _names(self) -> list[str]:
+        choice = self._options.topics
+        return sorted({*choice.names, *(place.topic for place in choice.partitions)})
+
+    def _counts(self) -> dict[str, int]:
+        """Partitions of each topic that there is, by name."""
+        found: list[TopicInfo] = []
+        if self._options.topics.pattern:
+            pattern = re.compile(self._options.topics.pattern)
+            found = [each for each in self._admin.list_topics() if pattern.fullmatch(each.name)]
+        else:
+            for answer in self._admin.describe_topics(self._names()).values():
+                if isinstance(answer, BrokerError):
+                    if not isinstance(answer, TopicNotFound):
+                        raise answer
+                else:
+                    found.append(answer)
+        for topic in found:
+            if self._ids.setdefault(topic.name, topic.topic_id) != topic.topic_id:
+                self._ids[topic.name] = topic.topic_id
+                self._renewed.add(topic.name)
+        return {topic.name: len(topic.partitions) for topic in found}
+
+    # -- from where, to where -------------------------------------------------------------------
+
+    def earliest(self, places: Iterable[TopicPartition]) -> Offsets:
+        return self._at(dict.fromkeys(places, "earliest"))
+
+    def latest(self, places: Iterable[TopicPartition]) -> Offsets:
+        if self._committed is not None:
+            return dict(self._committed.end_offsets(places))
+        return self._at(dict.fromkeys(places, "latest"))
+
+    def resolve(self, bound: Bound, places: Sequence[TopicPartition], *, starting: bool) -> Offsets:
+        """The offsets that a bound means right now."""
+        if bound.kind == "earliest":
+            return self.earliest(places)
+        if bound.kind == "latest":
+            return self.latest(places)
+        if bound.kind == "offsets":
+            return self._from_offsets(bound.numbers, places)
+        if bound.kind == "timestamp":
+            times = dict.fromkeys(places, bound.timestamp_ms)
+        else:
+            _same_partitions(bound.numbers, places)
+            times = dict(bound.numbers)
+        return self._by_time(times, starting)
+
+    def _from_offsets(
+        self, numbers: Mapping[TopicPartition, int], places: Sequence[TopicPartition]
+    ) -> Offsets:
+        _same_partitions(numbers, places)
+        known = {place: number for place, number in numbers.items() if number >= 0}
+        first = [place for place, number in numbers.items() if number == EARLIEST_MARK]
+        last = [place for place, number in numbers.items() if number == LATEST_MARK]
+        return known | self.earliest(first) | self.latest(last)
+
+    def _by_time(self, times: Mapping[TopicPartition, int], starting: bool) -> Offsets:
+        found = self._admin.list_offsets(dict(times))
+        missing = [place for place, offset in found.items() if offset is None]
+        if missing and starting and self._options.time_without_record == "error":
+            raise OptionError(
+                f"no record of {_names(missing)} is as young as the starting time: set "
+                "startingOffsetsByTimestampStrategy to latest to begin with what comes next"
+            )
+        ends = self.latest(missing)
+        return {
+            place: ends[place] if offset is None else offset.offset
+            for place, offset in found.items()
+        }
+
+    def _at(self, wanted: Mapping[TopicPartition, When]) -> Offsets:
+        if not wanted:
+            return {}
+        found = self._admin.list_offsets(wanted)
+        return {place: 0 if offset is None else offset.offset for place, offset in found.items()}
+
+    # -- what is lost ---------------------------------------------------------------------------
+
+    def lose(self, message: str) -> None:
+        """Fail, or say so and go on: as the job wants it."""
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{message}. If that is as it should be, set failOnDataLoss to false and what is "
+                "left will be read"
+            )
+        log.warning("%s; reading goes on without them, as failOnDataLoss is false", message)
+
+    def check_still_there(
+        self, start: Mapping[TopicPartition, int], places: Iterable[TopicPartition]
+    ) -> Offsets:
+        """The starts without the partitions that are gone. Should one come back, it is new."""
+        left = set(places)
+        gone = sorted(set(start) - left)
+        if gone:
+            self.lose(f"{_names(gone)} can no longer be read: deleted, or not asked for any more")
+        return {place: offset for place, offset in start.items() if place in left}
+
+    def check_not_before_start(
+        self, start: Mapping[TopicPartition, int], earliest: Mapping[TopicPartition, int]
+    ) -> Offsets:
+        """The starts, moved up to where the logs begin now."""
+        moved = dict(start)
+        for place, offset in start.items():
+            begins = earliest.get(place, offset)
+            if offset < begins:
+                self.lose(f"offsets {offset} to {begins - 1} of {place} were deleted by retention")
+                moved[place] = begins
+        return moved
+
+    def check_not_past_end(
+        self, start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
+    ) -> list[TopicPartition]:
+        """The partitions whose logs end before what was read of them."""
+        past = [place for place, offset in start.items() if offset > latest.get(place, offset)]
+        for place in past:
+            self.lose(
+                f"{place} ends at {latest[place]}, before the offset {start[place]} that was read "
+                "up to: the topic was made anew, or lost records"
+            )
+        return past
+
+    def check_within(
+        self, asked: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int], option: str
+    ) -> Offsets:
+        """Offsets that somebody wrote down, cut to where the logs end."""
+        within = dict(asked)
+        for place, offset in asked.items():
+            if offset > latest[place]:
+                self.lose(f"{option} asks for {offset} of {place}, which ends at {latest[place]}")
+                within[place] = latest[place]
+        return within
+
+    # -- beside the offsets ---------------------------------------------------------------------
+
+    def record_bytes(
+        self, spans: Mapping[TopicPartition, tuple[int, int]]
+    ) -> dict[TopicPartition, float]:
+        """What a record weighs on disk, on average over its log, given where that begins and ends.
+
+        One answer of the brokers for all partitions; where they do not say, a guess."""
+        sizes: dict[TopicPartition, int] = {}
+        try:
+            for directory in self._admin.describe_log_dirs():
+                for place, replica in directory.replicas.items():
+                    sizes[place] = max(sizes.get(place, 0), replica.size_bytes)
+        except ClientError as error:
+            log.warning("the brokers do not tell the sizes of their logs: %s", error)
+        return {
+            place: sizes[place] / (end - begin)
+            if sizes.get(place) and end > begin
+            else RECORD_BYTES_GUESS
+            for place, (begin, end) in spans.items()
+        }
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Tell the group how far the job is. For people and tools only: the job itself goes by
+        Spark's checkpoint, so a failure is told and not raised."""
+        try:
+            outcomes = self._admin.alter_group_offsets(group, dict(offsets))
+        except ClientError as error:
+            log.warning("the progress of group %s was not committed: %s", group, error)
+            return False
+        refused = {place: error for place, error in outcomes.items() if error is not None}
+        if refused:
+            reasons = sorted({error.message for error in refused.values()})
+            log.warning(
+                "group %s was not moved on %s: %s", group, _names(refused), "; ".join(reasons)
+            )
+        return not refused
+
+
+def open_view(options: SourceOptions) -> LogView:
+    """With clients of its own, which it closes."""
+    client = check_client(options)
+    admin = open_admin(options)
+    committed_only = isinstance(client, ConsumerOptions) and bool(client.isolation_level)
+    return LogView(admin, options, open_consumer(options) if committed_only else None)
+
+
+def _same_partitions(
+    numbers: Mapping[TopicPartition, int], places: Sequence[TopicPartition]
+) -> None:
+    missing, unknown = set(places) - set(numbers), set(numbers) - set(places)
+    if missing or unknown:
+        which = f"{_names(missing)} are missing" if missing else f"{_names(unknown)} do not exist"
+        raise OptionError(
+            f"offsets and times must name exactly the partitions that are read: {which} "
+            "(-2 stands for earliest, -1 for latest)"
+        )
+
+
+def _names(places: Iterable[TopicPartition]) -> str:
+    names = sorted(map(str, places))
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -1,0 +1,164 @@
+"""Offsets as Spark keeps them, and the arithmetic of micro-batches. Pure.
+
+Spark stores a source's offsets in its checkpoint as JSON, `{"topic": {"0": 17, "1": 4}}`: for each
+partition the next offset to read. That is the format of Spark's own Kafka source, so that what is
+written about that one holds here.
+
+A micro-batch is the span between two such maps. How far the second may go is settled by `advance`:
+every partition goes on in proportion to what it has, so that a limit slows all of them down and
+starves none. What a batch reads is a list of `Span`s, one per Spark task; `split` cuts long ones
+until there are as many as were asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from penstock.client.errors import OptionError
+from penstock.client.model import TopicPartition
+
+Offsets = dict[TopicPartition, int]
+SparkOffsets = dict[str, dict[str, int]]
+
+EARLIEST_MARK: Final = -2
+LATEST_MARK: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Offsets [start, end) of one partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def place(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+def to_spark(offsets: Mapping[TopicPartition, int]) -> SparkOffsets:
+    """Sorted, so that equal offsets are equal text: Spark compares them as such."""
+    found: SparkOffsets = {}
+    for place in sorted(offsets):
+        found.setdefault(place.topic, {})[str(place.partition)] = offsets[place]
+    return found
+
+
+def from_spark(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
+    return {
+        TopicPartition(topic, int(partition)): offset
+        for topic, partitions in offsets.items()
+        for partition, offset in partitions.items()
+    }
+
+
+def parse_partition_numbers(text: str, option: str) -> Offsets:
+    """`{"topic": {"0": 23, "1": -2}}` as an option gives it; `OptionError` says what is wrong."""
+    shape = f'{option} must look like {{"topic": {{"0": 23, "1": -2}}}}'
+    try:
+        given = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise OptionError(f"{shape}, and is not JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise OptionError(f"{shape}; it is {text}")
+    found: Offsets = {}
+    for topic, partitions in given.items():
+        if not isinstance(partitions, dict):
+            raise OptionError(f"{shape}; topic {topic} has {json.dumps(partitions)}")
+        for partition, number in partitions.items():
+            if not partition.isdecimal() or type(number) is not int:
+                raise OptionError(f"{shape}; topic {topic} has {json.dumps({partition: number})}")
+            found[TopicPartition(topic, int(partition))] = number
+    return found
+
+
+def advance(
+    start: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+    *,
+    records_max: int | None = None,
+    bytes_max: int | None = None,
+    record_bytes: Mapping[TopicPartition, float] | None = None,
+) -> Offsets:
+    """Where the next batch may end: at the latest offsets, or before them by what is allowed.
+
+    Each partition gets the share of the limit that it has of what waits, and at least one record,
+    so that the smallest moves too. Partitions that `latest` no longer has keep their offset.
+    `record_bytes` are the average sizes by which `bytes_max` is turned into records.
+    """
+    waiting = {place: max(0, end - start.get(place, end)) for place, end in latest.items()}
+    fraction = 1.0
+    total = sum(waiting.values())
+    if records_max is not None and total > records_max:
+        fraction = records_max / total
+    if bytes_max is not None:
+        sizes = record_bytes or {}
+        total_bytes = sum(count * sizes.get(place, 0.0) for place, count in waiting.items())
+        if total_bytes > bytes_max:
+            fraction = min(fraction, bytes_max / total_bytes)
+    ends = dict(start)
+    for place, count in waiting.items():
+        begin = latest[place] - count
+        # Rounded up, or many small partitions would stand still; never past the end.
+        allowed = count if fraction >= 1.0 else min(count, max(1, int(count * fraction)))
+        ends[place] = begin + (allowed if count else 0)
+        if place in start:
+            ends[place] = max(ends[place], start[place])
+    return ends
+
+
+def waiting(start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> int:
+    """How many records lie between."""
+    return sum(max(0, end - start.get(place, end)) for place, end in latest.items())
+
+
+def spans(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[Span]:
+    """What lies between, partition by partition; those with nothing are left out."""
+    return [
+        Span(place.topic, place.partition, start[place], end[place])
+        for place in sorted(end)
+        if place in start and end[place] > start[place]
+    ]
+
+
+def split(
+    whole: Sequence[Span], *, pieces_min: int | None = None, records_max: int | None = None
+) -> list[Span]:
+    """The same records in at least so many pieces, none longer than `records_max`.
+
+    A span is cut in proportion to its share of all records, so that tasks take about as long. With
+    fewer records than pieces wanted there are as many pieces as records.
+    """
+    counts = [1] * len(whole)
+    if records_max is not None:
+        counts = [-(-span.size // records_max) for span in whole]
+    total = sum(span.size for span in whole)
+    if pieces_min is not None and sum(counts) < pieces_min and total:
+        counts = [
+            max(count, min(span.size, round(span.size / total * pieces_min)), 1)
+            for span, count in zip(whole, counts, strict=True)
+        ]
+        # Rounding may have left a few out: the longest pieces are cut once more.
+        while sum(counts) < min(pieces_min, total):
+            longest = max(
+                (index for index, span in enumerate(whole) if counts[index] < span.size),
+                key=lambda index: whole[index].size / counts[index],
+            )
+            counts[longest] += 1
+    return [piece for span, count in zip(whole, counts, strict=True) for piece in _cut(span, count)]
+
+
+def _cut(span: Span, count: int) -> Iterable[Span]:
+    edges = [span.start + span.size * index // count for index in range(count + 1)]
+    for begin, end in pairwise(edges):
+        yield Span(span.topic, span.partition, begin, end)

@@ -1,0 +1,396 @@
+"""What a job says about its source or sink, checked once, on the driver. Pure.
+
+The names are those of Spark's own Kafka source, so that a job changes one word to change over;
+like all of Spark's options they may be written in any case. `kafka.*` goes to the client. An
+option that nobody knows is refused with the nearest that somebody does: a misspelt limit would
+otherwise show as an executor out of memory.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeVar
+
+from penstock.client.errors import OptionError
+from penstock.client.model import TopicPartition
+from penstock.spark.offsets import EARLIEST_MARK, LATEST_MARK, Offsets, parse_partition_numbers
+
+Format = Literal["bytes", "string", "json", "avro"]
+BadRecords = Literal["fail", "column", "deadletter"]
+FORMATS: Final[tuple[Format, ...]] = ("bytes", "string", "json", "avro")
+BAD_RECORDS: Final[tuple[BadRecords, ...]] = ("fail", "column", "deadletter")
+
+TimeWithoutRecord = Literal["error", "latest"]
+TIME_WITHOUT_RECORD: Final[tuple[TimeWithoutRecord, ...]] = ("error", "latest")
+C = TypeVar("C", bound=str)
+
+_CLIENT: Final = "kafka."
+_SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "outputmode", "queryname"})
+"""Options that Spark itself puts beside the user's."""
+
+SOURCE_OPTIONS: Final = (
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "failOnDataLoss",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
+    "includeHeaders",
+    "groupId",
+    "groupIdPrefix",
+    "keyFormat",
+    "keySchema",
+    "keySchemaId",
+    "valueFormat",
+    "valueSchema",
+    "valueSchemaId",
+    "badRecords",
+    "deadLetterTopic",
+    "filterPushdown",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "kafkaConsumer.pollTimeoutMs",
+)
+SINK_OPTIONS: Final = (
+    "topic",
+    "includeHeaders",
+    "keyFormat",
+    "keySchema",
+    "keySchemaId",
+    "valueFormat",
+    "valueSchema",
+    "valueSchemaId",
+    "delivery",
+    "checkpointLocation",
+)
+_REFUSED_FOR_SOURCE: Final = {
+    "kafka.auto.offset.reset": "use startingOffsets: Spark, not a group, keeps the position",
+    "kafka.key.deserializer": "keys come as bytes; use keyFormat, or cast in the DataFrame",
+    "kafka.value.deserializer": "values come as bytes; use valueFormat, or cast in the DataFrame",
+    "kafka.enable.auto.commit": "use groupId to have progress committed batch by batch",
+    "kafka.interceptor.classes": "classes of Java cannot be loaded here",
+}
+_REFUSED_FOR_SINK: Final = {
+    "kafka.key.serializer": "give keys as bytes or text, or use keyFormat",
+    "kafka.value.serializer": "give values as bytes or text, or use valueFormat",
+    "kafka.interceptor.classes": "classes of Java cannot be loaded here",
+}
+_CLIENTS_OWN: Final = frozenset({"bootstrap.servers", "group.id", "isolation.level"})
+"""Options of the client that people give without its prefix."""
+_DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)")
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where reading begins or ends: at the ends of the log, by offset, or by time."""
+
+    kind: Literal["earliest", "latest", "offsets", "timestamp", "timestamps"]
+    numbers: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Offsets (-2 earliest, -1 latest) or milliseconds, for each partition."""
+    timestamp_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChoice:
+    """Exactly one of the three is given."""
+
+    names: tuple[str, ...] = ()
+    pattern: str = ""
+    partitions: tuple[TopicPartition, ...] = ()
+
+    def __str__(self) -> str:
+        if self.pattern:
+            return f"topics that match {self.pattern}"
+        if self.partitions:
+            return "partitions " + ", ".join(map(str, self.partitions))
+        return "topics " + ", ".join(self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    key: Format = "bytes"
+    key_schema: str = ""
+    value: Format = "bytes"
+    value_schema: str = ""
+    key_schema_id: int | None = None
+    """With Avro: the number that a schema registry gave the schema, which heads every datum."""
+    value_schema_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    bootstrap_servers: str
+    topics: TopicChoice
+    starting: Bound
+    ending: Bound
+    time_without_record: TimeWithoutRecord = "error"
+    """What to do where no record is at or after the starting time."""
+    fail_on_data_loss: bool = True
+    partitions_min: int | None = None
+    partition_records_max: int | None = None
+    trigger_offsets_max: int | None = None
+    trigger_offsets_min: int | None = None
+    trigger_delay_max_ms: int = 15 * 60_000
+    trigger_bytes_max: int | None = None
+    include_headers: bool = False
+    group_id: str | None = None
+    formats: Formats = Formats()
+    bad_records: BadRecords = "fail"
+    dead_letter_topic: str = ""
+    filter_pushdown: bool = False
+    client: Mapping[str, str] = field(default_factory=dict)
+    """Options for the client, in Python's spelling."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    bootstrap_servers: str
+    topic: str | None
+    formats: Formats = Formats()
+    delivery: Literal["at_least_once"] = "at_least_once"
+    client: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_source(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    options = _Options(given, SOURCE_OPTIONS, _REFUSED_FOR_SOURCE)
+    bad_records = options.choice("badRecords", BAD_RECORDS, "fail")
+    dead_letter_topic = options.text("deadLetterTopic")
+    if (bad_records == "deadletter") != bool(dead_letter_topic):
+        raise OptionError(
+            "badRecords=deadletter and deadLetterTopic belong together: give both or neither"
+        )
+    if streaming:
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+            if options.text(name):
+                raise OptionError(
+                    f"{name} is for batch reads: a stream has no end. Use spark.read, "
+                    "or trigger(availableNow=True) to stop at what is there now"
+                )
+    group_id = options.text("groupId") or options.client.pop("group_id", "")
+    return SourceOptions(
+        bootstrap_servers=options.bootstrap(),
+        topics=_topics(options),
+        starting=_bound(options, "starting", "latest" if streaming else "earliest"),
+        ending=_bound(options, "ending", "latest"),
+        time_without_record=options.choice(
+            "startingOffsetsByTimestampStrategy", TIME_WITHOUT_RECORD, "error"
+        ),
+        fail_on_data_loss=options.flag("failOnDataLoss", True),
+        partitions_min=options.count("minPartitions"),
+        partition_records_max=options.count("maxRecordsPerPartition"),
+        trigger_offsets_max=options.count("maxOffsetsPerTrigger"),
+        trigger_offsets_min=options.count("minOffsetsPerTrigger"),
+        trigger_delay_max_ms=options.duration_ms("maxTriggerDelay", 15 * 60_000),
+        trigger_bytes_max=options.size("maxBytesPerTrigger"),
+        include_headers=options.flag("includeHeaders", False),
+        group_id=group_id or None,
+        formats=_formats(options, typed=False),
+        bad_records=bad_records,
+        dead_letter_topic=dead_letter_topic,
+        filter_pushdown=options.flag("filterPushdown", False),
+        client=options.client,
+    )
+
+
+def parse_sink(given: Mapping[str, str]) -> SinkOptions:
+    options = _Options(given, SINK_OPTIONS, _REFUSED_FOR_SINK)
+    delivery = options.text("delivery") or "at_least_once"
+    if delivery != "at_least_once":
+        raise OptionError(f"delivery is {delivery}: only at_least_once is offered")
+    return SinkOptions(
+        bootstrap_servers=options.bootstrap(),
+        topic=options.text("topic") or None,
+        formats=_formats(options, typed=True),
+        client=options.client,
+    )
+
+
+class _Options:
+    """The options as given, read by the names that are documented."""
+
+    def __init__(
+        self, given: Mapping[str, str], known: tuple[str, ...], refused: Mapping[str, str]
+    ) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        self.client: dict[str, str] = {}
+        names = {name.lower(): name for name in known}
+        for name, value in self._given.items():
+            if name in refused:
+                raise OptionError(f"{name} cannot be set: {refused[name]}")
+            if name.startswith(_CLIENT):
+                self.client[name.removeprefix(_CLIENT).replace(".", "_")] = value
+            elif name not in names and name not in _SPARKS_OWN:
+                raise _unknown(name, names)
+
+    def text(self, name: str) -> str:
+        return self._given.get(name.lower(), "").strip()
+
+    def bootstrap(self) -> str:
+        found = self.client.pop("bootstrap_servers", "").strip()
+        if not found:
+            raise OptionError(
+                "kafka.bootstrap.servers is missing: say where the brokers are, "
+                'as in .option("kafka.bootstrap.servers", "localhost:9092")'
+            )
+        return found
+
+    def flag(self, name: str, default: bool) -> bool:
+        text = self.text(name).lower()
+        if text not in ("", "true", "false"):
+            raise OptionError(f"{name} is {text}: write true or false")
+        return text == "true" if text else default
+
+    def choice(self, name: str, choices: tuple[C, ...], default: C) -> C:
+        text = self.text(name).lower() or default
+        for choice in choices:
+            if text == choice:
+                return choice
+        raise OptionError(f"{name} is {text}: it may be {' or '.join(choices)}")
+
+    def count(self, name: str) -> int | None:
+        text = self.text(name)
+        if not text:
+            return None
+        if not text.isdecimal() or not int(text):
+            raise OptionError(f"{name} is {text}: write a whole number above 0")
+        return int(text)
+
+    def size(self, name: str) -> int | None:
+        text = self.text(name).lower()
+        if not text:
+            return None
+        match = re.fullmatch(r"(\d+)\s*([kmgt]?)i?b?", text)
+        if match is None or not int(match[1]):
+            raise OptionError(f"{name} is {text}: write bytes, such as 67108864 or 64m")
+        return int(match[1]) << " kmgt".index(match[2] or " ") * 10
+
+    def duration_ms(self, name: str, default: int) -> int:
+        text = self.text(name).lower()
+        if not text:
+            return default
+        match = _DURATION.fullmatch(text)
+        if match is None:
+            raise OptionError(f"{name} is {text}: write a time such as 500ms, 30s or 15m")
+        return int(match[1]) * _UNIT_MS[match[2]]
+
+
+def _unknown(name: str, names: Mapping[str, str]) -> OptionError:
+    """Spark hands names over in small letters, so that is how the mistake is shown."""
+    near = difflib.get_close_matches(name, names, 1)
+    if near:
+        return OptionError(f"there is no option {name}: did you mean {names[near[0]]}?")
+    if name in _CLIENTS_OWN:
+        return OptionError(f"there is no option {name}: did you mean {_CLIENT}{name}?")
+    return OptionError(
+        f"there is no option {name}: leave it out. There are {', '.join(names.values())} and "
+        "the client's own as kafka.*"
+    )
+
+
+def _topics(options: _Options) -> TopicChoice:
+    names = ("subscribe", "subscribePattern", "assign")
+    given = [name for name in names if options.text(name)]
+    if len(given) != 1:
+        what = f"{' and '.join(given)} are given" if given else "none is given"
+        raise OptionError(f"say which topics with exactly one of {', '.join(names)}: {what}")
+    text = options.text(given[0])
+    if given[0] == "subscribe":
+        topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+        if not topics:
+            raise OptionError(f"subscribe is {text!r}: write topic names, separated by commas")
+        return TopicChoice(names=topics)
+    if given[0] == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise OptionError(f"subscribePattern is {text}: {error}") from None
+        return TopicChoice(pattern=text)
+    return TopicChoice(partitions=_assigned(text))
+
+
+def _assigned(text: str) -> tuple[TopicPartition, ...]:
+    shape = 'assign must look like {"topic": [0, 1]}'
+    try:
+        given = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise OptionError(f"{shape}, and is not JSON: {error}") from None
+    if not isinstance(given, dict) or not given:
+        raise OptionError(f"{shape}; it is {text}")
+    places = []
+    for topic, partitions in given.items():
+        if not isinstance(partitions, list) or not all(
+            type(number) is int and number >= 0 for number in partitions
+        ):
+            raise OptionError(f"{shape}; topic {topic} has {json.dumps(partitions)}")
+        places += [TopicPartition(topic, number) for number in partitions]
+    return tuple(sorted(set(places)))
+
+
+def _bound(options: _Options, side: str, default: Literal["earliest", "latest"]) -> Bound:
+    """By one time for all, by a time for each partition, by offsets: the first given counts."""
+    name = f"{side}Timestamp"
+    if text := options.text(name):
+        if not text.isdecimal():
+            raise OptionError(f"{name} is {text}: write milliseconds since 1970")
+        return Bound("timestamp", timestamp_ms=int(text))
+    name = f"{side}OffsetsByTimestamp"
+    if text := options.text(name):
+        return Bound("timestamps", _checked(parse_partition_numbers(text, name), name, 0))
+    name = f"{side}Offsets"
+    text = options.text(name)
+    other = "latest" if side == "starting" else "earliest"
+    if text.lower() in ("earliest", "latest") and (side == "starting" or text.lower() != other):
+        return Bound("earliest" if text.lower() == "earliest" else "latest")
+    if not text:
+        return Bound(default)
+    if not text.startswith("{"):
+        may = "earliest, latest" if side == "starting" else "latest"
+        raise OptionError(f"{name} is {text}: it may be {may} or JSON with an offset for each")
+    least = EARLIEST_MARK if side == "starting" else LATEST_MARK
+    return Bound("offsets", _checked(parse_partition_numbers(text, name), name, least))
+
+
+def _checked(numbers: Offsets, name: str, least: int) -> Offsets:
+    for place, number in numbers.items():
+        if number < least:
+            raise OptionError(f"{name} has {number} for {place}: the least it may be is {least}")
+    return numbers
+
+
+def _formats(options: _Options, *, typed: bool) -> Formats:
+    """`typed` columns need no schema to be written as JSON: they have their types."""
+    found: dict[str, tuple[Format, str, int | None]] = {}
+    for side in ("key", "value"):
+        kind = options.choice(f"{side}Format", FORMATS, "bytes")
+        schema = options.text(f"{side}Schema")
+        schema_id = options.text(f"{side}SchemaId")
+        if (kind == "avro" or (kind == "json" and not typed)) and not schema:
+            raise OptionError(
+                f"{side}Format is {kind}: give {side}Schema too, "
+                + ("as in 'id BIGINT, name STRING'" if kind == "json" else "as Avro's JSON")
+            )
+        if schema and kind not in ("json", "avro"):
+            raise OptionError(f"{side}Schema means nothing with {side}Format={kind}")
+        if schema_id and kind != "avro":
+            raise OptionError(f"{side}SchemaId means nothing with {side}Format={kind}")
+        if schema_id and not schema_id.isdecimal():
+            raise OptionError(f"{side}SchemaId is {schema_id}: write the registry's whole number")
+        found[side] = kind, schema, int(schema_id) if schema_id else None
+    key, value = found["key"], found["value"]
+    return Formats(key[0], key[1], value[0], value[1], key[2], value[2])

@@ -1,0 +1,357 @@
+"""The process that runs a pipeline: `python -m penstock.spark.pipelines.driver`.
+
+It holds the JVM. Started by the runner, it writes events to the descriptor it was given and leaves
+standard output and error, which the JVM and the pipeline's own code write to, for the log. When the
+runner goes away its standard input closes, and it ends too.
+
+Declarative pipelines are only offered through Spark Connect, and what Connect tells of a run is a
+sentence now and then. So the server runs in this process's own JVM: its streaming queries, whoever
+started them, can then be asked for their progress directly. A server elsewhere (`sc://`) is used as
+it is, and shows no rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Final
+
+from pyspark.pipelines.cli import PipelineSpec, register_definitions, unpack_pipeline_spec
+from pyspark.pipelines.spark_connect_graph_element_registry import (
+    SparkConnectGraphElementRegistry,
+)
+from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
+
+from penstock.client.blocking.admin import Admin
+from penstock.client.errors import ClientError
+from penstock.client.model import TopicPartition
+from penstock.runtime import SystemRandom
+from penstock.spark.offsets import from_spark, waiting
+from penstock.spark.pipelines.events import flow_event, progress_event
+from penstock.spark.pipelines.explain import one_line
+from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
+
+_WATCH_EVERY_S: Final = 0.25
+_TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the name of a variable)
+_DEFAULTS: Final = {
+    # A laptop's pipeline needs no page of its own, and two of them would fight for its port.
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.session.timeZone": "UTC",
+    # Tables are found again by the next run: without a metastore Spark forgets them at its end.
+    "spark.sql.catalogImplementation": "hive",
+}
+
+
+class Stopped(BaseException):
+    """Asked to stop: past whatever handles ordinary errors."""
+
+
+class Events:
+    """Where events go; a runner that no longer reads them is about to end this process."""
+
+    def __init__(self, out: IO[str]) -> None:
+        self._out = out
+        self._lock = threading.Lock()
+
+    def tell(self, kind: str, **fields: object) -> None:
+        self.write({"event": kind, **fields})
+
+    def write(self, event: Mapping[str, Any]) -> None:
+        with self._lock, suppress(OSError, ValueError):
+            self._out.write(json.dumps(event) + "\n")
+            self._out.flush()
+
+
+class Spark:
+    """A session to define pipelines in, and where there is one the JVM behind it."""
+
+    def __init__(self, master: str, settings: Mapping[str, str]) -> None:
+        self.classic: Any = None
+        url = master if master.startswith("sc://") else self._serve(master, settings)
+        # From here on pyspark's functions build plans for Connect.
+        os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+        from pyspark.sql.connect.session import (  # noqa: PLC0415 (only now does it know its mode)
+            SparkSession as ConnectSession,
+        )
+
+        self.session: Any = ConnectSession.builder.remote(url).getOrCreate()
+
+    def _serve(self, master: str, settings: Mapping[str, str]) -> str:
+        os.environ.setdefault(_TOKEN, SystemRandom().bytes(16).hex())
+        from pyspark.sql.session import SparkSession  # noqa: PLC0415 (loads what starts the JVM)
+
+        builder: Any = SparkSession.builder.appName("penstock-pipeline")
+        for name, value in {
+            **_DEFAULTS,
+            **settings,
+            "spark.master": master,
+            "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+            "spark.connect.grpc.binding.address": "localhost",
+            "spark.connect.grpc.binding.port": "0",
+            "spark.sql.connect.serverStacktrace.enabled": "false",
+        }.items():
+            builder = builder.config(name, value)
+        self.classic = builder.getOrCreate()
+        service = getattr(
+            self.classic._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$"
+        )
+        return f"sc://localhost:{getattr(service, 'MODULE$').localPort()}"
+
+    def streaming_queries(self) -> list[Any]:
+        """All that run in this JVM, in whichever session they were started."""
+        if self.classic is None:
+            return []
+        active = self.classic._jsparkSession.sharedState().activeStreamingQueries()
+        return list(active.values())
+
+    def close(self) -> None:
+        for query in self.streaming_queries():
+            query.stop()
+        with suppress(Exception):  # The JVM ends with this process, whatever Connect says of it.
+            self.session.stop()
+        if self.classic is not None:
+            self.classic.stop()
+
+
+class Watch:
+    """Tells of every batch and of the lag, from a thread of its own until it is closed."""
+
+    def __init__(self, spark: Spark, events: Events, bootstrap: str) -> None:
+        self._spark = spark
+        self._events = events
+        self._bootstrap = bootstrap
+        self._admin: Admin | None = None
+        self._queries: dict[str, tuple[str, Any]] = {}
+        self._told: dict[str, int] = {}
+        self._offsets: dict[str, dict[TopicPartition, int]] = {}
+        self._lag: dict[str, int] = {}
+        self._turn = threading.Lock()
+        """A round's end looks too, from the main thread: no batch may be told twice."""
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join(timeout=10)
+        if self._admin is not None:
+            self._admin.close()
+
+    def end_round(self) -> None:
+        """Tell the rest of what queries did that have ended."""
+        with self._turn:
+            self._look()
+            self._queries.clear()
+            self._told.clear()
+            self._tell_lag()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._closed.wait(_WATCH_EVERY_S):
+            # A JVM that is going down answers with all kinds of errors.
+            with self._turn, suppress(Exception):
+                self._look()
+                number += 1
+                if number % 4 == 0:
+                    self._tell_lag()
+
+    def _look(self) -> None:
+        for query in self._spark.streaming_queries():
+            self._queries.setdefault(query.runId().toString(), (str(query.name()), query))
+        for run, (name, query) in list(self._queries.items()):
+            for progress in query.recentProgress():
+                found = json.loads(progress.json())
+                batch = int(found.get("batchId", 0))
+                # Spark repeats a batch's number for reports of having nothing to do.
+                if batch <= self._told.get(run, -1) or not found.get("numInputRows"):
+                    self._note_offsets(name, found)
+                    continue
+                self._told[run] = batch
+                self._note_offsets(name, found)
+                self._events.write(progress_event(name, found))
+
+    def _note_offsets(self, name: str, progress: Mapping[str, Any]) -> None:
+        event = progress_event(name, progress)
+        if event["offsets"]:
+            self._offsets[str(event["flow"])] = from_spark(event["offsets"])
+
+    def _tell_lag(self) -> None:
+        if not self._offsets or not self._bootstrap:
+            return
+        try:
+            if self._admin is None:
+                self._admin = Admin(self._bootstrap)
+                self._admin.start()
+            for flow, offsets in list(self._offsets.items()):
+                found = self._admin.list_offsets(dict.fromkeys(offsets, "latest"))
+                ends = {place: at.offset for place, at in found.items() if at is not None}
+                lag = waiting(offsets, ends)
+                if self._lag.get(flow) != lag:
+                    self._lag[flow] = lag
+                    self._events.tell("lag", flow=flow, lag=lag)
+        except ClientError as error:
+            sys.stderr.write(f"lag is not known: {error}\n")
+
+
+class Pipeline:
+    """A project's definitions, run once or again and again in one session."""
+
+    def __init__(self, spec_path: Path, spec: PipelineSpec, spark: Spark, events: Events) -> None:
+        self._spec_path = spec_path
+        self._spec = spec
+        self._spark = spark
+        self._events = events
+
+    def run(self, *, dry: bool, full_refresh: bool) -> None:
+        session = self._spark.session
+        # Made anew for each round: an edited definition counts from the next one on.
+        graph = create_dataflow_graph(
+            session,
+            default_catalog=self._spec.catalog,
+            default_database=self._spec.database,
+            sql_conf=self._changeable(),
+        )
+        registry = SparkConnectGraphElementRegistry(session, graph)
+        try:
+            register_definitions(self._spec_path, registry, self._spec, session, graph)
+            for event in self._started(graph, dry, full_refresh):
+                sys.stdout.write(event.message + "\n")  # For the log of the run.
+                if (told := flow_event(event.message)) is not None:
+                    self._events.write(told)
+        finally:
+            with suppress(Exception):  # A server that is gone has dropped it too.
+                self._drop(graph)
+
+    def _changeable(self) -> dict[str, str]:
+        """Settings that a session may change; the others were given to the JVM at its start."""
+        settings = self._spec.configuration
+        if self._spark.classic is None:
+            return dict(settings)
+        conf = self._spark.session.conf
+        return {name: value for name, value in settings.items() if conf.isModifiable(name)}
+
+    def _started(self, graph: str, dry: bool, full_refresh: bool) -> Iterator[Any]:
+        results = start_run(
+            self._spark.session,
+            graph,
+            full_refresh=[],
+            full_refresh_all=full_refresh,
+            refresh=[],
+            dry=dry,
+            storage=self._spec.storage,
+        )
+        for result in results:
+            if "pipeline_event_result" in result:
+                yield result["pipeline_event_result"].event
+
+    def _drop(self, graph: str) -> None:
+        import pyspark.sql.connect.proto as messages  # noqa: PLC0415 (slow, and loaded by now)
+
+        command = messages.Command()
+        command.pipeline_command.drop_dataflow_graph.dataflow_graph_id = graph
+        self._spark.session.client.execute_command(command)
+
+
+def run(given: argparse.Namespace, events: Events) -> str:
+    """The state that the run ended in."""
+    spec_path = Path(given.spec)
+    content = read_spec(spec_path)
+    settings = {**content.get("configuration", {}), **json.loads(given.settings)}
+    spec = unpack_pipeline_spec({**content, "configuration": settings, **_storage(content)})
+    events.tell("phase", text="starting Spark")
+    spark = Spark(given.master, settings)
+    watch = Watch(spark, events, settings.get(BOOTSTRAP_SETTING, ""))
+    try:
+        pipeline = Pipeline(spec_path, spec, spark, events)
+        number = 0
+        while True:
+            number += 1
+            events.tell("round", number=number)
+            pipeline.run(dry=given.dry, full_refresh=given.full_refresh and number == 1)
+            watch.end_round()
+            if not given.continuous:
+                return "COMPLETED"
+            events.tell("waiting")
+            threading.Event().wait(given.interval_s)
+    finally:
+        events.tell("phase", text="stopping")
+        watch.close()
+        spark.close()
+
+
+def _storage(content: Mapping[str, Any]) -> dict[str, str]:
+    """Spark wants a whole URL; a project that may be moved names a folder of its own."""
+    given = content.get("storage")
+    if not isinstance(given, str) or "://" in given:
+        return {}
+    return {"storage": f"file://{Path(given).resolve()}"}
+
+
+def _stop(signal_number: int, frame: object) -> None:
+    # Once is enough: what follows is the way out.
+    signal.signal(signal_number, signal.SIG_IGN)
+    raise Stopped
+
+
+def _end_with_runner() -> None:
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--spec", required=True)
+    parser.add_argument("--master", required=True)
+    parser.add_argument("--settings", default="{}")
+    parser.add_argument("--events", type=int, required=True)
+    parser.add_argument("--interval-s", type=float, default=1.0)
+    for flag in ("--dry", "--continuous", "--full-refresh"):
+        parser.add_argument(flag, action="store_true")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_runner, name="penstock runner", daemon=True).start()
+    # A runner that is gone has closed its end, which shows at the latest when this one is closed.
+    with suppress(BrokenPipeError), os.fdopen(given.events, "w", encoding="utf-8") as out:
+        events = Events(out)
+        try:
+            state, error = run(given, events), ""
+        except Stopped:
+            state, error = "STOPPED", ""
+        except Exception as failure:  # noqa: BLE001 (whatever it is, it is told, and its trace is in the log)
+            import traceback  # noqa: PLC0415 (only then)
+
+            traceback.print_exc()
+            state, error = "FAILED", explained(failure)
+        events.tell("end", state=state, error=error)
+    return 0
+
+
+def explained(failure: Exception) -> str:
+    """An error of the project's own code is told with the line it stands on."""
+    if isinstance(failure, SyntaxError):
+        return f"{os.path.relpath(failure.filename or '?')}, line {failure.lineno}: {failure.msg}"
+    text = one_line(str(failure)) if str(failure) else type(failure).__name__
+    if type(failure).__module__.partition(".")[0] in ("pyspark", "penstock", "py4j"):
+        return text
+    where = ""
+    trace = failure.__traceback__
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if name.startswith(os.getcwd() + os.sep):
+            where = f"{os.path.relpath(name)}, line {trace.tb_lineno}: "
+        trace = trace.tb_next
+    return f"{where}{type(failure).__name__}: {text}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""What a run tells about itself, and the picture that its events add up to. Pure.
+
+The driver writes events, one JSON object a line; the runner folds them into a `RunView`, which the
+live view draws and `status` keeps. An event is small and complete: nobody needs an earlier one to
+make sense of it.
+
+    {"event": "phase", "text": "starting Spark"}
+    {"event": "round", "number": 1}
+    {"event": "flow", "flow": "clicks", "status": "RUNNING"}
+    {"event": "progress", "flow": "clicks", "batch": 3, "rows": 100, "rows_per_s": 52.1, ...}
+    {"event": "lag", "flow": "clicks", "lag": 12}
+    {"event": "end", "state": "COMPLETED"}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal
+
+from penstock.spark.pipelines.explain import one_line, short_name
+
+State = Literal["STARTING", "RUNNING", "WAITING", "COMPLETED", "FAILED", "STOPPED"]
+STATES: Final[tuple[State, ...]] = (
+    "STARTING",
+    "RUNNING",
+    "WAITING",
+    "COMPLETED",
+    "FAILED",
+    "STOPPED",
+)
+ENDED: Final = frozenset({"COMPLETED", "FAILED", "STOPPED"})
+
+_STATUS: Final = re.compile(r"Flow '?(?P<flow>[^\s']+)'? (?:(?:is|has|was) )?(?P<status>[A-Z]+)\b")
+
+
+_UNRESOLVED: Final = re.compile(r"Failed to resolve flow: '(?P<flow>[^']+)'")
+
+
+def flow_event(message: str) -> dict[str, Any] | None:
+    """What Spark says about a flow in a sentence; None where it is about something else."""
+    found = _STATUS.match(message)
+    status = found["status"] if found else "FAILED"
+    found = found or _UNRESOLVED.match(message)
+    if found is None:
+        return None
+    event: dict[str, Any] = {"event": "flow", "flow": short_name(found["flow"]), "status": status}
+    if status == "FAILED":
+        event["error"] = one_line(message.partition("\n")[2] or message)
+    return event
+
+
+def progress_event(flow: str, progress: Mapping[str, Any]) -> dict[str, Any]:
+    """Spark's own account of a micro-batch, cut down to what is shown."""
+    durations = progress.get("durationMs") or {}
+    offsets: dict[str, dict[str, int]] = {}
+    for source in progress.get("sources") or ():
+        offsets |= topic_offsets(source.get("endOffset"))
+    return {
+        "event": "progress",
+        "flow": short_name(flow),
+        "batch": int(progress.get("batchId", 0)),
+        "at": str(progress.get("timestamp", "")),
+        "rows": int(progress.get("numInputRows") or 0),
+        "rows_per_s": _finite(progress.get("processedRowsPerSecond")),
+        "duration_ms": int(durations.get("triggerExecution") or 0),
+        "offsets": offsets,
+    }
+
+
+def topic_offsets(found: object) -> dict[str, dict[str, int]]:
+    """`{"topic": {"0": 17}}` if that is what it is: other sources have offsets of other kinds."""
+    if not isinstance(found, Mapping):
+        return {}
+    return {
+        topic: {str(partition): offset for partition, offset in places.items()}
+        for topic, places in found.items()
+        if isinstance(places, Mapping)
+        and all(
+            str(partition).isdecimal() and type(offset) is int
+            for partition, offset in places.items()
+        )
+    }
+
+
+def _finite(number: object) -> float:
+    """Spark writes NaN and Infinity for a batch that took no time."""
+    if isinstance(number, int | float) and -1e18 < number < 1e18:
+        return round(float(number), 1)
+    return 0.0
+
+
+@dataclass(slots=True)
+class FlowView:
+    name: str
+    status: str = "QUEUED"
+    rows: int = 0
+    """Read by streams in this run, all rounds together; a table made whole has no such count."""
+    streaming: bool = False
+    rows_per_s: float = 0.0
+    """Of the last batch that had rows."""
+    lag: int | None = None
+    """Records that its topics hold behind what it has read; None where it reads no topic."""
+    batch: int | None = None
+    batch_rows: int = 0
+    batch_at: str = ""
+    batch_ms: int = 0
+    error: str = ""
+
+
+@dataclass(slots=True)
+class RunView:
+    """A run as far as its events have told."""
+
+    name: str
+    state: State = "STARTING"
+    phase: str = "starting"
+    round: int = 0
+    flows: dict[str, FlowView] = field(default_factory=dict)
+    error: str = ""
+
+    def apply(self, event: Mapping[str, Any]) -> None:
+        match event.get("event"):
+            case "phase":
+                self.phase = str(event["text"])
+            case "round":
+                self.round = int(event["number"])
+                self.state = "RUNNING"
+                self.phase = "running"
+            case "waiting":
+                self.state = "WAITING"
+                self.phase = "waiting for the next round"
+            case "flow":
+                self._on_flow(event)
+            case "progress":
+                self._on_progress(event)
+            case "lag":
+                self.flow(str(event["flow"])).lag = int(event["lag"])
+            case "end":
+                self.state = event["state"]
+                self.phase = str(event["state"]).lower()
+                self.error = str(event.get("error") or "")
+
+    def flow(self, name: str) -> FlowView:
+        return self.flows.setdefault(name, FlowView(name))
+
+    def _on_flow(self, event: Mapping[str, Any]) -> None:
+        flow = self.flow(str(event["flow"]))
+        flow.status = str(event["status"])
+        flow.error = str(event.get("error") or "")
+
+    def _on_progress(self, event: Mapping[str, Any]) -> None:
+        flow = self.flow(str(event["flow"]))
+        flow.streaming = True
+        flow.rows += int(event["rows"])
+        if event["rows"]:
+            # Spark also reports that there was nothing to do; the last batch is the one with rows.
+            flow.rows_per_s = float(event["rows_per_s"])
+            flow.batch = int(event["batch"])
+            flow.batch_rows = int(event["rows"])
+            flow.batch_at = str(event["at"])
+            flow.batch_ms = int(event["duration_ms"])
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "state": self.state,
+            "round": self.round,
+            "error": self.error,
+            # A list first: a view is drawn from another thread than it is written.
+            "flows": [asdict(flow) for flow in list(self.flows.values())],
+        }

@@ -1,0 +1,42 @@
+"""What went wrong in a pipeline, in one line. Pure.
+
+Spark wraps an error in the query that met it, the plan of that query, and the traces of three
+languages. Whoever reads the first line only should learn what to do: so the innermost message that
+was written for people is looked for, and the rest stays in the log of the run.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_OURS: Final = re.compile(r"\bpenstock(?:\.\w+)+: (?P<text>[^\n]+)")
+_SPARK_CODE: Final = re.compile(r"\[(?P<code>[A-Z][A-Z0-9_.]+)\] ?(?P<text>[^\n]*)")
+_WRAPPERS: Final = frozenset({"STREAM_FAILED", "PYTHON_DATA_SOURCE_ERROR", "JOB_ABORTED"})
+_STATE: Final = re.compile(r"\s*SQLSTATE: \w+")
+_PYTHON: Final = re.compile(r"^(?P<text>\w*(?:Error|Exception): [^\n]+)", re.MULTILINE)
+_LENGTH_MAX: Final = 400
+
+
+def one_line(text: str) -> str:
+    """The message in a Spark error's text that says most."""
+    if found := _OURS.search(text):
+        return _clean(found["text"])
+    for match in _SPARK_CODE.finditer(text):
+        if match["code"] not in _WRAPPERS and match["text"].strip():
+            return _clean(f"{match['text']} [{match['code']}]")
+    # Of a Python trace the last line is the error.
+    if traced := _PYTHON.findall(text):
+        return _clean(traced[-1])
+    lines = [line for line in text.splitlines() if line.strip()]
+    return _clean(lines[0]) if lines else "it failed, and did not say why"
+
+
+def _clean(text: str) -> str:
+    plain = " ".join(_STATE.sub("", text).split())
+    return plain if len(plain) <= _LENGTH_MAX else plain[: _LENGTH_MAX - 1] + "…"
+
+
+def short_name(flow: str) -> str:
+    """A flow as its project calls it, without Spark's catalog and database."""
+    return flow.rpartition(".")[2].strip("`'")

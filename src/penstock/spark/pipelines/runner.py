@@ -1,0 +1,256 @@
+"""Runs a project's pipeline in a process of its own and tells what becomes of it.
+
+What can be said before a JVM is started is said before: a missing Java, a broker that is not there,
+a topic that cannot be made. Then the driver is started, in a session of its own so that Ctrl-C
+reaches this process only, and its events are handed on until it ends. However this ends, nothing of
+it is left running.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any, Final
+
+from penstock.client.blocking.admin import Admin
+from penstock.client.errors import BrokerError
+from penstock.ports import Clock
+from penstock.spark.pipelines import state_files
+from penstock.spark.pipelines.errors import PipelineError
+from penstock.spark.pipelines.events import ENDED, RunView
+from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, Project
+from penstock.wire.errors import ErrorCode
+
+JAVA_LEAST: Final = 17
+_JAVA_S: Final = 30.0
+_STOP_S: Final = 20.0
+_SAVE_EVERY_S: Final = 1.0
+_CONNECT_TIMEOUT_MS: Final = 5_000
+_TIMEOUT_MS: Final = 15_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    master: str = "local[*]"
+    bootstrap: str = ""
+    """Empty: what the project says."""
+    continuous: bool = False
+    interval_s: float = 1.0
+    """Between the rounds of a continuous run."""
+    dry: bool = False
+    full_refresh: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of Spark, before those of the project."""
+
+
+def check_spark() -> None:
+    """What Spark needs of this machine, told in one line where it is missing."""
+    if find_spec("pyspark") is None or find_spec("grpc") is None:
+        raise PipelineError('pipelines need PySpark: pip install "penstock[spark]"')
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    needs = f"Spark needs Java {JAVA_LEAST} or newer"
+    if java is None:
+        raise PipelineError(
+            f"{needs}, and there is no java on the PATH: install a JDK (for example Debian's "
+            f"openjdk-{JAVA_LEAST}-jre-headless), or set JAVA_HOME"
+        )
+    try:
+        found = subprocess.run(  # noqa: S603 (the user's own Java)
+            [java, "-version"], capture_output=True, text=True, timeout=_JAVA_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise PipelineError(f"{needs}, and {java} does not run: {error}") from None
+    version = java_version(found.stderr)
+    if version is not None and version < JAVA_LEAST:
+        raise PipelineError(f"{needs}, and {java} is version {version}: set JAVA_HOME to another")
+
+
+def java_version(text: str) -> int | None:
+    """From what `java -version` says; None if it says nothing that is understood."""
+    found = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(found[1]) if found else None
+
+
+def prepare_topics(bootstrap: str, topics: Mapping[str, int]) -> list[str]:
+    """Make those that are missing; their names."""
+    if not topics:
+        return []
+    made = []
+    with Admin(
+        bootstrap,
+        request_timeout_ms=_TIMEOUT_MS,
+        default_api_timeout_ms=_TIMEOUT_MS,
+        socket_connection_setup_timeout_ms=_CONNECT_TIMEOUT_MS,
+    ) as admin:
+        for name, found in admin.describe_topics(list(topics)).items():
+            if isinstance(found, BrokerError):
+                if found.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise found
+                try:
+                    admin.create_topic(name, topics[name])
+                except BrokerError as error:
+                    if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                        raise
+                made.append(name)
+    return made
+
+
+class Run:
+    """One run: iterate over `events` to its end; `view` is the sum of them."""
+
+    def __init__(self, project: Project, options: RunOptions, clock: Clock) -> None:
+        self.view = RunView(project.name)
+        self._project = project
+        self._options = options
+        self._clock = clock
+        self._started_ms = clock.wall_ms()
+        self._saved_at = clock.monotonic()
+        self._driver: subprocess.Popen[bytes] | None = None
+
+    def events(self) -> Iterator[Mapping[str, Any]]:
+        root = self._project.root
+        last = state_files.load_run(root)
+        if last is not None and last.content.get("state") not in ENDED and not last.interrupted:
+            raise PipelineError(
+                f"{self._project.name} is being run by process {last.content.get('pid')} already: "
+                "stop that first"
+            )
+        state_files.remember(root)
+        self._save()
+        try:
+            with self._spawned() as told:
+                for line in told:
+                    event = json.loads(line)
+                    self.view.apply(event)
+                    self._save_now_and_then()
+                    yield event
+            if self.view.state not in ENDED:
+                self._on_silence()
+                yield {"event": "end", "state": self.view.state, "error": self.view.error}
+        finally:
+            if self.view.state not in ENDED:
+                self.view.apply({"event": "end", "state": "STOPPED"})
+            self._save()
+
+    def stop(self) -> None:
+        """Ask it to end; `events` then comes to its end. May be called from a signal handler."""
+        if self._driver is not None and self._driver.poll() is None:
+            self._driver.terminate()
+
+    @property
+    def log_path(self) -> Path:
+        return state_files.log_path(self._project.root)
+
+    @contextmanager
+    def _spawned(self) -> Iterator[IO[str]]:
+        receiving, sending = os.pipe()
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("wb") as log, os.fdopen(receiving, encoding="utf-8") as told:
+            try:
+                self._driver = subprocess.Popen(  # noqa: S603 (ourselves)
+                    self._command(sending),
+                    cwd=self._project.root,
+                    env=self._environment(),
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(sending,),
+                    start_new_session=True,
+                )
+            finally:
+                os.close(sending)
+            try:
+                yield told
+            finally:
+                self._end()
+
+    def _end(self) -> None:
+        driver = self._driver
+        assert driver is not None
+        if driver.stdin is not None:
+            driver.stdin.close()  # Whether or not it has ended by itself: this ends it.
+        try:
+            driver.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            driver.kill()
+            driver.wait()
+        # The JVM and its workers are of the same session.
+        with suppress(ProcessLookupError):
+            os.killpg(driver.pid, signal.SIGKILL)
+
+    def _command(self, events: int) -> list[str]:
+        options = self._options
+        settings = dict(options.settings)
+        if options.bootstrap:
+            settings[BOOTSTRAP_SETTING] = options.bootstrap
+        command = [sys.executable, "-m", "penstock.spark.pipelines.driver"]
+        command += ["--spec", str(self._project.spec), "--master", options.master]
+        command += ["--settings", json.dumps(settings), "--events", str(events)]
+        command += ["--interval-s", str(options.interval_s)]
+        command += ["--dry"] if options.dry else []
+        command += ["--continuous"] if options.continuous else []
+        command += ["--full-refresh"] if options.full_refresh else []
+        return command
+
+    def _environment(self) -> dict[str, str]:
+        """Spark finds the format through the Python that it runs: that has to be this one."""
+        kept = {name: value for name, value in os.environ.items() if name not in _CONNECT_MODE}
+        if self._options.master.startswith("local"):
+            kept.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        return {
+            **kept,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def _on_silence(self) -> None:
+        assert self._driver is not None
+        code = self._driver.returncode
+        self.view.apply(
+            {
+                "event": "end",
+                "state": "FAILED",
+                "error": f"the driver ended with code {code} and did not say why: "
+                f"see {self.log_path}",
+            }
+        )
+
+    def _save_now_and_then(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._saved_at >= _SAVE_EVERY_S:
+            self._saved_at = now
+            self._save()
+
+    def _save(self) -> None:
+        if self._options.dry:
+            return
+        with suppress(OSError):
+            state_files.save_run(
+                self._project.root,
+                {
+                    **self.view.as_dict(),
+                    "pid": os.getpid(),
+                    "master": self._options.master,
+                    "continuous": self._options.continuous,
+                    "started_ms": self._started_ms,
+                    "updated_ms": self._clock.wall_ms(),
+                },
+            )
+
+
+_CONNECT_MODE: Final = frozenset(
+    {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE"}
+)
+"""What pyspark leaves behind in the environment of a process that has used Connect."""

@@ -1,0 +1,167 @@
+"""A project to begin with: a topic of page views, read, counted and sent on.
+
+It is small, and has one of each thing that a pipeline is made of, in the two languages that
+definitions may be written in. It runs as it is on the broker that `penstock up` starts.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from string import Template
+from typing import Final
+
+from penstock.spark.pipelines.errors import PipelineError
+
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+
+_SPEC: Final = Template("""\
+# A pipeline on Spark: https://spark.apache.org/docs/latest/declarative-pipelines-programming-guide.html
+#
+#   penstock pipeline run         read what is there, bring all tables up to date, stop
+#   penstock pipeline dry-run     check the definitions without running them
+#
+# Tables are kept in spark-warehouse, and known to the next run by metastore_db. Spark's own tool
+# does the same with: spark-pipelines run --conf spark.sql.catalogImplementation=hive
+name: $name
+# What each flow has read: delete it, and the next run begins anew (or: run --full-refresh).
+storage: $storage
+libraries:
+  - glob:
+      include: transformations/**
+configuration:
+  # Where the brokers are; --bootstrap and PENSTOCK_BOOTSTRAP overrule it.
+  spark.penstock.bootstrap: "$bootstrap"
+  # Made before a run where they are missing: name:partitions.
+  spark.penstock.topics: "$views:3, $counts:1"
+  spark.sql.shuffle.partitions: "4"
+""")
+
+_VIEWS: Final = Template('''\
+"""Page views: a topic of JSON as a table that grows with it."""
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+
+spark = SparkSession.active()
+
+
+@dp.table(comment="Every page view, typed.")
+def page_views() -> DataFrame:
+    return (
+        spark.readStream.format("penstock")
+        .option("kafka.bootstrap.servers", spark.conf.get("spark.penstock.bootstrap"))
+        .option("subscribe", "$views")
+        .option("startingOffsets", "earliest")
+        .option("valueFormat", "json")
+        .option("valueSchema", "user STRING, page STRING, seconds DOUBLE")
+        # Lag shows as that of this group: penstock group describe $name
+        .option("groupId", "$name")
+        .load()
+        .selectExpr("value.*", "timestamp AS viewed_at")
+    )
+''')
+
+_COUNTS: Final = """\
+-- How often and for how long each page is looked at: made anew from the whole table by every run.
+CREATE MATERIALIZED VIEW page_counts AS
+SELECT page, count(*) AS views, count(DISTINCT user) AS users, round(sum(seconds), 1) AS seconds
+FROM page_views
+GROUP BY page
+"""
+
+_LONG: Final = Template('''\
+"""Long views, sent to a topic of their own as they are found."""
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+spark = SparkSession.active()
+
+dp.create_sink(
+    "long_views",
+    "penstock",
+    {
+        "kafka.bootstrap.servers": spark.conf.get("spark.penstock.bootstrap"),
+        "topic": "$counts",
+    },
+)
+
+
+@dp.append_flow(target="long_views")
+def send_long_views() -> DataFrame:
+    fields = sf.struct("user", "page", "seconds")
+    return (
+        spark.readStream.table("page_views")
+        .where("seconds >= 25")
+        .select(sf.col("user").alias("key"), sf.to_json(fields).alias("value"))
+    )
+''')
+
+_GENERATE: Final = Template('''\
+"""Page views to try the pipeline with: python generate.py [--count N] [--bootstrap HOST:PORT]"""
+
+import argparse
+import json
+import os
+import random
+
+from penstock import Producer
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--count", type=int, default=1_000)
+parser.add_argument("--bootstrap", default=os.environ.get("PENSTOCK_BOOTSTRAP", "$bootstrap"))
+given = parser.parse_args()
+
+pages = ["/", "/", "/", "/pricing", "/docs", "/docs/spark", "/blog"]
+with Producer(given.bootstrap) as producer:
+    for _ in range(given.count):
+        user = f"user-{random.randrange(50)}"
+        view = {"user": user, "page": random.choice(pages), "seconds": random.uniform(0, 30)}
+        producer.send("$views", json.dumps(view).encode(), key=user.encode())
+print(f"sent {given.count} page views to $views")
+''')
+
+_IGNORE: Final = """\
+.penstock/
+pipeline-storage/
+spark-warehouse/
+metastore_db/
+derby.log
+__pycache__/
+"""
+
+
+def make_project(parent: Path, name: str, bootstrap: str) -> list[Path]:
+    """Write a project into a new folder of that name; what was written, the spec first."""
+    if not _NAME.fullmatch(name):
+        raise PipelineError(
+            f"{name!r} cannot name a pipeline: begin with a letter, "
+            "then letters, digits, - and _, 64 at most"
+        )
+    root = (parent / name).resolve()
+    if root.exists() and any(root.iterdir() if root.is_dir() else [root]):
+        raise PipelineError(f"{root} exists already: choose another name, or remove it")
+    words = {
+        "name": name,
+        "storage": f"file://{root / 'pipeline-storage'}",
+        "bootstrap": bootstrap,
+        "views": f"{name}-page-views",
+        "counts": f"{name}-long-views",
+    }
+    files = {
+        "spark-pipeline.yml": _SPEC.substitute(words),
+        "transformations/page_views.py": _VIEWS.substitute(words),
+        "transformations/page_counts.sql": _COUNTS,
+        "transformations/long_views.py": _LONG.substitute(words),
+        "generate.py": _GENERATE.substitute(words),
+        ".gitignore": _IGNORE,
+    }
+    written = []
+    for path, text in files.items():
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, "utf-8")
+        written.append(target)
+    return written

@@ -1,0 +1,144 @@
+"""What an executor does: read one span of one partition and shape it as Spark wants it.
+
+Batches come as Arrow from the wire and stay Arrow; nothing is made per record. Spark compares the
+columns with those it planned, down to the names inside nested types, so each is cast to exactly
+that: for most a change of label that moves no byte.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from penstock.client.consuming.ranges import OutsideLog
+from penstock.client.errors import TopicNotFound
+from penstock.spark.bad_records import BadRecords
+from penstock.spark.clients import worker_consumer
+from penstock.spark.formats import decoder
+from penstock.spark.log_view import DataLoss
+from penstock.spark.offsets import Span
+from penstock.spark.options import SourceOptions
+from penstock.spark.schema import CORRUPT_COLUMN
+from penstock.spark.telling import told_plainly
+
+log = logging.getLogger(__name__)
+_TIME_MAX_MS: Final = ((1 << 63) - 1) // 1000
+
+
+class SpanPartition(InputPartition):
+    """The work of one task."""
+
+    def __init__(self, span: Span) -> None:
+        super().__init__(span)
+        self.span = span
+
+
+def read_span(
+    options: SourceOptions, schema: StructType, partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    # A batch without any span is read as one partition of nothing: Spark wants at least one.
+    if isinstance(partition, SpanPartition):
+        with told_plainly():
+            yield from _read(options, to_arrow_schema(schema, timezone="UTC"), partition.span)
+
+
+def _read(options: SourceOptions, schema: pa.Schema, span: Span) -> Iterator[pa.RecordBatch]:
+    consumer = worker_consumer(options)
+    headers = options.include_headers or options.bad_records == "deadletter"
+    at, end = span.start, span.end
+    with closing(_Shaper(options, schema, span)) as shaper:
+        while at < end:
+            batches = consumer.read_batches(
+                span.topic,
+                {span.partition: at},
+                {span.partition: end},
+                partitions=[span.partition],
+                headers=headers,
+            )
+            try:
+                for batch in batches:
+                    if len(batch):
+                        at = batch.column("offset")[-1].as_py() + 1
+                        yield shaper.shape(batch)
+                # What compaction took from the end of a span leaves no offset to see.
+                at = end
+            except (OutsideLog, TopicNotFound) as error:
+                at, end = _what_is_left(options, error, at, end)
+
+
+def _what_is_left(
+    options: SourceOptions, error: OutsideLog | TopicNotFound, at: int, end: int
+) -> tuple[int, int]:
+    """Records went between planning and reading."""
+    if options.fail_on_data_loss:
+        raise DataLoss(
+            f"{error}. If that is as it should be, set failOnDataLoss to false and what is left "
+            "will be read"
+        ) from None
+    log.warning("%s; reading goes on without them, as failOnDataLoss is false", error)
+    if isinstance(error, TopicNotFound) or error.log_start < 0 or error.log_end < 0:
+        return end, end
+    left = max(at, error.log_start), min(end, error.log_end)
+    if left == (at, end):
+        # The log says that it holds all of it after all: for Spark to try again, a few times.
+        raise error
+    return left
+
+
+class _Shaper:
+    def __init__(self, options: SourceOptions, schema: pa.Schema, span: Span) -> None:
+        formats = options.formats
+        self._schema = schema
+        self._span = span
+        self._key = decoder(
+            formats.key, formats.key_schema, schema.field("key").type, formats.key_schema_id
+        )
+        self._value = decoder(
+            formats.value, formats.value_schema, schema.field("value").type, formats.value_schema_id
+        )
+        self._bad = BadRecords(options, span)
+
+    def close(self) -> None:
+        self._bad.close()
+
+    def shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns: dict[str, Any] = {name: batch.column(name) for name in batch.schema.names}
+        columns["timestampType"] = columns["timestamp_type"]
+        columns["topic"] = pa.repeat(pa.scalar(self._span.topic, pa.string()), len(batch))
+        key, value = self._key(columns["key"]), self._value(columns["value"])
+        columns["key"], columns["value"] = key.column, value.column
+        if CORRUPT_COLUMN in self._schema.names:
+            columns[CORRUPT_COLUMN] = pa.nulls(len(batch))
+        if key.bad or value.bad:
+            columns |= self._bad.handle(batch, key, value)
+        arrays = [_as(columns[field.name], field.type) for field in self._schema]
+        shaped = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return self._bad.without(shaped, key, value) if key.bad or value.bad else shaped
+
+
+def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type == kind:
+        return column
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid:
+        if not pa.types.is_timestamp(kind):
+            raise
+        return _clamped(column).cast(kind)
+
+
+def _clamped(times: pa.Array) -> pa.Array:
+    """Milliseconds within what microseconds can say: a producer that gave nanoseconds by mistake
+    must not make its topic unreadable."""
+    least, most = (pa.scalar(sign * _TIME_MAX_MS, pa.int64()) for sign in (-1, 1))
+    within = pc.max_element_wise(pc.min_element_wise(times.cast(pa.int64()), most), least)
+    # Those two take a missing time for one that does not count.
+    return pc.if_else(times.is_valid(), within, None).cast(times.type)

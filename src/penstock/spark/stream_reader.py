@@ -1,0 +1,235 @@
+"""Topics as a stream of micro-batches.
+
+The driver's half plans: where the stream begins, how far the next batch goes, which tasks read it.
+The executors' half is `reading`. Spark pickles this object to its executors, so whatever is open on
+the driver stays out of the pickle.
+
+When Spark asks how far the next batch may go it says where the last one ended, and it asks only
+when that one is done. That is the moment at which progress is committed to the group: so a group's
+lag is right even after the last batch of a run, which Spark's own `commit` would leave out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from penstock.client.model import TopicPartition
+from penstock.runtime import SystemClock
+from penstock.spark.log_view import open_view
+from penstock.spark.offsets import (
+    Offsets,
+    Span,
+    SparkOffsets,
+    advance,
+    from_spark,
+    spans,
+    split,
+    to_spark,
+    waiting,
+)
+from penstock.spark.options import SourceOptions, parse_source
+from penstock.spark.reading import SpanPartition, read_span
+from penstock.spark.schema import check_schema
+from penstock.spark.telling import told_plainly
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        self._given = given
+        self._schema = schema
+        self._driver: _Driver | None = None
+
+    @cached_property
+    def _options(self) -> SourceOptions:
+        """Not parsed before it is needed: what is raised where a reader is made, Spark replaces by
+        a complaint of its own."""
+        options = parse_source(self._given, streaming=True)
+        check_schema(options, self._schema)
+        return options
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_driver": None}
+
+    def _open(self) -> _Driver:
+        if self._driver is None:
+            self._driver = _Driver(self._options)
+        return self._driver
+
+    def initialOffset(self) -> SparkOffsets:  # noqa: N802
+        with told_plainly():
+            return to_spark(self._open().begin())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> SparkOffsets:  # noqa: N802
+        unlimited = isinstance(limit, ReadAllAvailable)
+        with told_plainly():
+            return to_spark(self._open().advance(from_spark(start), unlimited=unlimited))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Spark takes one limit and gives it back; all that were set hold whenever it does."""
+        with told_plainly():
+            options = self._options
+        if options.trigger_offsets_max is not None:
+            return ReadMaxRows(options.trigger_offsets_max)
+        if options.trigger_bytes_max is not None:
+            return ReadMaxBytes(options.trigger_bytes_max)
+        if options.trigger_offsets_min is not None:
+            return ReadMinRows(options.trigger_offsets_min)
+        return ReadAllAvailable()
+
+    def reportLatestOffset(self) -> SparkOffsets | None:  # noqa: N802
+        with told_plainly():
+            latest = self._open().latest
+        return to_spark(latest) if latest else None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        with told_plainly():
+            self._open().stop_at_now()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        with told_plainly():
+            whole = self._open().plan(from_spark(start), from_spark(end))
+        pieces = split(
+            whole,
+            pieces_min=self._options.partitions_min,
+            records_max=self._options.partition_records_max,
+        )
+        return [SpanPartition(piece) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_span(self._options, self._schema, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        with told_plainly():
+            self._open().commit(from_spark(end))
+
+    def stop(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
+
+
+class _Driver:
+    """What the planning process holds open."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.latest: Offsets = {}
+        """The ends of the log when they were last looked at."""
+        self._options = options
+        self._clock = SystemClock()
+        self._view = open_view(options)
+        self._target: Offsets | None = None
+        """Where a run that stops at what is there now will end."""
+        self._committed: Offsets = {}
+        self._advanced_at: float | None = None
+
+    def close(self) -> None:
+        self._view.close()
+
+    def begin(self) -> Offsets:
+        places = self._view.places()
+        return self._view.resolve(self._options.starting, places, starting=True)
+
+    def stop_at_now(self) -> None:
+        self._target = self._view.latest(self._view.places_left())
+
+    def advance(self, start: Offsets, *, unlimited: bool) -> Offsets:
+        self.commit(start)
+        begun, latest = self._look(start)
+        self.latest = latest
+        if renewed := self._renewed(begun, latest):
+            return begun | renewed
+        if not unlimited and self._too_few(waiting(begun, latest)):
+            return {place: offset for place, offset in begun.items() if place in start}
+        self._advanced_at = self._clock.monotonic()
+        if unlimited:
+            return advance(begun, latest)
+        options = self._options
+        return advance(
+            begun,
+            latest,
+            records_max=options.trigger_offsets_max,
+            bytes_max=options.trigger_bytes_max,
+            record_bytes=self._record_bytes(latest),
+        )
+
+    def _look(self, start: Offsets) -> tuple[Offsets, Offsets]:
+        """Where each partition is to be read from and where its log ends."""
+        if self._target is None:
+            latest = self._view.latest(self._view.places_left())
+        else:
+            latest = self._target
+        begun = self._view.check_still_there(start, latest)
+        return {**self._starts_of_new(begun, latest), **begun}, latest
+
+    def _renewed(self, begun: Offsets, latest: Offsets) -> Offsets:
+        """Where to begin again in logs that are not those that were read so far.
+
+        Going back is a batch of its own, which reads nothing: then the checkpoint says by itself
+        from where the next one reads, whoever plans it."""
+        other = set(self._view.check_not_past_end(begun, latest))
+        for topic in sorted(self._view.take_renewed()):
+            places = {place for place in begun if place.topic == topic}
+            if places and not places <= other:
+                self._view.lose(f"topic {topic} was deleted and made anew, perhaps not all read")
+            other |= places
+        earliest = self._view.earliest(sorted(other))
+        return {place: offset for place, offset in earliest.items() if offset < begun[place]}
+
+    def _too_few(self, count: int) -> bool:
+        """Whether to wait for more. The first batch does not, nor a run that is to end."""
+        least = self._options.trigger_offsets_min
+        if least is None or count >= least or self._target is not None:
+            return False
+        if self._advanced_at is None:
+            return False
+        waited_ms = (self._clock.monotonic() - self._advanced_at) * 1000
+        return waited_ms < self._options.trigger_delay_max_ms
+
+    def _record_bytes(self, latest: Offsets) -> Mapping[TopicPartition, float] | None:
+        if self._options.trigger_bytes_max is None:
+            return None
+        earliest = self._view.earliest(latest)
+        return self._view.record_bytes(
+            {place: (earliest[place], latest[place]) for place in latest}
+        )
+
+    def _starts_of_new(self, start: Offsets, latest: Offsets) -> Offsets:
+        """Partitions that came since are read from their beginning: nothing of them was seen."""
+        return self._view.earliest([place for place in latest if place not in start])
+
+    def plan(self, start: Offsets, end: Offsets) -> list[Span]:
+        left = set(self._view.places_left())
+        end = self._view.check_still_there(end, left)
+        new = self._starts_of_new(start, end)
+        for place, offset in new.items():
+            if offset:
+                self._view.lose(f"{place} is new and begins at {offset} already, not at 0")
+        begun = {place: offset for place, offset in {**new, **start}.items() if place in end}
+        whole = spans(begun, end)
+        if not whole:
+            return []
+        earliest = self._view.earliest([span.place for span in whole])
+        return spans(self._view.check_not_before_start(begun, earliest), end)
+
+    def commit(self, offsets: Offsets) -> None:
+        group = self._options.group_id
+        if group is None or not offsets or offsets == self._committed:
+            return
+        if self._view.commit(group, offsets):
+            self._committed = offsets

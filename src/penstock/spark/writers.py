@@ -1,0 +1,115 @@
+"""DataFrames into topics: each task sends its rows as Arrow and waits until all are acknowledged.
+
+A task that fails is run again by Spark and sends its rows again, and a batch of a stream that was
+not recorded as done is written again: at least once. Within one attempt nothing is doubled, since
+the producer is idempotent. What a task returns says what it wrote and where, so that a commit can
+be built on it; this one has nothing left to do.
+
+A task holds no more than the producer's buffer: sending waits for room there. Acknowledgements are
+taken in as they come, so that a task which cannot write ends early, and by the reason.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from penstock.client.errors import OptionError
+from penstock.spark.client_options import check_client
+from penstock.spark.clients import open_producer
+from penstock.spark.encoding import Encoder, check_columns
+from penstock.spark.options import SinkOptions
+from penstock.spark.telling import told_plainly
+
+if TYPE_CHECKING:
+    from penstock.client.blocking.producer import Producer
+    from penstock.client.producing.tables import TableDelivery, TableMetadata
+
+_DELIVERY_S: Final = 300.0
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task wrote: topic -> records, and (topic, partition) -> first and last offsets."""
+
+    records: dict[str, int] = field(default_factory=dict)
+    ranges: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
+
+    def add(self, metadata: TableMetadata) -> None:
+        topic = metadata.topic
+        self.records[topic] = self.records.get(topic, 0) + metadata.records
+        for partition, ranges in metadata.ranges.items():
+            known = self.ranges.setdefault((topic, partition), [])
+            for span in ranges:
+                if known and known[-1][1] + 1 == span.first:
+                    known[-1] = known[-1][0], span.last
+                else:
+                    known.append((span.first, span.last))
+
+
+class _Writer:
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError(
+                "a topic cannot be overwritten, only appended to: "
+                'use mode("append") for a batch, or outputMode("append") or "update" for a stream'
+            )
+        check_client(options)
+        check_columns(options, schema)
+        Encoder(options)  # A schema that is none is told here, and not by every task.
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        with told_plainly(), open_producer(self._options) as producer:
+            return self._send(iterator, producer)
+
+    def _send(self, batches: Iterator[pa.RecordBatch], producer: Producer[Any, Any]) -> Written:
+        written = Written()
+        encoder = Encoder(self._options)
+        under_way: deque[TableDelivery] = deque()
+        for batch in batches:
+            for topic, rows in _by_topic(encoder.encode(batch), self._options.topic):
+                under_way.append(producer.send_table(topic, rows))
+            while under_way and under_way[0].done():
+                written.add(under_way.popleft().outcome())
+        producer.flush(_DELIVERY_S)
+        for delivery in under_way:
+            written.add(delivery.result(_DELIVERY_S))
+        return written
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    pass
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    pass
+
+
+def _by_topic(rows: pa.RecordBatch, fixed: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """An option names one topic for all; else each row names its own."""
+    if "topic" not in rows.schema.names:
+        assert fixed is not None  # check_columns saw to it.
+        yield fixed, rows
+        return
+    topics = rows.column("topic")
+    plain = rows.drop_columns(["topic"])
+    if fixed is not None:
+        yield fixed, plain
+        return
+    if topics.null_count:
+        raise OptionError("the topic column has nulls: give every row a topic, or set the option")
+    unique: Any = pc.unique(topics)
+    for topic in unique.to_pylist():
+        yield topic, plain if len(unique) == 1 else plain.filter(pc.equal(topics, topic))

@@ -1,0 +1,237 @@
+"""Processes of Spark for the time of a test: a standalone cluster, a Connect server, a driver.
+
+They are started from what pip installed, listen on loopback only, and are gone afterwards however
+the tests end: each is told by the kernel when the process that started it dies. Executors end with
+their worker, and Python workers with their executor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import pyspark
+
+from penstock.runtime import SystemClock, SystemRandom
+from penstock.testing.ports import free_port
+
+HOST = "127.0.0.1"
+SPARK_HOME = Path(pyspark.__file__).parent
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For processes that live a minute: what a compiler at its best would save, it costs twice."""
+START_S = 200.0
+CALL_S = 200.0
+_STOP_S = 10.0
+
+_DIE_WITH_PARENT = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+class SparkFailed(Exception):
+    """A process of Spark did not do what it should; ends with what it wrote."""
+
+
+def environment(**more: str) -> dict[str, str]:
+    """For Spark to find this very Python, and with it the format."""
+    return {
+        **{name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"},
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_LOCAL_IP": HOST,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONUNBUFFERED": "1",
+        **more,
+    }
+
+
+class Process:
+    """A process whose output goes to a file."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], folder: Path, env: Mapping[str, str]
+    ) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self._clock = SystemClock()
+        with self.log.open("wb") as output:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-c", _DIE_WITH_PARENT, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env=dict(env),
+                cwd=folder,
+            )
+
+    def wait_for(self, pattern: str, timeout_s: float = START_S) -> re.Match[str]:
+        """Until the log has it."""
+        end = self._clock.monotonic() + timeout_s
+        pause = threading.Event()
+        while True:
+            if found := re.search(pattern, self.log.read_text("utf-8", "replace")):
+                return found
+            if self.popen.poll() is not None:
+                raise self.failed(f"ended with {self.popen.returncode}")
+            if self._clock.monotonic() > end:
+                raise self.failed(f"did not write {pattern!r} within {timeout_s:g} s")
+            pause.wait(0.05)
+
+    def failed(self, what: str) -> SparkFailed:
+        tail = "\n".join(self.log.read_text("utf-8", "replace").splitlines()[-40:])
+        return SparkFailed(f"{self.name} {what}; it wrote:\n{tail}")
+
+    def stop(self) -> None:
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGTERM)
+            try:
+                self.popen.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                self.popen.kill()
+                self.popen.wait(_STOP_S)
+        for pipe in (self.popen.stdin, self.popen.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+class Standalone:
+    """A master and workers with one core each."""
+
+    def __init__(self, workers: int = 2) -> None:
+        self.url = ""
+        self.folder = Path(tempfile.mkdtemp(prefix="penstock-standalone-"))
+        self._workers = workers
+        self._processes: list[Process] = []
+
+    def __enter__(self) -> Self:
+        port = free_port(SystemRandom(), HOST)
+        self.url = f"spark://{HOST}:{port}"
+        # The REST door of a master has a port of its own that another may have, and no use here.
+        options = f"{JAVA_OPTIONS} -Dspark.master.rest.enabled=false"
+        env = environment(SPARK_DAEMON_MEMORY="256m", SPARK_DAEMON_JAVA_OPTS=options)
+        try:
+            # A worker tries again until its master is there: all may start at once.
+            self._start("master", env, "deploy.master.Master", "--port", str(port))
+            for number in range(self._workers):
+                home = str(self.folder / f"worker-{number}")
+                settings = ("--cores", "1", "--memory", "1g", "--work-dir", home, self.url)
+                self._start(f"worker-{number}", env, "deploy.worker.Worker", *settings)
+            for process in self._processes[1:]:
+                process.wait_for("Successfully registered with master")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for process in reversed(self._processes):
+            process.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start(self, name: str, env: Mapping[str, str], kind: str, *arguments: str) -> None:
+        spark_class = str(SPARK_HOME / "bin" / "spark-class")
+        place = ("--host", HOST, "--webui-port", "0")
+        command = [spark_class, f"org.apache.spark.{kind}", *place, *arguments]
+        self._processes.append(Process(name, command, self.folder, env))
+
+
+class Driver:
+    """A process that runs jobs by name, one after another: `driver.call("count", topic="t")`.
+
+    A Python process can hold one Spark session of a kind; the tests' own is another."""
+
+    def __init__(self, script: Path, folder: Path, settings: Mapping[str, str]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, str(script), json.dumps(dict(settings))]
+        self._process = Process("driver", command, folder, environment())
+        stdout = self._process.popen.stdout
+        assert stdout is not None
+        self._stdout: IO[bytes] = stdout
+        self._clock = SystemClock()
+        self._unread = b""
+        self._asked = "its start"
+        self._answer: dict[str, Any] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.result(START_S)
+        except BaseException:
+            self._process.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._process.stop()
+
+    def call(self, job: str, **arguments: Any) -> Any:
+        self.start(job, **arguments)
+        return self.result()
+
+    def start(self, job: str, **arguments: Any) -> None:
+        """Have it begin; `result` waits for the end."""
+        stdin = self._process.popen.stdin
+        assert stdin is not None
+        self._asked = job
+        stdin.write(json.dumps({"job": job, "arguments": arguments}).encode() + b"\n")
+        stdin.flush()
+
+    def result(self, timeout_s: float = CALL_S) -> Any:
+        """What the job returned."""
+        end = self._clock.monotonic() + timeout_s
+        while self._answer is None:
+            left_s = end - self._clock.monotonic()
+            if left_s <= 0:
+                raise self._process.failed(f"took longer than {timeout_s:g} s for {self._asked}")
+            self._listen(left_s)
+        answer, self._answer = self._answer, None
+        if "error" in answer:
+            raise self._process.failed(f"failed at {self._asked}: {answer['error']}")
+        return answer["result"]
+
+    def check(self) -> None:
+        """Raise if the job has failed already."""
+        self._listen(0.0)
+        if self._answer is not None and "error" in self._answer:
+            self.result()
+
+    def _listen(self, timeout_s: float) -> None:
+        """Take in what it has said; whatever the JVM writes to the same place is passed over."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._stdout, selectors.EVENT_READ)
+            if not selector.select(timeout_s):
+                return
+        said = os.read(self._stdout.fileno(), 1 << 16)
+        if not said:
+            raise self._process.failed("ended")
+        *lines, self._unread = (self._unread + said).split(b"\n")
+        for line in lines:
+            if line.startswith(b"ANSWER "):
+                self._answer = json.loads(line.removeprefix(b"ANSWER "))

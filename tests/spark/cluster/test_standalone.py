@@ -1,0 +1,179 @@
+"""A real standalone cluster: work is spread over executors, and one of them is killed amid it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock import Admin, Consumer, Producer
+from penstock.client.model import TopicPartition
+from penstock.runtime import SystemClock
+from penstock.testing import Broker
+from spark.cluster.gate import Gate
+from spark.cluster.processes import Driver
+
+pytestmark = pytest.mark.timeout(600)
+
+long = pytest.mark.skipif(
+    not os.environ.get("PENSTOCK_LONG"), reason="set PENSTOCK_LONG=1, or make spark-cluster"
+)
+"""Streams take a micro-batch or more on top of what the batches show."""
+
+PARTITIONS = 4
+PARTITION_RECORDS = 12_000
+"""Of half a kilobyte: far more than fits between a reader and a task that does not take it."""
+
+
+@pytest.fixture(scope="module")
+def topic(broker: Broker, producer: Producer[Any, Any]) -> str:
+    name = broker.new_topic(partitions=PARTITIONS)
+    for partition in range(PARTITIONS):
+        values = [b"%d-%d " % (partition, n) + b"x" * 500 for n in range(PARTITION_RECORDS)]
+        table = pa.table(
+            {
+                "value": pa.array(values, pa.binary()),
+                "partition": pa.array([partition] * PARTITION_RECORDS, pa.int32()),
+            }
+        )
+        producer.send_table(name, table)
+    producer.flush()
+    return name
+
+
+EVERYTHING = [[p, offset] for p in range(PARTITIONS) for offset in range(PARTITION_RECORDS)]
+
+
+class Victim:
+    """One of the executors that wait at the gate, ended the hard way; the others go on."""
+
+    def __init__(self, gate: Gate, driver: Driver) -> None:
+        self._gate = gate
+        self.pid = min(gate.wait_for_executors(2, driver.check))
+        self._workers = descendants(self.pid)
+        os.kill(self.pid, signal.SIGKILL)
+        gate.open()
+
+    def verify(self) -> None:
+        """All that it had begun was begun anew, and its Python workers went with it."""
+        lost = {each.task for each in self._gate.arrivals if each.executor_pid == self.pid}
+        later = {each.task for each in self._gate.arrivals if each.attempt > 0}
+        assert lost
+        assert lost <= later
+        assert self._workers
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in self._workers))
+
+
+def descendants(ancestor: int) -> set[int]:
+    """Processes that it started, and those that they did."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # of one that has just ended
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found = {ancestor}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {ancestor}
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    clock, pause = SystemClock(), threading.Event()
+    end = clock.monotonic() + timeout_s
+    while not condition():
+        assert clock.monotonic() < end, "it did not come about in time"
+        pause.wait(0.05)
+
+
+def end_offsets(admin: Admin, topic: str, partitions: int) -> int:
+    places = [TopicPartition(topic, partition) for partition in range(partitions)]
+    found = admin.list_offsets(dict.fromkeys(places, "latest"))
+    return sum(each.offset for each in found.values() if each is not None)
+
+
+def written(broker: Broker, topic: str, column: str) -> Counter[bytes]:
+    with Consumer(broker.bootstrap) as consumer:
+        return Counter(consumer.read_table(topic, headers=False).column(column).to_pylist())
+
+
+def test_a_batch_is_read_by_both_executors(
+    driver: Driver, broker: Broker, topic: str, gate: Gate
+) -> None:
+    """Tasks of one read are in two executors at once, and together read everything once."""
+    driver.start("read", bootstrap=broker.bootstrap, topic=topic, gate=gate.address)
+    executors = gate.wait_for_executors(2, driver.check)
+    gate.open()
+    assert sorted(driver.result()) == EVERYTHING
+    assert len(executors) == 2
+    assert {arrival.task for arrival in gate.arrivals} == set(range(PARTITIONS))
+
+
+def test_an_executor_killed_while_reading_a_batch(
+    driver: Driver, broker: Broker, topic: str, gate: Gate
+) -> None:
+    """Its spans are read again, from their beginning: no record is missing and none is double."""
+    driver.start("read", bootstrap=broker.bootstrap, topic=topic, gate=gate.address)
+    victim = Victim(gate, driver)
+    assert sorted(driver.result()) == EVERYTHING
+    victim.verify()
+
+
+@long
+def test_an_executor_killed_while_reading_a_stream(
+    driver: Driver, broker: Broker, topic: str, gate: Gate, tmp_path: Path
+) -> None:
+    """The micro-batch is finished by others, and the stream goes on: each record is in the table
+    once."""
+    folders = {"path": str(tmp_path / "table"), "checkpoint": str(tmp_path / "checkpoint")}
+    driver.start(
+        "stream_to_table", bootstrap=broker.bootstrap, topic=topic, gate=gate.address, **folders
+    )
+    victim = Victim(gate, driver)
+    assert sorted(driver.result()) == EVERYTHING
+    victim.verify()
+
+
+def test_an_executor_killed_while_writing_a_batch(
+    driver: Driver, broker: Broker, admin: Admin, gate: Gate
+) -> None:
+    """Every row is in the topic. What the victim had written already is there twice: at least
+    once is what the sink promises."""
+    to = broker.new_topic(partitions=2)
+    rows = 100_000
+    driver.start("write", bootstrap=broker.bootstrap, to=to, rows=rows, gate=gate.address)
+    gate.wait_for_executors(2, driver.check)
+    wait_until(lambda: end_offsets(admin, to, 2) > 0)
+    victim = Victim(gate, driver)
+    driver.result()
+    found = written(broker, to, "key")
+    assert set(found) == {b"%d" % n for n in range(rows)}
+    victim.verify()
+
+
+@long
+def test_an_executor_killed_while_writing_a_stream(
+    driver: Driver, broker: Broker, topic: str, gate: Gate, tmp_path: Path
+) -> None:
+    """Every record of the source is in the sink's topic, over several micro-batches."""
+    to = broker.new_topic(partitions=2)
+    driver.start(
+        "stream_to_topic",
+        bootstrap=broker.bootstrap,
+        topic=topic,
+        gate=gate.address,
+        to=to,
+        checkpoint=str(tmp_path / "checkpoint"),
+    )
+    victim = Victim(gate, driver)
+    batches = driver.result()
+    found = {value.partition(b" ")[0] for value in written(broker, to, "value")}
+    assert found == {b"%d-%d" % (p, n) for p in range(PARTITIONS) for n in range(PARTITION_RECORDS)}
+    assert batches >= 3
+    victim.verify()

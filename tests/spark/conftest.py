@@ -1,0 +1,145 @@
+"""One Spark session and one broker for the whole folder: a session costs seconds to start.
+
+Where Java is missing the tests that need a session are skipped and say so; those of pure modules
+run all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from penstock import Admin, Producer
+from penstock.spark.java import JavaMissing, check_java
+from penstock.testing import Broker
+
+SESSION_SETTINGS = {
+    "spark.master": "local[2]",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.pollingDelay": "20ms",
+    "spark.sql.streaming.stopTimeout": "30s",
+    # Loopback, whatever the machine is called.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    # Tests end before code that is optimised with care would pay.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+TEST_S = 600
+"""Spark takes its time on a busy machine; a test that hangs still ends."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_S))
+
+
+@pytest.fixture(scope="session")
+def java() -> None:
+    """For tests that start a JVM of their own."""
+    try:
+        check_java()
+    except JavaMissing as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def spark(java: None) -> Iterator[SparkSession]:
+    """The session of all tests: two cores, times in UTC, no web pages."""
+    # Spark finds the format through the Python that its workers run: that has to be this one.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    warehouse = tempfile.mkdtemp(prefix="penstock-spark-")
+    builder = SparkSession.builder.appName("penstock-tests")
+    for name, value in {**SESSION_SETTINGS, "spark.sql.warehouse.dir": warehouse}.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    for query in session.streams.active:
+        query.stop()
+    session.stop()
+    shutil.rmtree(warehouse, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _sparks_own_warnings() -> Iterator[None]:
+    """pytest makes warnings errors here; those inside of pyspark are not ours to mend."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"pyspark\..*")
+        warnings.filterwarnings("ignore", category=ResourceWarning)
+        yield
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """The broker of all tests; tests take topics under names of their own from it."""
+    with Broker() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def admin(broker: Broker) -> Iterator[Admin]:
+    with Admin(broker.bootstrap) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def producer(broker: Broker) -> Iterator[Producer[Any, Any]]:
+    with Producer(broker.bootstrap) as client:
+        yield client
+
+
+Read = Callable[..., DataFrame]
+
+
+@pytest.fixture
+def read(spark: SparkSession, broker: Broker) -> Read:
+    """`read("topic", startingOffsets="latest")`: a batch read; options with dots as `**{...}`."""
+
+    def load(topic: str | None = None, **options: Any) -> DataFrame:
+        return _reader(spark.read, broker, topic, options).load()
+
+    return load
+
+
+@pytest.fixture
+def read_stream(spark: SparkSession, broker: Broker) -> Read:
+    """Like `read`, and a stream."""
+
+    def load(topic: str | None = None, **options: Any) -> DataFrame:
+        return _reader(spark.readStream, broker, topic, options).load()
+
+    return load
+
+
+R = TypeVar("R", DataFrameReader, DataStreamReader)
+
+
+def _reader(reader: R, broker: Broker, topic: str | None, options: dict[str, Any]) -> R:
+    given = {"kafka.bootstrap.servers": broker.bootstrap, **options}
+    if topic is not None:
+        given["subscribe"] = topic
+    return reader.format("penstock").options(**given)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    return str(tmp_path / "checkpoint")

@@ -1,0 +1,134 @@
+"""What a job may say about its source and sink, and what it is told when it errs."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.client.errors import OptionError
+from penstock.client.model import TopicPartition
+from penstock.spark.options import Bound, SourceOptions, parse_sink, parse_source
+
+BROKER = {"kafka.bootstrap.servers": "localhost:9092"}
+TOPIC = {**BROKER, "subscribe": "clicks"}
+
+
+def source(streaming: bool = False, **more: str) -> SourceOptions:
+    return parse_source({**TOPIC, **more}, streaming=streaming)
+
+
+def test_names_may_be_written_in_any_case() -> None:
+    """Spark's options are case-insensitive."""
+    found = parse_source(
+        {"KAFKA.bootstrap.SERVERS": "b:1", "Subscribe": "a, b,a", "MINPARTITIONS": "4"},
+        streaming=False,
+    )
+    assert (found.bootstrap_servers, found.topics.names, found.partitions_min) == (
+        "b:1",
+        ("a", "b"),
+        4,
+    )
+
+
+def test_a_batch_reads_all_and_a_stream_what_is_new() -> None:
+    """The defaults are those of Spark's Kafka source."""
+    assert source().starting == Bound("earliest")
+    assert source(streaming=True).starting == Bound("latest")
+    assert source().ending == Bound("latest")
+
+
+def test_times_come_before_offsets() -> None:
+    """One time for all, else a time for each partition, else offsets."""
+    each = '{"clicks": {"0": 5}}'
+    assert source(startingTimestamp="7", startingOffsetsByTimestamp=each).starting == Bound(
+        "timestamp", timestamp_ms=7
+    )
+    assert source(startingOffsetsByTimestamp=each, startingOffsets="latest").starting == Bound(
+        "timestamps", {TopicPartition("clicks", 0): 5}
+    )
+    assert source(startingOffsets='{"clicks": {"0": -2}}').starting == Bound(
+        "offsets", {TopicPartition("clicks", 0): -2}
+    )
+
+
+def test_client_options_are_passed_on() -> None:
+    """In the client's own spelling; the group may be given there too."""
+    more = {"kafka.fetch.max.bytes": "1000", "kafka.group.id": "g"}
+    found = parse_source({**TOPIC, **more}, streaming=False)
+    assert dict(found.client) == {"fetch_max_bytes": "1000"}
+    assert found.group_id == "g"
+    assert source(groupId="h").group_id == "h"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribe": "a"}, "kafka.bootstrap.servers is missing"),
+        (BROKER, "exactly one of subscribe, subscribePattern, assign: none is given"),
+        ({**TOPIC, "assign": '{"a": [0]}'}, "subscribe and assign are given"),
+        ({**BROKER, "subscribe": " , "}, "write topic names"),
+        ({**BROKER, "subscribePattern": "("}, "subscribePattern is \\("),
+        ({**BROKER, "assign": '{"a": 0}'}, "assign must look like .*topic a has 0"),
+        ({**TOPIC, "maxOffsetPerTrigger": "1"}, "did you mean maxOffsetsPerTrigger"),
+        ({**TOPIC, "maxOffsetsPerTrigger": "-1"}, "whole number above 0"),
+        ({**TOPIC, "maxBytesPerTrigger": "lots"}, "write bytes, such as 67108864 or 64m"),
+        ({**TOPIC, "maxTriggerDelay": "soon"}, "such as 500ms, 30s or 15m"),
+        ({**TOPIC, "failOnDataLoss": "maybe"}, "write true or false"),
+        ({**TOPIC, "startingOffsets": "first"}, "earliest, latest or JSON"),
+        ({**TOPIC, "endingOffsets": "earliest"}, "latest or JSON"),
+        ({**TOPIC, "startingOffsets": '{"clicks": {"0": -3}}'}, "the least it may be is -2"),
+        ({**TOPIC, "endingOffsets": '{"clicks": {"0": -2}}'}, "the least it may be is -1"),
+        ({**TOPIC, "startingTimestamp": "today"}, "milliseconds since 1970"),
+        ({**TOPIC, "valueFormat": "xml"}, "bytes or string or json or avro"),
+        ({**TOPIC, "valueFormat": "json"}, "give valueSchema too, as in 'id BIGINT"),
+        ({**TOPIC, "valueSchema": "id BIGINT"}, "means nothing with valueFormat=bytes"),
+        ({**TOPIC, "valueFormat": "avro"}, "give valueSchema too, as Avro's JSON"),
+        ({**TOPIC, "keySchemaId": "7"}, "keySchemaId means nothing with keyFormat=bytes"),
+        (
+            {**TOPIC, "keyFormat": "avro", "keySchema": "{}", "keySchemaId": "x"},
+            "keySchemaId is x: write the registry's whole number",
+        ),
+        ({**TOPIC, "badRecords": "deadletter"}, "belong together"),
+        ({**TOPIC, "kafka.auto.offset.reset": "earliest"}, "use startingOffsets"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(options: dict[str, str], message: str) -> None:
+    """Every refusal names the option and what to write instead."""
+    with pytest.raises(OptionError, match=message) as raised:
+        parse_source(options, streaming=False)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_has_types_needs_no_schema_to_be_written() -> None:
+    """A sink writes JSON from the columns' own types; Avro has a schema on both sides."""
+    assert parse_sink({**BROKER, "valueFormat": "json"}).formats.value == "json"
+    with pytest.raises(OptionError, match="give valueSchema too"):
+        parse_sink({**BROKER, "valueFormat": "avro"})
+    given = {**BROKER, "valueFormat": "avro", "valueSchema": "{}", "valueSchemaId": "7"}
+    assert parse_sink(given).formats.value_schema_id == 7
+
+
+def test_client_options_given_without_their_prefix() -> None:
+    """The prefix that is missing is the hint."""
+    with pytest.raises(OptionError, match=r"did you mean kafka\.isolation\.level\?"):
+        parse_source({**TOPIC, "isolation.level": "read_committed"}, streaming=False)
+
+
+def test_a_stream_has_no_end() -> None:
+    """An ending is refused, and told how to get what was probably meant."""
+    with pytest.raises(OptionError, match="availableNow"):
+        source(streaming=True, endingOffsets="latest")
+
+
+def test_sizes_and_times_are_written_as_people_write_them() -> None:
+    """64m are mebibytes; 2h are milliseconds."""
+    found = source(maxBytesPerTrigger="64m", maxTriggerDelay="2h")
+    assert (found.trigger_bytes_max, found.trigger_delay_max_ms) == (64 << 20, 7_200_000)
+
+
+def test_the_sink_refuses_what_it_cannot_keep() -> None:
+    """A guarantee that is not there is refused, not ignored."""
+    assert parse_sink({**BROKER, "topic": "out"}).topic == "out"
+    with pytest.raises(OptionError, match="delivery is exactly_once"):
+        parse_sink({**BROKER, "delivery": "exactly_once"})
+    with pytest.raises(OptionError, match="there is no option subscribe"):
+        parse_sink({**BROKER, "subscribe": "a"})

@@ -1,0 +1,218 @@
+"""`penstock pipeline` with real Spark, each run in a JVM of its own as a user's would be."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from penstock import Admin, Consumer, Producer
+from penstock.runtime import SystemClock
+from penstock.testing import Broker
+
+RUN_S = 480
+"""Long on purpose: a busy machine takes minutes for what an idle one does in ten seconds."""
+pytestmark = [pytest.mark.timeout(1_500), pytest.mark.usefixtures("java")]
+PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
+FAST = ("--master", "local[2]", "--conf", "spark.driver.memory=1g")
+
+
+@pytest.fixture
+def env(broker: Broker, tmp_path: Path) -> dict[str, str]:
+    """A user with a home of their own, who says where the brokers are."""
+    return {
+        **os.environ,
+        "PENSTOCK_BOOTSTRAP": broker.bootstrap,
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "COLUMNS": "200",
+    }
+
+
+def penstock(env: dict[str, str], folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PENSTOCK, *words],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+
+
+class Running:
+    """A continuous run, whose events are read as they come."""
+
+    def __init__(self, env: dict[str, str], folder: Path) -> None:
+        self._process = subprocess.Popen(
+            [*PENSTOCK, "pipeline", "run", "--continuous", "--interval", "0.2", "--json", *FAST],
+            cwd=folder,
+            env=env,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, name="events of a run")
+        self._reader.start()
+        self._deadline = SystemClock().monotonic() + RUN_S
+        self.seen: list[dict[str, Any]] = []
+
+    def until(self, **wanted: object) -> dict[str, Any]:
+        """The next event with these fields."""
+        while True:
+            left = self._deadline - SystemClock().monotonic()
+            try:
+                line = self._lines.get(timeout=max(left, 0))
+            except queue.Empty:
+                pytest.fail(f"no {wanted} came; the last events: {self.seen[-5:]}")
+            assert line, f"ended without {wanted}; the last events: {self.seen[-5:]}"
+            self.seen.append(json.loads(line))
+            if wanted.items() <= self.seen[-1].items():
+                return self.seen[-1]
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                self._lines.put(line)
+        self._lines.put("")
+
+    def until_rows(self, flow: str, total: int) -> dict[str, Any]:
+        """The event by which the flow has read so many rows, in however many batches."""
+
+        def progress() -> list[dict[str, Any]]:
+            return [
+                event
+                for event in self.seen
+                if event["event"] == "progress" and event["flow"] == flow
+            ]
+
+        while sum(event["rows"] for event in progress()) < total:
+            self.until(event="progress", flow=flow)
+        assert sum(event["rows"] for event in progress()) == total
+        return progress()[-1]
+
+    def stop(self) -> int:
+        self._process.send_signal(signal.SIGINT)
+        return self._process.wait(timeout=120)
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait(timeout=120)
+        self._reader.join(timeout=60)
+
+
+def views(first: int, count: int) -> list[dict[str, Any]]:
+    return [
+        {"user": f"u{number % 5}", "page": f"/p{number % 3}", "seconds": number % 31 + 0.5}
+        for number in range(first, first + count)
+    ]
+
+
+def send(broker: Broker, topic: str, values: list[dict[str, Any]]) -> None:
+    with Producer(broker.bootstrap) as producer:
+        for value in values:
+            producer.send(topic, json.dumps(value).encode(), key=value["user"].encode())
+
+
+@pytest.fixture
+def project(env: dict[str, str], tmp_path: Path) -> Iterator[Path]:
+    made = penstock(env, tmp_path, "pipeline", "init", "shop")
+    assert made.returncode == 0, made.stderr
+    yield tmp_path / "shop"
+
+
+def check_tables(broker: Broker, project: Path, expected: list[dict[str, Any]]) -> None:
+    """The table, the aggregate and the sink, against plain Python."""
+    table = pq.read_table(str(project / "spark-warehouse" / "page_views")).to_pylist()
+    found = Counter((row["user"], row["page"], row["seconds"]) for row in table)
+    assert found == Counter((row["user"], row["page"], row["seconds"]) for row in expected)
+    counts = pq.read_table(str(project / "spark-warehouse" / "page_counts")).to_pylist()
+    assert {row["page"]: (row["views"], row["users"], row["seconds"]) for row in counts} == {
+        page: (
+            len(rows),
+            len({row["user"] for row in rows}),
+            round(sum(row["seconds"] for row in rows), 1),
+        )
+        for page in {row["page"] for row in expected}
+        if (rows := [row for row in expected if row["page"] == page])
+    }
+    with Consumer(broker.bootstrap) as consumer:
+        sent = consumer.read_table("shop-long-views").column("value").to_pylist()
+    long = [row for row in expected if row["seconds"] >= 25]
+    assert Counter(json.dumps(json.loads(value)) for value in sent) == Counter(
+        json.dumps(row) for row in long
+    )
+
+
+def test_a_new_project_runs_continuously_and_goes_on_after_a_restart(
+    env: dict[str, str], project: Path, broker: Broker, admin: Admin
+) -> None:
+    """Round after round takes what came, Ctrl-C ends it cleanly, another run reads only what is
+    new; list, status and the group's lag show it."""
+    first, second, third = views(0, 200), views(200, 50), views(250, 30)
+    running = Running(env, project)
+    try:
+        running.until(event="round", number=1)
+        assert {"shop-page-views", "shop-long-views"} <= {each.name for each in admin.list_topics()}
+        send(broker, "shop-page-views", first)
+        running.until_rows("page_views", 200)
+        running.until_rows("send_long_views", 200)
+        send(broker, "shop-page-views", second)
+        progress = running.until_rows("page_views", 250)
+        assert sum(progress["offsets"]["shop-page-views"].values()) == 250
+        running.until_rows("send_long_views", 250)
+        running.until(event="waiting")
+        assert (
+            penstock(env, project, "pipeline", "run").stderr.count("is being run by process") == 1
+        )
+        assert running.stop() == 0
+        assert running.until(event="end")["state"] == "STOPPED"
+    finally:
+        running.close()
+    check_tables(broker, project, first + second)
+
+    send(broker, "shop-page-views", third)
+    again = penstock(env, project, "pipeline", "run", *FAST)
+    assert again.returncode == 0, again.stderr
+    assert "page_views batch #" in again.stdout
+    assert "30 rows" in again.stdout and "shop is up to date" in again.stdout
+    check_tables(broker, project, first + second + third)
+    status = json.loads(penstock(env, project, "pipeline", "status", "--json").stdout)
+    flows = {flow["name"]: flow for flow in status["flows"]}
+    assert status["state"] == "COMPLETED" and set(flows) == {
+        "page_views",
+        "page_counts",
+        "send_long_views",
+    }
+    assert (flows["page_views"]["rows"], flows["page_views"]["lag"]) == (30, 0)
+    listed = json.loads(penstock(env, project, "pipeline", "list", "--json").stdout)
+    assert [(each["name"], each["state"]) for each in listed["pipelines"]] == [
+        ("shop", "COMPLETED")
+    ]
+    committed = admin.group_offsets("shop")
+    assert sum(at.offset for at in committed.values()) == 280
+
+
+def test_dry_run_tells_what_is_wrong_in_one_line(env: dict[str, str], project: Path) -> None:
+    """The flow and the reason first; the rest is in the log."""
+    broken = project / "transformations" / "page_counts.sql"
+    broken.write_text(broken.read_text().replace("sum(seconds)", "sum(secnds)"))
+    ended = penstock(env, project, "pipeline", "dry-run", *FAST)
+    assert ended.returncode == 1
+    first, second = ended.stderr.splitlines()
+    assert first.startswith("penstock: page_counts: A column") and "`secnds`" in first
+    assert "last-run.log" in second
+    assert not (project / "spark-warehouse" / "page_views").exists()

@@ -1,0 +1,246 @@
+"""Batch reads of a real broker: which records, from where, to where, in how many pieces."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from penstock import Admin, Producer
+from penstock.client.errors import OptionError
+from penstock.client.model import TopicPartition
+from penstock.spark.log_view import DataLoss
+from penstock.testing import Broker
+from spark.direct import Deadline, batch_reader, offsets_of, read_all, rows_of
+
+T0 = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def ten(broker: Broker, producer: Producer[Any, Any]) -> str:
+    """Two partitions, ten records each, a second between one and the next."""
+    topic = broker.new_topic(partitions=2)
+    for number in range(20):
+        partition, offset = number % 2, number // 2
+        producer.send(
+            topic,
+            key=b"k%d" % number,
+            value=b"v%d" % number,
+            partition=partition,
+            timestamp_ms=T0 + offset * 1000,
+        )
+    producer.flush()
+    return topic
+
+
+def both(topic: str, first: range, second: range) -> dict[tuple[str, int], list[int]]:
+    return {
+        (topic, number): list(numbers)
+        for number, numbers in enumerate((first, second))
+        if len(numbers)
+    }
+
+
+def each(topic: str, first: int, second: int) -> str:
+    return json.dumps({topic: {"0": first, "1": second}})
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "second"),
+    [
+        ({}, range(10), range(10)),
+        ({"startingOffsets": "earliest", "endingOffsets": "latest"}, range(10), range(10)),
+        ({"startingOffsets": "LATEST"}, range(0), range(0)),
+        ({"startingOffsets": (3, 7)}, range(3, 10), range(7, 10)),
+        ({"startingOffsets": (-2, -1)}, range(10), range(0)),
+        ({"endingOffsets": (4, -1)}, range(4), range(10)),
+        ({"startingOffsets": (5, 5), "endingOffsets": (5, 6)}, range(0), range(5, 6)),
+        ({"startingTimestamp": T0 + 3000}, range(3, 10), range(3, 10)),
+        ({"startingTimestamp": T0 + 3001}, range(4, 10), range(4, 10)),
+        ({"endingTimestamp": T0 + 3000}, range(3), range(3)),
+        ({"endingTimestamp": T0 + 99_000}, range(10), range(10)),
+        ({"startingOffsetsByTimestamp": (T0, T0 + 8000)}, range(10), range(8, 10)),
+        ({"endingOffsetsByTimestamp": (T0, T0 + 8000)}, range(0), range(8)),
+        (
+            {
+                "startingTimestamp": T0 + 99_000,
+                "startingOffsetsByTimestampStrategy": "latest",
+            },
+            range(0),
+            range(0),
+        ),
+    ],
+)
+def test_bounds(
+    broker: Broker, ten: str, options: Mapping[str, Any], first: range, second: range
+) -> None:
+    """Every way to say where a read begins and ends means what it means in Spark's source."""
+    given = {
+        name: each(ten, *value) if isinstance(value, tuple) else str(value)
+        for name, value in options.items()
+    }
+    assert offsets_of(read_all(broker.bootstrap, ten, **given)) == both(ten, first, second)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingTimestamp": str(T0 + 99_000)}, "startingOffsetsByTimestampStrategy to latest"),
+        ({"startingOffsets": '{"TOPIC": {"0": 1}}'}, "TOPIC-1 are missing"),
+        ({"startingOffsets": '{"TOPIC": {"0": 1, "1": 1, "2": 1}}'}, "TOPIC-2 do not exist"),
+        ({"endingOffsetsByTimestamp": '{"other": {"0": 1}}'}, "are missing"),
+        ({"subscribe": "TOPIC, nowhere"}, "topic nowhere does not exist: create it with"),
+        ({"assign": '{"TOPIC": [0, 2]}'}, "partition 2 of TOPIC, which has 0 to 1"),
+    ],
+)
+def test_bounds_that_do_not_fit(
+    broker: Broker, ten: str, options: dict[str, str], message: str
+) -> None:
+    """What cannot be read is refused when the read is planned, with what to do about it."""
+    given = {name: value.replace("TOPIC", ten) for name, value in options.items()}
+    if not {"subscribe", "assign"} & set(given):
+        given["subscribe"] = ten
+    with pytest.raises(OptionError, match=re.escape(message.replace("TOPIC", ten))):
+        read_all(broker.bootstrap, **given)
+
+
+def test_assign_and_pattern(broker: Broker, producer: Producer[Any, Any], ten: str) -> None:
+    """Some partitions of a topic; all topics whose whole name matches."""
+    assigned = read_all(broker.bootstrap, assign=json.dumps({ten: [1]}))
+    assert offsets_of(assigned) == {(ten, 1): list(range(10))}
+    prefix = broker.new_name("pattern")
+    names = [broker.new_topic(name=f"{prefix}{end}") for end in (".a", ".b", ".ab")]
+    for name in names:
+        producer.send(name, b"x").result(10)
+    matched = read_all(broker.bootstrap, subscribePattern=f"{prefix}[.][ab]")
+    assert offsets_of(matched) == {(names[0], 0): [0], (names[1], 0): [0]}
+    assert read_all(broker.bootstrap, subscribePattern=prefix) == []
+
+
+def test_splitting(broker: Broker, ten: str) -> None:
+    """More Spark partitions than the topic has, when asked for; each record in one of them."""
+    whole = both(ten, range(10), range(10))
+    for options, count in (
+        ({}, 2),
+        ({"minPartitions": "5"}, 5),
+        ({"minPartitions": "1"}, 2),
+        ({"maxRecordsPerPartition": "3"}, 8),
+        ({"minPartitions": "100"}, 20),
+    ):
+        reader = batch_reader(broker.bootstrap, ten, **options)
+        pieces = reader.partitions()
+        assert len(pieces) == count
+        assert offsets_of(rows_of(reader, pieces)) == whole
+
+
+# -- what is lost ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cut(broker: Broker, producer: Producer[Any, Any], admin: Admin) -> str:
+    """Ten records, of which the first four are deleted."""
+    topic = broker.new_topic()
+    for number in range(10):
+        producer.send(topic, value=b"%d" % number)
+    producer.flush()
+    admin.delete_records({TopicPartition(topic, 0): 4})
+    return topic
+
+
+def test_deleted_records_before_planning(broker: Broker, cut: str) -> None:
+    """Reading from the beginning begins where the log does; asking for what is gone is a loss."""
+    left = {(cut, 0): list(range(4, 10))}
+    assert offsets_of(read_all(broker.bootstrap, cut)) == left
+    asked = json.dumps({cut: {"0": 1}})
+    with pytest.raises(DataLoss, match=r"offsets 1 to 3 of .* were deleted.*failOnDataLoss"):
+        read_all(broker.bootstrap, cut, startingOffsets=asked)
+    found = read_all(broker.bootstrap, cut, startingOffsets=asked, failOnDataLoss="false")
+    assert offsets_of(found) == left
+
+
+def test_offsets_past_the_end(broker: Broker, cut: str) -> None:
+    """Offsets that were never written are told as such and not waited for."""
+    for name in ("startingOffsets", "endingOffsets"):
+        asked = {name: json.dumps({cut: {"0": 50}})}
+        with pytest.raises(DataLoss, match=f"{name} asks for 50 of .* which ends at 10"):
+            read_all(broker.bootstrap, cut, **asked)
+    found = read_all(broker.bootstrap, cut, **asked, failOnDataLoss="false")
+    assert offsets_of(found) == {(cut, 0): list(range(4, 10))}
+
+
+@pytest.mark.parametrize("before", [7, 10])
+def test_records_deleted_between_planning_and_reading(
+    broker: Broker, cut: str, admin: Admin, before: int
+) -> None:
+    """The task notices; what is left is read, or the job fails, as it wants."""
+    strict = batch_reader(broker.bootstrap, cut)
+    lenient = batch_reader(broker.bootstrap, cut, failOnDataLoss="false")
+    pieces = strict.partitions()
+    admin.delete_records({TopicPartition(cut, 0): before})
+    with pytest.raises(DataLoss, match=r"does not hold offset 4.*failOnDataLoss"):
+        rows_of(strict, pieces)
+    left = [row["offset"] for row in rows_of(lenient, pieces)]
+    assert left == list(range(before, 10))
+
+
+def test_a_topic_deleted_between_planning_and_reading(
+    broker: Broker, cut: str, admin: Admin
+) -> None:
+    """Gone is gone: reading does not bring the topic back to life."""
+    strict = batch_reader(broker.bootstrap, cut)
+    lenient = batch_reader(broker.bootstrap, cut, failOnDataLoss="false")
+    pieces = strict.partitions()
+    admin.delete_topic(cut)
+    with pytest.raises(DataLoss, match=f"{cut} does not exist.*failOnDataLoss"):
+        rows_of(strict, pieces)
+    assert rows_of(lenient, pieces) == []
+    assert cut not in [topic.name for topic in admin.list_topics()]
+
+
+def test_a_topic_made_anew_between_planning_and_reading(
+    broker: Broker, cut: str, admin: Admin, producer: Producer[Any, Any]
+) -> None:
+    """The new log is shorter than what was planned: a loss, and no waiting for more."""
+    strict = batch_reader(broker.bootstrap, cut)
+    lenient = batch_reader(broker.bootstrap, cut, failOnDataLoss="false")
+    pieces = strict.partitions()
+    admin.delete_topic(cut)
+    broker.new_topic(name=cut)
+    with Producer(broker.bootstrap) as fresh:
+        for _ in range(6):
+            fresh.send(cut, value=b"new")
+    with pytest.raises(DataLoss, match="its log goes from 0 to 6"):
+        rows_of(strict, pieces)
+    assert [row["offset"] for row in rows_of(lenient, pieces)] == [4, 5]
+
+
+def test_a_compacted_topic_has_gaps() -> None:
+    """Offsets that compaction took are passed over, at the end of a span too; a span that holds
+    nothing any more is read as nothing."""
+    settings = {"log.cleaner.backoff.ms": "50"}
+    configs = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.0",
+        "segment.ms": "50",
+    }
+    with Broker(settings) as own, Producer(own.bootstrap) as producer:
+        topic = own.new_topic(configs=configs)
+        for number in range(50):
+            producer.send(topic, value=b"%d" % number, key=b"%d" % (number % 2 if number else 9))
+        producer.flush()
+        offsets = list(range(50))
+        deadline = Deadline(30.0)
+        while 40 in offsets:
+            deadline.check("compaction")
+            # A record more rolls the segment, so that those before it can be compacted.
+            producer.send(topic, value=b"roll", key=b"0").result(10)
+            offsets = [row["offset"] for row in read_all(own.bootstrap, topic)]
+        pieces = batch_reader(own.bootstrap, topic, maxRecordsPerPartition="5")
+        found = [row["offset"] for row in rows_of(pieces, pieces.partitions())]
+        assert found[0] == 0
+        assert found[1] >= 48
+        ending = json.dumps({topic: {"0": 30}})
+        assert offsets_of(read_all(own.bootstrap, topic, endingOffsets=ending)) == {(topic, 0): [0]}

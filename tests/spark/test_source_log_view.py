@@ -1,0 +1,110 @@
+"""What the driver asks the brokers, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from penstock.client.admin import PartitionInfo, TopicInfo
+from penstock.client.errors import BrokerError
+from penstock.client.inspection import LogDirInfo
+from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.offsets import FoundOffset
+from penstock.spark.log_view import RECORD_BYTES_GUESS, LogView
+from penstock.spark.offsets import advance, spans, split
+from penstock.spark.options import Bound, parse_source
+from penstock.wire.errors import ErrorCode
+
+PARTITIONS = 1000
+
+
+class CountingAdmin:
+    """One topic of a thousand partitions with ten records each."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.is_refusing = False
+
+    def describe_topics(self, names: Sequence[str]) -> dict[str, TopicInfo | BrokerError]:
+        self.asked.append("describe_topics")
+        partitions = tuple(
+            PartitionInfo(index, 0, 0, (0,), (0,), ()) for index in range(PARTITIONS)
+        )
+        return {name: TopicInfo(name, "id", False, partitions) for name in names}
+
+    def list_topics(self, *, internal: bool = False) -> list[TopicInfo]:
+        raise AssertionError("topics that are named are asked for by name")
+
+    def list_offsets(
+        self, times: Mapping[TopicPartition, Any]
+    ) -> dict[TopicPartition, FoundOffset | None]:
+        self.asked.append(f"list_offsets of {len(times)}")
+        return {
+            place: FoundOffset(0 if when == "earliest" else 10, -1) for place, when in times.items()
+        }
+
+    def describe_log_dirs(self, brokers: Sequence[int] | None = None) -> list[LogDirInfo]:
+        self.asked.append("describe_log_dirs")
+        raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+    def alter_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
+    ) -> dict[TopicPartition, BrokerError | None]:
+        self.asked.append(f"commit of {len(offsets)}")
+        refusal = BrokerError(ErrorCode.UNKNOWN_MEMBER_ID) if self.is_refusing else None
+        return dict.fromkeys(offsets, refusal)
+
+    def close(self) -> None:
+        self.asked.append("close")
+
+
+class CommittedEnds:
+    """A consumer for which only the first seven records are committed."""
+
+    def end_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(places, 7)
+
+    def close(self) -> None:
+        pass
+
+
+def view_of(admin: CountingAdmin, committed: CommittedEnds | None = None) -> LogView:
+    given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t"}
+    return LogView(admin, parse_source(given, streaming=False), committed)
+
+
+def test_a_thousand_partitions_are_asked_for_at_once() -> None:
+    """However many there are: one question about the topic, one about each kind of offset."""
+    admin = CountingAdmin()
+    with view_of(admin) as view:
+        places = view.places()
+        ends = view.latest(places)
+        starts = view.check_not_before_start(view.earliest(places), view.earliest(places))
+        pieces = split(spans(starts, advance(starts, ends)), pieces_min=3 * PARTITIONS)
+    assert len(pieces) >= 3 * PARTITIONS
+    assert admin.asked == ["describe_topics", *[f"list_offsets of {PARTITIONS}"] * 3, "close"]
+
+
+def test_only_committed_records_count_when_asked_for() -> None:
+    """The end is then where the committed records end, also as -1 in offsets that are written."""
+    admin = CountingAdmin()
+    view = view_of(admin, CommittedEnds())
+    places = view.places()
+    assert set(view.latest(places).values()) == {7}
+    marks = Bound("offsets", dict.fromkeys(places, -1))
+    assert set(view.resolve(marks, places, starting=False).values()) == {7}
+
+
+def test_sizes_that_are_not_told_are_guessed() -> None:
+    """A broker that keeps the sizes of its logs to itself does not stop a limit in bytes."""
+    place = TopicPartition("t", 0)
+    assert view_of(CountingAdmin()).record_bytes({place: (0, 10)}) == {place: RECORD_BYTES_GUESS}
+
+
+def test_a_group_that_others_use_is_told_about_and_left() -> None:
+    """Members of the same name own the offsets: the job is not to fight them, nor to fail."""
+    admin = CountingAdmin()
+    view, place = view_of(admin), TopicPartition("t", 0)
+    assert view.commit("g", {place: 1})
+    admin.is_refusing = True
+    assert not view.commit("g", {place: 2})

@@ -1,0 +1,42 @@
+"""A query that is killed and stopped and started again; `make spark-restarts` does it longer."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark.restarts import Outcome, RestartsFailed, check_log, run
+
+
+@pytest.mark.timeout(900)
+def test_nothing_is_lost_or_out_of_order(java: None) -> None:
+    """Once killed, once stopped: every record at least once, in order, and no lag in the end."""
+    outcome = run(rounds=2, seed=7)
+    assert (outcome.killed, outcome.stopped) == (1, 1)
+    assert outcome.records > 0
+    assert set(outcome.lag.values()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("log", "fault"),
+    [
+        (b'{"batch": 0, "rows": [[0, 0, "0:0"]]}', "has 2 records; the log has 1"),
+        (b'{"batch": 0, "rows": [[0, 1, "0:1"], [0, 0, "0:0"]]}', "first difference at 0"),
+        (b'{"batch": 0, "rows": [[0, 0, "0:1"]]}', "has '0:1' at 0"),
+        (
+            b'{"batch": 0, "rows": [[0, 0, "0:0"]]}\n{"batch": 0, "rows": [[0, 1, "0:1"]]}',
+            "batch 0 was not the same",
+        ),
+    ],
+)
+def test_the_check_can_fail(log: bytes, fault: str) -> None:
+    """A record that is missing, out of order, another one, or in another batch than before."""
+    with pytest.raises(RestartsFailed, match=fault):
+        check_log(log, [2], Outcome())
+
+
+def test_batches_may_be_run_again() -> None:
+    """The same records under the same number are no fault, nor a line that a kill cut off."""
+    line = b'{"batch": 0, "rows": [[0, 0, "0:0"], [0, 1, "0:1"]]}'
+    outcome = Outcome()
+    check_log(line + b'\n{"batch": 1, "ro\n' + line + b"\n", [2], outcome)
+    assert (outcome.records, outcome.batches, outcome.repeated) == (2, 1, 1)
