@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -178,24 +179,12 @@ def main() -> None:
             if options.only != "write":
                 topic = bench.new_topic()
                 bench.fill(topic, size, rows)
-                show(
-                    results,
-                    f"read {size} bytes",
-                    take_turns(
-                        lambda kind: bench.read(kind, topic, size, rows),
-                        rounds,  # noqa: B023
-                    ),
-                )
+                read = partial(bench.read, topic=topic, size=size, rows=rows)
+                show(results, f"read {size} bytes", take_turns(read, rounds))
                 bench.delete_topic(topic)
             if options.only != "read":
-                show(
-                    results,
-                    f"write {size} bytes",
-                    take_turns(
-                        lambda kind: bench.write(kind, size, rows // 2),
-                        rounds,  # noqa: B023
-                    ),
-                )
+                write = partial(bench.write, size=size, rows=rows // 2)
+                show(results, f"write {size} bytes", take_turns(write, rounds))
         spark.stop()
     if options.json:
         print(json.dumps(results))
@@ -205,7 +194,8 @@ def show(results: dict[str, Any], name: str, result: dict[str, Any]) -> None:
     results[name] = result
     print(
         f"{name:18} penstock {result['penstock_rows_per_s']:11,.0f} rows/s"
-        f"   connector {result['connector_rows_per_s']:11,.0f} rows/s   ratio {result['ratio']:.2f}",
+        f"   connector {result['connector_rows_per_s']:11,.0f} rows/s"
+        f"   ratio {result['ratio']:.2f}",
         flush=True,
     )
 

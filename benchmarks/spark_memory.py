@@ -153,7 +153,11 @@ def run(records: int, heap: str, directory: str | None) -> dict[str, Any]:
         with Broker(data=data) as broker:
             topic = broker.new_topic(PARTITIONS)
             written = write(broker.bootstrap, topic, records)
-            found, peak = measure(broker.bootstrap, topic, heap)
+            try:
+                found, peak = measure(broker.bootstrap, topic, heap)
+            except SystemExit:
+                print(broker.output(), file=sys.stderr)
+                raise
     finally:
         shutil.rmtree(data, ignore_errors=True)
     expected = (records, records * (records - 1) // 2, records * VALUE_BYTES)
