@@ -12,7 +12,7 @@ from penstock.testing import Broker
 from spark.conftest import Read
 
 pytestmark = pytest.mark.timeout(300)
-END_S = 200.0
+END_S = 200
 SCHEMA = {"valueFormat": "json", "valueSchema": "id BIGINT, name STRING"}
 GOOD = [b'{"id":%d,"name":"a"}' % number for number in range(5)]
 

@@ -21,7 +21,7 @@ from penstock.testing import Broker
 from spark.conftest import Read
 
 pytestmark = pytest.mark.timeout(300)
-END_S = 200.0
+END_S = 200
 Save = Callable[..., None]
 
 

@@ -143,7 +143,7 @@ def test_an_executor_killed_while_reading_a_stream(
 def test_an_executor_killed_while_writing_a_batch(
     driver: Driver, broker: Broker, admin: Admin, gate: Gate
 ) -> None:
-    """Every row is in the topic. What the victim had written already is there twice: at least
+    """Every row is in the topic. What the victim had written already may be there twice: at least
     once is what the sink promises."""
     to = broker.new_topic(partitions=2)
     rows = 100_000
