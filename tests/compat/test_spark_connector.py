@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 END_S = 200
+STOP_S = 20
 pytestmark = pytest.mark.timeout(300)  # Starting a JVM takes minutes on a machine that is busy.
 START_MS = 1_700_000_000_000
 SETTINGS = {
@@ -62,9 +64,13 @@ def spark() -> Iterator[SparkSession]:
     gateway: Any = SparkContext._gateway
     session.stop()
     # Others in this process shall get a JVM without these jars.
-    gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait(30)
+    try:
+        gateway.proc.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()
+    gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = None
 
 
@@ -174,7 +180,7 @@ def test_a_batch(
     assert rows == in_order([expected[number] for number in wanted])
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_compressed_by_one_and_read_by_the_other(
     spark: SparkSession, kind: str, broker: str, topic: TopicFactory, codec: str
 ) -> None:

@@ -157,6 +157,29 @@ def check_tables(broker: Broker, project: Path, expected: list[dict[str, Any]]) 
     )
 
 
+def test_a_new_project_runs_as_it_is(
+    env: dict[str, str], project: Path, broker: Broker, admin: Admin
+) -> None:
+    """Tables, sink, status and the group's offsets hold what was sent before."""
+    sent = views(0, 200)
+    with Producer(broker.bootstrap) as producer:
+        producer.partitions_for("shop-page-views")
+    send(broker, "shop-page-views", sent)
+    ran = penstock(env, project, "pipeline", "run", *FAST)
+    assert ran.returncode == 0, ran.stderr
+    assert "200 rows" in ran.stdout and "shop is up to date" in ran.stdout
+    check_tables(broker, project, sent)
+    status = json.loads(penstock(env, project, "pipeline", "status", "--json").stdout)
+    assert status["state"] == "COMPLETED"
+    assert sum(at.offset for at in admin.group_offsets("shop").values()) == 200
+    # The project's topics and group have fixed names, and others use the same broker.
+    admin.delete_topics(["shop-page-views", "shop-long-views"])
+    admin.delete_group("shop")
+
+
+@pytest.mark.skipif(
+    not os.environ.get("PENSTOCK_LONG"), reason="several minutes: set PENSTOCK_LONG=1"
+)
 def test_a_new_project_runs_continuously_and_goes_on_after_a_restart(
     env: dict[str, str], project: Path, broker: Broker, admin: Admin
 ) -> None:

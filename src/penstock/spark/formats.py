@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from penstock.client.errors import OptionError
 from penstock.client.serializers import Avro
-from penstock.spark.json_reading import JsonReader
 from penstock.spark.options import Format
 
 
@@ -56,6 +55,9 @@ def decode_text(column: pa.Array) -> Decoded:
 
 
 def json_decoder(target: pa.StructType) -> Decoder:
+    # Every new worker process pays for what is imported here, and most topics are not JSON.
+    from penstock.spark.json_reading import JsonReader  # noqa: PLC0415
+
     reader = JsonReader(target)
 
     def decode(column: pa.Array) -> Decoded:
