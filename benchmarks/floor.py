@@ -21,6 +21,7 @@ import shutil
 import socket
 import sys
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -67,16 +68,16 @@ _fetch: Final = Struct(">qi")
 Handle = Callable[[memoryview], "list[bytes] | bytes"]
 
 
-class Working:
+class Working(ABC):
     """Work that keeps nothing of a frame."""
 
-    def on_frame(self, frame: memoryview) -> list[bytes]:
-        raise NotImplementedError
+    @abstractmethod
+    def on_frame(self, frame: memoryview) -> list[bytes]: ...
 
     def on_borrowed(self, frame: memoryview) -> list[bytes]:
         return self.on_frame(frame)
 
-    def on_closed(self) -> None:
+    def on_closed(self) -> None:  # noqa: B027 -- nothing to do, and nobody has to say so
         pass
 
 

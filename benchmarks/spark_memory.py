@@ -140,7 +140,7 @@ def measure(bootstrap: str, topic: str, heap: str) -> tuple[dict[str, Any], Peak
             if time.monotonic() > end:
                 process.kill()
                 raise SystemExit(f"the job did not end within {JOB_S:g} s")
-            time.sleep(LOOK_S)
+            time.sleep(LOOK_S)  # A peak can only be found by looking now and then.
         if process.returncode:
             raise SystemExit(f"the job failed with exit code {process.returncode}: see above")
         output.seek(0)

@@ -74,7 +74,7 @@ class Generator:
 
     def _run(self) -> None:
         from examples.pipelines import windowed_counts  # noqa: PLC0415 -- needs pyspark
-        from penstock import Producer  # noqa: PLC0415
+        from penstock import Producer  # noqa: PLC0415 -- only when used
 
         with Producer(self._bootstrap) as producer:
             for number, event in enumerate(windowed_counts.events(EVENTS)):

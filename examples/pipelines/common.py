@@ -84,7 +84,7 @@ def read_json(
         .option("startingOffsets", "earliest")
         .option("valueFormat", "json")
         .option("valueSchema", schema)
-        .options(**options)  # type: ignore[arg-type]
+        .options(**options)  # type: ignore[arg-type] # texts, as Spark takes them
         .load()
     )
 

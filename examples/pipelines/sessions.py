@@ -74,7 +74,7 @@ class Sessions(StatefulProcessor):
         self,
         key: Any,
         rows: Iterator[Row],
-        timerValues: Any,  # noqa: N803
+        timerValues: Any,  # noqa: N803 -- Spark's name
     ) -> Iterator[Row]:
         current = self._open.get() if self._open.exists() else None
         for at_ms in sorted(row.at_ms for row in rows):
@@ -89,11 +89,11 @@ class Sessions(StatefulProcessor):
             self._open.update(tuple(current))
             self._set_timer(current[1] + PAUSE_MS + 1)
 
-    def handleExpiredTimer(  # noqa: N802
+    def handleExpiredTimer(  # noqa: N802 -- Spark's name
         self,
         key: Any,
-        timerValues: Any,  # noqa: N803
-        expiredTimerInfo: Any,  # noqa: N803
+        timerValues: Any,  # noqa: N803 -- Spark's name
+        expiredTimerInfo: Any,  # noqa: N803 -- Spark's name
     ) -> Iterator[Row]:
         if self._open.exists():
             yield finished(key, self._open.get())

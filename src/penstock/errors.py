@@ -25,8 +25,8 @@ from penstock.client.errors import (
     RequestTimedOut,
     SerializationFailed,
     TopicNotFound,
+    UnknownTopicYet,
 )
-from penstock.client.producing.producer import UnknownTopicYet
 from penstock.client.routers import RoutingError
 from penstock.wire.errors import ErrorCode
 

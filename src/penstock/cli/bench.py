@@ -261,7 +261,7 @@ async def _read(
     clock = SystemClock()
     if lane is Lane.TABLES:
         # Loading it is not what is measured.
-        import pyarrow.compute as pc  # noqa: PLC0415
+        import pyarrow.compute as pc  # noqa: PLC0415 -- only when used
     begun = heard = clock.monotonic()
     read = size = 0
     while records is None or read < records:

@@ -128,8 +128,8 @@ class Reading:
         return table
 
     def _write_values(self, table: pa.Table) -> None:
-        import pyarrow as pa  # noqa: PLC0415
-        import pyarrow.compute as pc  # noqa: PLC0415
+        import pyarrow as pa  # noqa: PLC0415 -- only when used
+        import pyarrow.compute as pc  # noqa: PLC0415 -- only when used
 
         for values in table["value"].chunks:
             whole = pa.ListArray.from_arrays(

@@ -288,8 +288,8 @@ def _stopped_by_signals(run: Run) -> Iterator[None]:
 
 def list_(*, json: Json = False) -> None:
     from penstock.spark.pipelines import state_files  # noqa: PLC0415 -- for speed
-    from penstock.spark.pipelines.errors import PipelineError  # noqa: PLC0415
-    from penstock.spark.pipelines.project import find_project  # noqa: PLC0415
+    from penstock.spark.pipelines.errors import PipelineError  # noqa: PLC0415 -- only when used
+    from penstock.spark.pipelines.project import find_project  # noqa: PLC0415 -- only when used
 
     found: list[dict[str, Any]] = []
     for root in state_files.projects():

@@ -116,7 +116,7 @@ class _LiveView:
 
     def __init__(self, view: RunView) -> None:
         from rich.console import Console  # noqa: PLC0415 -- slow to load, and for people only
-        from rich.live import Live  # noqa: PLC0415
+        from rich.live import Live  # noqa: PLC0415 -- only when used
 
         self._view = view
         self._clock = SystemClock()

@@ -108,7 +108,7 @@ class Feed:
     async def _send_table(self, producer: Producer[Any, Any], lines: list[bytes]) -> int:
         """How many lines went: all up to the first that has no separator."""
         import pyarrow as pa  # noqa: PLC0415 -- who sends a line or two need not wait for it
-        import pyarrow.compute as pc  # noqa: PLC0415
+        import pyarrow.compute as pc  # noqa: PLC0415 -- only when used
 
         keys: Sequence[bytes] = ()
         values: Sequence[bytes] = lines

@@ -23,8 +23,8 @@ class Column(NamedTuple):
 def table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> str:
     """Lines that fit the terminal; cells that are too long are folded, never cut."""
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415 -- rich is slow to load; --json needs none
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415 -- only when used
+    from rich.text import Text  # noqa: PLC0415 -- only when used
 
     drawn = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:

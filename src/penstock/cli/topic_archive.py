@@ -288,7 +288,7 @@ def progress_bar(total: int, quiet: bool) -> Iterator[Any]:
         yield lambda _: None
         return
     from rich.console import Console  # noqa: PLC0415 -- slow to load, and for people only
-    from rich.progress import (  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415 -- only when used
         BarColumn,
         MofNCompleteColumn,
         Progress,

@@ -100,6 +100,12 @@ class Closed(ClientError):
     pass
 
 
+class UnknownTopicYet(ClientError):
+    """`send_nowait` cannot ask the cluster about a topic: `await partitions_for(topic)` first."""
+
+    retriable = True
+
+
 class BufferExhausted(ClientError):
     retriable = True
 

@@ -72,7 +72,7 @@ class FilteringBatchReader(BatchReader):
         super().__init__(options, schema)
         self._wanted = Wanted()
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 -- Spark's name
         log.warning(
             "filterPushdown is on: load() anew for every query, since Spark applies the filters of "
             "the first to all that use the same DataFrame"

@@ -56,7 +56,7 @@ def decode_text(column: pa.Array) -> Decoded:
 
 def json_decoder(target: pa.StructType) -> Decoder:
     # Every new worker process pays for what is imported here, and most topics are not JSON.
-    from penstock.spark.json_reading import JsonReader  # noqa: PLC0415
+    from penstock.spark.json_reading import JsonReader  # noqa: PLC0415 -- only when used
 
     reader = JsonReader(target)
 

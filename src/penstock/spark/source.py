@@ -35,7 +35,7 @@ class PenstockDataSource(DataSource):
 
     def schema(self) -> str:
         from penstock.spark.client_options import check_client  # noqa: PLC0415 -- see above
-        from penstock.spark.schema import source_ddl  # noqa: PLC0415
+        from penstock.spark.schema import source_ddl  # noqa: PLC0415 -- only when used
 
         with told_plainly():
             # Asked before it is known whether a stream is read; the columns are the same.
@@ -44,7 +44,7 @@ class PenstockDataSource(DataSource):
             return source_ddl(options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from penstock.spark.batch_reader import (  # noqa: PLC0415
+        from penstock.spark.batch_reader import (  # noqa: PLC0415 -- only when used
             BatchReader,
             FilteringBatchReader,
         )
@@ -56,20 +56,20 @@ class PenstockDataSource(DataSource):
         return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from penstock.spark.stream_reader import StreamReader  # noqa: PLC0415
+        from penstock.spark.stream_reader import StreamReader  # noqa: PLC0415 -- only when used
 
         return StreamReader(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from penstock.spark.writers import BatchWriter  # noqa: PLC0415
+        from penstock.spark.writers import BatchWriter  # noqa: PLC0415 -- only when used
 
         with told_plainly():
             return BatchWriter(parse_sink(self.options), schema, overwrite=overwrite)
 
-    def streamWriter(  # noqa: N802
+    def streamWriter(  # noqa: N802 -- Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        from penstock.spark.writers import StreamWriter  # noqa: PLC0415
+        from penstock.spark.writers import StreamWriter  # noqa: PLC0415 -- only when used
 
         with told_plainly():
             return StreamWriter(parse_sink(self.options), schema, overwrite=overwrite)

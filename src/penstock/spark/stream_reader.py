@@ -71,7 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._driver = _Driver(self._options)
         return self._driver
 
-    def initialOffset(self) -> SparkOffsets:  # noqa: N802
+    def initialOffset(self) -> SparkOffsets:  # noqa: N802 -- Spark's name
         with told_plainly():
             return to_spark(self._open().begin())
 
@@ -80,7 +80,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with told_plainly():
             return to_spark(self._open().advance(from_spark(start), unlimited=unlimited))
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's name
         """Spark takes one limit and gives it back; all that were set hold whenever it does."""
         with told_plainly():
             options = self._options
@@ -92,12 +92,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(options.trigger_offsets_min)
         return ReadAllAvailable()
 
-    def reportLatestOffset(self) -> SparkOffsets | None:  # noqa: N802
+    def reportLatestOffset(self) -> SparkOffsets | None:  # noqa: N802 -- Spark's name
         with told_plainly():
             latest = self._open().latest
         return to_spark(latest) if latest else None
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
         with told_plainly():
             self._open().stop_at_now()
 

@@ -13,9 +13,14 @@ from typing import Any
 import pytest
 
 from penstock import Consumer, Producer, RecordMetadata, TopicPartition, serializers
-from penstock.client.errors import BufferExhausted, Closed, ConnectFailed, TopicNotFound
+from penstock.client.errors import (
+    BufferExhausted,
+    Closed,
+    ConnectFailed,
+    TopicNotFound,
+    UnknownTopicYet,
+)
 from penstock.client.interceptors import ProducerInterceptor, ProducerRecord
-from penstock.client.producing.producer import UnknownTopicYet
 from penstock.testing import Broker
 
 LIMIT_S = 20.0

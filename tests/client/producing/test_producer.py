@@ -19,10 +19,11 @@ from penstock.client.errors import (
     RequestTimedOut,
     SerializationFailed,
     TopicNotFound,
+    UnknownTopicYet,
 )
 from penstock.client.interceptors import ProducerInterceptor, ProducerRecord
 from penstock.client.model import RecordMetadata
-from penstock.client.producing.producer import Producer, UnknownTopicYet
+from penstock.client.producing.producer import Producer
 from penstock.client.routers import RoutingError
 from penstock.records.batch import read_header
 from penstock.records.record import read_records

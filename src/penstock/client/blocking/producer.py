@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, overload
 from penstock.client.blocking.life import Life
 from penstock.client.blocking.portal import Forks
 from penstock.client.environment import ClientEnv
-from penstock.client.errors import BufferExhausted, TopicNotFound
+from penstock.client.errors import BufferExhausted, TopicNotFound, UnknownTopicYet
 from penstock.client.metrics import ProducerMetrics
 from penstock.client.model import K, V
 from penstock.client.options import ProducerKeywords
 from penstock.client.producing.deliveries import Delivery
-from penstock.client.producing.producer import ERROR_CLOSE_S, UnknownTopicYet
+from penstock.client.producing.producer import ERROR_CLOSE_S
 from penstock.client.producing.producer import Producer as AsyncProducer
 from penstock.client.producing.tickets import DeliveryCallback
 from penstock.client.serializers import Serializer

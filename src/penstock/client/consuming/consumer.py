@@ -285,7 +285,7 @@ class Consumer(Standing, Generic[K, V]):
 
         Keys and values are the bytes they came in. `max_bytes` bounds what is taken from the
         buffers, compressed or not; a single larger batch comes nevertheless."""
-        from penstock.client.consuming.tables import TablePoll  # noqa: PLC0415
+        from penstock.client.consuming.tables import TablePoll  # noqa: PLC0415 -- only when used
 
         core = self._core
         tables = TablePoll(core.subscription, self._reading, self.options, headers=headers)
@@ -322,7 +322,7 @@ class Consumer(Standing, Generic[K, V]):
         A bound is "earliest", "latest", a time (a datetime, or milliseconds since 1970), or an
         offset for each partition, `{0: 100, 1: 250}`. The end is not part of the range; what is
         written later than the call does not belong to it either."""
-        from penstock.client.consuming.ranges import RangeReader  # noqa: PLC0415
+        from penstock.client.consuming.ranges import RangeReader  # noqa: PLC0415 -- only when used
 
         reader = RangeReader(self._core.cluster, self.options, headers=headers)
         return reader.read(topic, start, end, partitions)
@@ -337,7 +337,7 @@ class Consumer(Standing, Generic[K, V]):
         headers: bool = True,
     ) -> pa.Table:
         """The same as one table, which must fit into memory."""
-        from penstock.client.consuming.tables import table_of  # noqa: PLC0415
+        from penstock.client.consuming.tables import table_of  # noqa: PLC0415 -- only when used
 
         batches = self.read_batches(topic, start, end, partitions=partitions, headers=headers)
         return table_of([batch async for batch in batches], headers=headers)
@@ -363,7 +363,7 @@ class Consumer(Standing, Generic[K, V]):
     ) -> RunSummary:
         """Call the handler for every record, in order where that was asked for and side by side
         otherwise, and commit only what it has finished; until `stop` is set."""
-        from penstock.client.processing.run import run  # noqa: PLC0415
+        from penstock.client.processing.run import run  # noqa: PLC0415 -- only when used
         from penstock.client.processing.run_options import RunOptions  # noqa: PLC0415
 
         options = RunOptions(

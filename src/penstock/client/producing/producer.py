@@ -28,6 +28,7 @@ from penstock.client.errors import (
     OptionError,
     RequestTimedOut,
     TopicNotFound,
+    UnknownTopicYet,
 )
 from penstock.client.interceptors import producer_chain
 from penstock.client.metrics import ProducerMeter, ProducerMetrics
@@ -52,12 +53,6 @@ ERROR_CLOSE_S: Final = 5.0
 """When the body of `async with` fails, what was sent before gets this long to arrive."""
 _TIMESTAMP_MAX: Final = (1 << 63) - 1
 _NO_TIMESTAMP: Final = -1
-
-
-class UnknownTopicYet(ClientError):
-    """`send_nowait` cannot ask the cluster about a topic: `await partitions_for(topic)` first."""
-
-    retriable = True
 
 
 class _Prepared(NamedTuple):
