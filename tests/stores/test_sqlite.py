@@ -285,6 +285,32 @@ def test_another_programs_database_is_left_alone(bench: SqliteBench) -> None:
         asyncio.run(bench.open())
 
 
+def test_a_file_that_another_process_makes_meanwhile_is_not_taken_for_foreign(
+    bench: SqliteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers of a new cluster start together: one may make the tables while another looks."""
+    genuine = sqlite_file._identity
+    others: list[bool] = []
+
+    def looked_at_slowly(connection: sqlite3.Connection) -> tuple[int, int]:
+        found = genuine(connection)
+        if not others:
+            others.append(True)
+            with suppress(StoreBusy):
+                sqlite_file.connect(bench.path, 0, read_only=False).close()
+        return found
+
+    monkeypatch.setattr(sqlite_file, "_identity", looked_at_slowly)
+
+    async def main() -> None:
+        store = await bench.open()
+        assert (await store.commit([], [Put("/a", b"1")])).succeeded
+        await store.close()
+
+    asyncio.run(main())
+    assert others
+
+
 def test_a_newer_format_is_refused(bench: SqliteBench) -> None:
     """An older version cannot know what it would break."""
 

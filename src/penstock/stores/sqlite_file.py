@@ -133,9 +133,12 @@ def leaves_outcome_unknown(error: sqlite3.Error) -> bool:
 
 
 def _prepare(connection: sqlite3.Connection, path: str) -> None:
-    # The first statement that reads the file: this is where a damaged one shows.
-    application, version = _identity(connection)
-    if application != APPLICATION_ID and (application, version, _tables(connection)) != (0, 0, 0):
+    # The first statement that reads the file: this is where a damaged one shows. One snapshot, for
+    # another process may be making the tables at this moment.
+    with transaction(connection, "DEFERRED"):
+        application, version = _identity(connection)
+        tables = _tables(connection)
+    if application != APPLICATION_ID and (application, version, tables) != (0, 0, 0):
         raise StoreCorrupt(
             f"{path} is the database of another program: configure another path for the "
             "metadata store"
