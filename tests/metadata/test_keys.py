@@ -22,6 +22,9 @@ def partitions(draw: st.DrawFn) -> Partition:
     isr = tuple(each for each in replicas if draw(st.booleans()))
     eligible = tuple(each for each in replicas if each not in isr and draw(st.booleans()))
     leader = draw(st.sampled_from([-1, *isr]))
+    members = len(isr) + len(eligible)
+    adding = tuple(each for each in replicas if draw(st.booleans()))
+    removing = tuple(each for each in replicas if each not in adding and draw(st.booleans()))
     return Partition(
         tuple(replicas),
         isr,
@@ -30,6 +33,9 @@ def partitions(draw: st.DrawFn) -> Partition:
         draw(EPOCHS),
         draw(EPOCHS),
         draw(st.integers(-1, 2**63)),
+        draw(st.sampled_from([(), tuple(range(-1, members - 1))])),
+        adding,
+        removing,
     )
 
 
@@ -61,7 +67,7 @@ def test_the_rest_is_read_as_it_was_written(
     text: str, port: int, rack: str | None, incarnation: bytes
 ) -> None:
     """Brokers and claims take their revision from the store."""
-    broker = BrokerInfo(7, text, port, rack, incarnation, 99)
+    broker = BrokerInfo(7, text, port, rack, incarnation, 99, port - 2 if port > 1 else -1)
     assert keys.decode_broker(keys.broker_key(7), keys.encode_broker(broker), 99) == broker
     claim = keys.encode_controller(7, port, incarnation)
     assert keys.decode_controller(claim, 99) == Controller(7, port, incarnation, 99)
@@ -93,6 +99,12 @@ def test_the_form_of_a_topic_is_fixed() -> None:
         b'[1,2],"isr":[1],"leader":1,"leader_epoch":3,"partition_epoch":4,"leader_broker_epoch":5,'
         b'"eligible_leaders":[2]}]}'
     )
+    moving = Partition((1, 2), (1,), (), 1, 3, 4, 5, (7,), (2,), (1,))
+    assert keys.encode_topic(Topic("t", b"\x01" * 16, (moving,), {})) == (
+        b'{"v":1,"id":"AQEBAQEBAQEBAQEBAQEBAQ","configs":{},"partitions":[{"replicas":[1,2],'
+        b'"isr":[1],"leader":1,"leader_epoch":3,"partition_epoch":4,"leader_broker_epoch":5,'
+        b'"member_epochs":[7],"adding_replicas":[2],"removing_replicas":[1]}]}'
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,6 +118,13 @@ def test_the_form_of_a_topic_is_fixed() -> None:
         ({"isr": [1, 4]}, "in sync"),
         ({"eligible_leaders": [2]}, "eligible"),
         ({"leader": 3}, "leader"),
+        ({"member_epochs": [1]}, "member epochs"),
+        ({"member_epochs": [1, -2]}, "member epochs"),
+        ({"member_epochs": [1, None]}, "member epochs"),
+        ({"member_epochs": 1}, "member epochs"),
+        ({"adding_replicas": [4]}, "adding"),
+        ({"removing_replicas": [4]}, "removing"),
+        ({"adding_replicas": [1], "removing_replicas": [1]}, "adding"),
         ({"leader": None}, "leader"),
         ({"leader": 1.0}, "no number"),
         ({"leader_epoch": -1}, "leader_epoch"),

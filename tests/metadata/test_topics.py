@@ -66,9 +66,9 @@ def test_a_topic_is_created_as_asked_for() -> None:
     assert cluster.image.topics["t"] == topic
     assert [partition.leader for partition in topic.partitions] == [1, 2, 0]
     for partition in topic.partitions:
-        epoch = cluster.image.brokers[partition.leader].broker_epoch
         replicas = partition.replicas
-        assert partition == Partition(replicas, replicas, (), replicas[0], 0, 0, epoch)
+        epochs = tuple(cluster.image.brokers[each].broker_epoch for each in replicas)
+        assert partition == Partition(replicas, replicas, (), replicas[0], 0, 0, epochs[0], epochs)
     assert topic.configs == {"retention.ms": "5"}
     assert not topic.is_internal
 

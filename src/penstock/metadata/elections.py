@@ -10,6 +10,8 @@
 - A leader that restarted may have lost what it had not synced. If another in-sync replica lives,
   that one leads, and the restarted one is out until it has caught up. If it was the only one, it
   leads again, under a new leader epoch.
+- A member that restarted, leader or not, counts as before only if it has lost nothing (`isr`).
+- A broker that is about to stop leads only where nobody else can.
 
 Leader epochs rise with each change of leader, to nobody included, and never go back. The partition
 epoch rises with every change. All depends on the present state alone, so a controller that died
@@ -18,7 +20,7 @@ half way through leaves nothing the next one would not find.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
@@ -27,6 +29,7 @@ from typing import Final
 from penstock.metadata.configs import BrokerConfigs, TopicSettings
 from penstock.metadata.decisions import Change, Decision
 from penstock.metadata.image import ClusterImage
+from penstock.metadata.isr import led_by, sound_members, with_members
 from penstock.metadata.keys import encode_topic, topic_key
 from penstock.metadata.model import NO_LEADER, BrokerInfo, Partition, Topic
 
@@ -36,7 +39,10 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def elect_leaders(
-    image: ClusterImage, *, static: Mapping[str, str] = _NONE
+    image: ClusterImage,
+    *,
+    static: Mapping[str, str] = _NONE,
+    stopping: Collection[int] = frozenset(),
 ) -> tuple[Decision[tuple[str, ...]], ...]:
     """What to change now, in portions that are independent of each other; empty if nothing.
 
@@ -44,7 +50,7 @@ def elect_leaders(
     say. The result of each decision is the names of its topics.
     """
     configs = BrokerConfigs(static, image.default_broker_configs)
-    changes = _changes(image, configs)
+    changes = _changes(image, configs, stopping)
     decisions: list[Decision[tuple[str, ...]]] = []
     while portion := list(islice(changes, TOPICS_PER_DECISION)):
         decisions.append(
@@ -54,50 +60,51 @@ def elect_leaders(
 
 
 def elected(
-    partition: Partition, brokers: Mapping[int, BrokerInfo], settings: TopicSettings
+    partition: Partition,
+    brokers: Mapping[int, BrokerInfo],
+    settings: TopicSettings,
+    stopping: Collection[int] = frozenset(),
 ) -> Partition | None:
     """What the partition must become; None when it may stay as it is."""
     restarted = _leader_restarted(partition, brokers)
-    isr = tuple(each for each in partition.isr if each in brokers)
-    if restarted and len(isr) > 1:
+    members = sound_members(partition, brokers, synced=settings.durability == "fsync")
+    isr = tuple(each for each in partition.isr if each in brokers and each in members)
+    if restarted and any(each != partition.leader for each in isr):
+        # It may stay eligible: what it lost was not committed, or it would be no member.
         isr = tuple(each for each in isr if each != partition.leader)
-    eligible = _eligible(partition, isr, settings.min_insync_replicas, restarted)
+    min_insync = settings.min_insync_replicas
+    after = with_members(partition, isr, members, min_insync)
     leader = partition.leader
     if leader not in isr or restarted:
         unclean = settings.unclean_leader_election_enable
-        leader = _choose(partition.replicas, isr, eligible, brokers, unclean=unclean)
+        leader = _choose(after, brokers, stopping, unclean=unclean)
         if leader != NO_LEADER and leader not in isr:
-            isr = (leader,)
-            # After an unclean election nobody holds what the new leader makes of the partition.
-            keep = leader in eligible and len(isr) < settings.min_insync_replicas
-            eligible = tuple(each for each in eligible if keep and each != leader)
-    if leader == partition.leader and not restarted:
-        changed = replace(partition, isr=isr, eligible_leaders=eligible)
-        if changed == partition:
-            return None
-        return replace(changed, partition_epoch=partition.partition_epoch + 1)
-    return Partition(
-        partition.replicas,
-        isr,
-        eligible,
-        leader,
-        partition.leader_epoch + 1,
-        partition.partition_epoch + 1,
-        brokers[leader].broker_epoch if leader != NO_LEADER else -1,
-    )
+            if leader not in members:
+                # After an unclean election nobody else holds what the new leader makes of it.
+                members = {leader: brokers[leader].broker_epoch}
+            after = with_members(partition, (leader,), members, min_insync)
+    if leader != partition.leader or restarted:
+        after = led_by(after, leader, brokers)
+    if after == partition:
+        return None
+    return replace(after, partition_epoch=partition.partition_epoch + 1)
 
 
-def _changes(image: ClusterImage, configs: BrokerConfigs) -> Iterator[tuple[str, Change]]:
+def _changes(
+    image: ClusterImage, configs: BrokerConfigs, stopping: Collection[int]
+) -> Iterator[tuple[str, Change]]:
     for topic in image.topics.values():
-        after = _topic_after(image, topic, configs)
+        after = _topic_after(image, topic, configs, stopping)
         if after is not None:
             key = topic_key(topic.name)
             yield topic.name, Change(key, encode_topic(after), image.revision_of(key))
 
 
-def _topic_after(image: ClusterImage, topic: Topic, configs: BrokerConfigs) -> Topic | None:
+def _topic_after(
+    image: ClusterImage, topic: Topic, configs: BrokerConfigs, stopping: Collection[int]
+) -> Topic | None:
     settings = configs.settings(topic.configs)
-    partitions = [elected(each, image.brokers, settings) for each in topic.partitions]
+    partitions = [elected(each, image.brokers, settings, stopping) for each in topic.partitions]
     if all(each is None for each in partitions):
         return None
     return replace(
@@ -113,27 +120,17 @@ def _leader_restarted(partition: Partition, brokers: Mapping[int, BrokerInfo]) -
     return broker is not None and broker.broker_epoch != partition.leader_broker_epoch
 
 
-def _eligible(
-    partition: Partition, isr: tuple[int, ...], min_insync: int, restarted: bool
-) -> tuple[int, ...]:
-    if len(isr) >= min_insync:
-        return ()
-    holds_all = {*partition.eligible_leaders, *partition.isr} - {*isr}
-    if restarted:
-        holds_all.discard(partition.leader)
-    return tuple(each for each in partition.replicas if each in holds_all)
-
-
 def _choose(
-    replicas: tuple[int, ...],
-    isr: tuple[int, ...],
-    eligible: tuple[int, ...],
+    partition: Partition,
     brokers: Mapping[int, BrokerInfo],
+    stopping: Collection[int],
     *,
     unclean: bool,
 ) -> int:
-    candidates = [each for each in replicas if each in isr]
-    candidates += [each for each in replicas if each in eligible and each in brokers]
+    living = [each for each in partition.replicas if each in brokers]
+    candidates = [each for each in living if each in partition.isr]
+    candidates += [each for each in living if each in partition.eligible_leaders]
     if unclean:
-        candidates += [each for each in replicas if each in brokers]
-    return candidates[0] if candidates else NO_LEADER
+        candidates += living
+    staying = [each for each in candidates if each not in stopping]
+    return next(iter(staying or candidates), NO_LEADER)

@@ -12,7 +12,7 @@ A topic is one key, so that creating or deleting it is one change however many p
 (etcd takes at most 128 changes at once), and so that no part can outlive the rest.
 
 Values are JSON objects with a version `v`. Reading is strict: a value with fields missing, unknown
-or out of range is refused. To add a field means to raise the version.
+or out of range is refused. To add a field means to raise the version, unless it may be absent.
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ _PARTITION_FIELDS: Final = frozenset(
     {"replicas", "isr", "leader", "leader_epoch", "partition_epoch", "leader_broker_epoch"}
 )
 _ELIGIBLE: Final = "eligible_leaders"
+_MEMBER_EPOCHS: Final = "member_epochs"
+_ADDING: Final = "adding_replicas"
+_REMOVING: Final = "removing_replicas"
+_OPTIONAL_PARTITION_FIELDS: Final = frozenset({_ELIGIBLE, _MEMBER_EPOCHS, _ADDING, _REMOVING})
+_LOSSLESS_SINCE: Final = "lossless_since"
 
 
 class MetadataInvalid(ValueError):
@@ -94,18 +99,20 @@ def decode_cluster(value: bytes) -> str:
 
 
 def encode_broker(broker: BrokerInfo) -> bytes:
-    return _encode(
-        {
-            "host": broker.host,
-            "port": broker.port,
-            "rack": broker.rack,
-            "incarnation_id": to_text(broker.incarnation_id),
-        }
-    )
+    fields: dict[str, Any] = {
+        "host": broker.host,
+        "port": broker.port,
+        "rack": broker.rack,
+        "incarnation_id": to_text(broker.incarnation_id),
+    }
+    if broker.lossless_since >= 0:
+        fields[_LOSSLESS_SINCE] = broker.lossless_since
+    return _encode(fields)
 
 
 def decode_broker(key: str, value: bytes, revision: int) -> BrokerInfo:
-    fields = _decode(key, value, frozenset({"host", "port", "rack", "incarnation_id"}))
+    names = frozenset({"host", "port", "rack", "incarnation_id"})
+    fields = _decode(key, value, names, frozenset({_LOSSLESS_SINCE}))
     host, rack = fields["host"], fields["rack"]
     if not isinstance(host, str) or not host:
         raise MetadataInvalid(key, f"the host {host!r} is not a text")
@@ -116,7 +123,8 @@ def decode_broker(key: str, value: bytes, revision: int) -> BrokerInfo:
         raise MetadataInvalid(key, f"the port {port} is not between 1 and 65535")
     incarnation_id = _id(key, fields, "incarnation_id")
     broker_id = broker_id_of(key, BROKERS_PREFIX)
-    return BrokerInfo(broker_id, host, port, rack, incarnation_id, revision)
+    lossless_since = _count(key, fields, _LOSSLESS_SINCE) if _LOSSLESS_SINCE in fields else -1
+    return BrokerInfo(broker_id, host, port, rack, incarnation_id, revision, lossless_since)
 
 
 def encode_controller(broker_id: int, epoch: int, incarnation_id: bytes) -> bytes:
@@ -198,12 +206,21 @@ def _partition_fields(partition: Partition) -> dict[str, Any]:
     }
     if partition.eligible_leaders:
         fields[_ELIGIBLE] = partition.eligible_leaders
+    if partition.member_epochs:
+        fields[_MEMBER_EPOCHS] = partition.member_epochs
+    if partition.adding_replicas:
+        fields[_ADDING] = partition.adding_replicas
+    if partition.removing_replicas:
+        fields[_REMOVING] = partition.removing_replicas
     return fields
 
 
 def _partition(key: str, index: int, fields: Any) -> Partition:
     where = f"partition {index}"
-    if not isinstance(fields, dict) or fields.keys() - {_ELIGIBLE} != _PARTITION_FIELDS:
+    if (
+        not isinstance(fields, dict)
+        or fields.keys() - _OPTIONAL_PARTITION_FIELDS != _PARTITION_FIELDS
+    ):
         raise MetadataInvalid(key, f"{where} has not the fields {sorted(_PARTITION_FIELDS)}")
     replicas = _broker_ids(key, where, fields["replicas"])
     isr = _broker_ids(key, where, fields["isr"])
@@ -217,6 +234,12 @@ def _partition(key: str, index: int, fields: Any) -> Partition:
         raise MetadataInvalid(key, f"{where} has the leader {leader!r}, in sync are {isr}")
     if type(leader) is not int or type(leader_broker_epoch) is not int:
         raise MetadataInvalid(key, f"{where} has a leader or leader_broker_epoch that is no number")
+    adding = _broker_ids(key, where, fields.get(_ADDING, []))
+    removing = _broker_ids(key, where, fields.get(_REMOVING, []))
+    if not {*adding, *removing} <= {*replicas} or {*adding} & {*removing}:
+        raise MetadataInvalid(
+            key, f"{where} has replicas {replicas}, adding {adding}, removing {removing}"
+        )
     return Partition(
         replicas,
         isr,
@@ -225,7 +248,25 @@ def _partition(key: str, index: int, fields: Any) -> Partition:
         _count(key, fields, "leader_epoch"),
         _count(key, fields, "partition_epoch"),
         leader_broker_epoch,
+        _member_epochs(key, where, fields, len(isr) + len(eligible)),
+        adding,
+        removing,
     )
+
+
+def _member_epochs(
+    key: str, where: str, fields: Mapping[str, Any], members: int
+) -> tuple[int, ...]:
+    value = fields.get(_MEMBER_EPOCHS, [])
+    if (
+        not isinstance(value, list)
+        or any(type(each) is not int or each < -1 for each in value)
+        or len(value) not in (0, members)
+    ):
+        raise MetadataInvalid(
+            key, f"{where} has the member epochs {value!r}: one is due for each of {members}"
+        )
+    return tuple(value)
 
 
 def _broker_ids(key: str, where: str, value: Any) -> tuple[int, ...]:
@@ -264,7 +305,9 @@ def _encode(fields: dict[str, Any]) -> bytes:
     return json.dumps({"v": VERSION, **fields}, separators=(",", ":")).encode()
 
 
-def _decode(key: str, value: bytes, names: frozenset[str]) -> dict[str, Any]:
+def _decode(
+    key: str, value: bytes, names: frozenset[str], optional: frozenset[str] = frozenset()
+) -> dict[str, Any]:
     try:
         fields = json.loads(value)
     except (ValueError, RecursionError) as error:
@@ -274,6 +317,6 @@ def _decode(key: str, value: bytes, names: frozenset[str]) -> dict[str, Any]:
     version = fields.pop("v", None)
     if version != VERSION:
         raise MetadataInvalid(key, f"format version {version!r}, this software reads {VERSION}")
-    if fields.keys() != names:
+    if fields.keys() - optional != names:
         raise MetadataInvalid(key, f"has the fields {sorted(fields)}, not {sorted(names)}")
     return fields

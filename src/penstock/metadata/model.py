@@ -16,6 +16,10 @@ class BrokerInfo:
 
     The epoch is the store revision at which it registered, known only once that is committed. A
     restarted broker thus has a higher one, and a request from its former life can be told apart.
+
+    `lossless_since` is the epoch of the earliest of its lives since which its logs have provably
+    lost nothing: each of them stopped cleanly, or on a machine that was not booted until the next.
+    -1 without such a proof: then what was written before this life but not synced may be gone.
     """
 
     broker_id: int
@@ -24,6 +28,11 @@ class BrokerInfo:
     rack: str | None
     incarnation_id: bytes
     broker_epoch: int = -1
+    lossless_since: int = -1
+
+    def has_kept(self, broker_epoch: int) -> bool:
+        """Whether it has all that the life of that epoch had written."""
+        return broker_epoch == self.broker_epoch or 0 <= self.lossless_since <= broker_epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +61,13 @@ class Partition:
     `leader_broker_epoch` names the incarnation that was elected. A broker that restarts does not
     lead on in the old leader epoch: it may have lost the unsynced end of its log, and would give
     the same offsets of the same epoch to other records.
+
+    `member_epochs` are the broker epochs of `isr` and then `eligible_leaders`: the incarnations
+    whose logs hold all that is committed. A later one does only if it has lost nothing. Empty in
+    topics that were stored before it was noted.
+
+    While replicas are being moved (KIP-455) `replicas` holds the targets first, then those in
+    `removing_replicas`; `adding_replicas` are the targets that were not there before.
     """
 
     replicas: tuple[int, ...]
@@ -61,6 +77,20 @@ class Partition:
     leader_epoch: int
     partition_epoch: int
     leader_broker_epoch: int
+    member_epochs: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+
+    @property
+    def is_moving(self) -> bool:
+        return bool(self.adding_replicas or self.removing_replicas)
+
+    def member_epoch(self, broker_id: int) -> int:
+        """The incarnation of a member of the ISR, or of an eligible leader; -1 if not known."""
+        members = self.isr + self.eligible_leaders
+        if len(self.member_epochs) != len(members) or broker_id not in members:
+            return -1
+        return self.member_epochs[members.index(broker_id)]
 
 
 @dataclass(frozen=True, slots=True)

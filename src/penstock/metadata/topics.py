@@ -274,5 +274,5 @@ def _racks(image: ClusterImage) -> dict[int, str | None]:
 
 
 def _new_partition(image: ClusterImage, replicas: tuple[int, ...]) -> Partition:
-    leader = replicas[0]
-    return Partition(replicas, replicas, (), leader, 0, 0, image.brokers[leader].broker_epoch)
+    epochs = tuple(image.brokers[each].broker_epoch for each in replicas)
+    return Partition(replicas, replicas, (), replicas[0], 0, 0, epochs[0], epochs)

@@ -1,0 +1,195 @@
+"""Leaders that change hands while all is well: to the preferred replica, or before a stop.
+
+The preferred leader is the first in a partition's assignment; leaders are balanced as long as each
+partition has its own. `elect` moves leadership there, for partitions that are named or for all; it
+also carries out the unclean election that an operator asks for, which may lose what is committed.
+
+`hand_over` empties a broker that is about to stop: others lead its partitions, and it leaves their
+in-sync sets, so that nobody waits for it when it has gone. Where nobody else is in sync it stays
+leader to the last moment. What it held stays eligible as `isr` has it, since a clean stop loses
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from penstock.metadata.decisions import Decision
+from penstock.metadata.edits import NO_STATIC, TOPICS_MAX, TopicEdits
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.isr import led_by, sound_members, with_members
+from penstock.metadata.model import Partition
+from penstock.wire.errors import ErrorCode, KafkaError
+
+Place = tuple[str, int]
+_NOBODY: Final[frozenset[int]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """What became of one partition; `leader` is who leads it now, -1 if nobody."""
+
+    topic: str
+    index: int
+    error: ErrorCode
+    leader: int
+    message: str | None = None
+
+
+def in_portions(image: ClusterImage, places: Iterable[Place] | None) -> Iterator[tuple[Place, ...]]:
+    """What is asked for, None for everything there is, in portions that fit one decision each."""
+    if places is None:
+        places = (
+            (topic.name, index)
+            for topic in image.topics.values()
+            for index in range(len(topic.partitions))
+        )
+    by_topic: dict[str, list[Place]] = {}
+    for place in places:
+        by_topic.setdefault(place[0], []).append(place)
+    topics = iter(by_topic.values())
+    while portion := list(islice(topics, TOPICS_MAX)):
+        yield tuple(place for each in portion for place in each)
+
+
+def elect(
+    image: ClusterImage,
+    places: Sequence[Place],
+    *,
+    unclean: bool = False,
+    stopping: Collection[int] = _NOBODY,
+    static: Mapping[str, str] = NO_STATIC,
+) -> Decision[tuple[Election, ...]]:
+    """Let each partition be led by its preferred replica.
+
+    With `unclean` instead: by whoever is alive, where nobody leads. A partition that needs nothing
+    is answered ELECTION_NOT_NEEDED.
+    """
+    edits = TopicEdits(image, static)
+    answers: list[Election] = []
+    for topic, index in places:
+        leader = -1
+        try:
+            partition = edits.partition(topic, index)
+            leader = partition.leader
+            choose = _unclean if unclean else _preferred
+            after = choose(image, edits, topic, partition, stopping)
+            leader = edits.put(topic, index, after).leader
+        except KafkaError as error:
+            answers.append(Election(topic, index, error.code, leader, error.message))
+        else:
+            answers.append(Election(topic, index, ErrorCode.NONE, leader))
+    return Decision(edits.changes(), tuple(answers))
+
+
+def _members(
+    image: ClusterImage, edits: TopicEdits, topic: str, partition: Partition
+) -> dict[int, int]:
+    synced = edits.settings(topic).durability == "fsync"
+    return sound_members(partition, image.brokers, synced=synced)
+
+
+def _preferred(
+    image: ClusterImage,
+    edits: TopicEdits,
+    topic: str,
+    partition: Partition,
+    stopping: Collection[int],
+) -> Partition:
+    first = partition.replicas[0]
+    if partition.leader == first:
+        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
+    members = _members(image, edits, topic, partition)
+    isr = [each for each in partition.isr if each in members]
+    if first not in isr or first not in image.brokers or first in stopping:
+        raise KafkaError(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            f"Broker {first} is not in sync ({isr} are), not running, or about to stop.",
+        )
+    after = with_members(partition, isr, members, edits.settings(topic).min_insync_replicas)
+    return led_by(after, first, image.brokers)
+
+
+def _unclean(
+    image: ClusterImage,
+    edits: TopicEdits,
+    topic: str,
+    partition: Partition,
+    stopping: Collection[int],
+) -> Partition:
+    brokers = image.brokers
+    leader = brokers.get(partition.leader)
+    if leader is not None and leader.broker_epoch == partition.leader_broker_epoch:
+        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
+    members = _members(image, edits, topic, partition)
+    living = [each for each in partition.replicas if each in brokers]
+    # Whoever loses least comes first.
+    ranked = sorted(
+        living,
+        key=lambda each: (each in stopping, each not in members, each not in partition.isr),
+    )
+    if not ranked:
+        raise KafkaError(
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+            f"None of the replicas {list(partition.replicas)} is running: start one of them.",
+        )
+    chosen = ranked[0]
+    if chosen not in members:
+        members = {chosen: brokers[chosen].broker_epoch}
+    isr = [each for each in partition.isr if each in brokers and each in members]
+    in_sync = isr if chosen in isr else [chosen]
+    after = with_members(partition, in_sync, members, edits.settings(topic).min_insync_replicas)
+    return led_by(after, chosen, brokers)
+
+
+def hand_over(
+    image: ClusterImage,
+    broker_id: int,
+    *,
+    stopping: Collection[int] = _NOBODY,
+    static: Mapping[str, str] = NO_STATIC,
+) -> Decision[int]:
+    """Take a broker that is about to stop out of a portion of what it leads or is in sync for.
+
+    The result is how many partitions it will lead after that. Repeat as long as there are changes.
+    """
+    edits = TopicEdits(image, static)
+    leads = 0
+    for topic in image.topics.values():
+        is_due = not edits.is_full
+        for index, partition in enumerate(topic.partitions):
+            if broker_id not in partition.isr:
+                continue
+            after = None
+            if is_due:
+                after = _without(image, edits, topic.name, partition, broker_id, stopping)
+            if after is not None:
+                edits.put(topic.name, index, after)
+            elif partition.leader == broker_id:
+                leads += 1
+    return Decision(edits.changes(), leads)
+
+
+def _without(
+    image: ClusterImage,
+    edits: TopicEdits,
+    topic: str,
+    partition: Partition,
+    broker_id: int,
+    stopping: Collection[int],
+) -> Partition | None:
+    members = _members(image, edits, topic, partition)
+    isr = [
+        each
+        for each in partition.isr
+        if each != broker_id and each in members and each in image.brokers
+    ]
+    heirs = [each for each in partition.replicas if each in isr and each not in stopping]
+    if not heirs or partition.leader not in (broker_id, *isr):
+        # In the second case there is an election due, which sees to it.
+        return None
+    after = with_members(partition, isr, members, edits.settings(topic).min_insync_replicas)
+    return led_by(after, heirs[0], image.brokers) if partition.leader == broker_id else after

@@ -1,0 +1,162 @@
+"""Replicas that move from some brokers to others (KIP-455).
+
+A move is kept in the partition itself. From the moment it is asked for, `replicas` holds the
+targets, then those that are to go; both fetch and both count. `isr.completed` ends it with the
+change of the in-sync set that has all targets in it: the old replicas are dropped, under a new
+leader epoch, and if the leader is one of them the first target leads. So there are as many copies
+at every moment as there were before. Nothing else is remembered, so any controller goes on with it.
+
+To cancel a move is to move back to where the replicas were: the added ones go at once. So does
+anybody of an unfinished move that is not in the next one. That is refused while only such replicas
+are in sync, as they have what the others lack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.metadata.configs import TopicSettings
+from penstock.metadata.decisions import Decision
+from penstock.metadata.edits import NO_STATIC, TopicEdits
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.isr import completed, relead, sound_members, with_members
+from penstock.metadata.model import Partition
+from penstock.wire.errors import ErrorCode, KafkaError
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What is asked for: the replicas there are to be, None to cancel the move under way."""
+
+    topic: str
+    index: int
+    replicas: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class MoveAnswer:
+    topic: str
+    index: int
+    error: ErrorCode
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """A move under way; `caught_up` are the added replicas that are in sync."""
+
+    topic: str
+    index: int
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    caught_up: tuple[int, ...]
+
+
+def reassign(
+    image: ClusterImage,
+    moves: Sequence[Move],
+    *,
+    allow_replication_factor_change: bool = True,
+    static: Mapping[str, str] = NO_STATIC,
+) -> Decision[tuple[MoveAnswer, ...]]:
+    """Begin, change or cancel moves; each is granted or refused on its own."""
+    edits = TopicEdits(image, static)
+    answers: list[MoveAnswer] = []
+    for move in moves:
+        try:
+            before = edits.partition(move.topic, move.index)
+            target = _target(image, before, move.replicas, allow_replication_factor_change)
+            after = _moved(image, before, target, edits.settings(move.topic))
+            if after != before:
+                edits.put(move.topic, move.index, after)
+        except KafkaError as error:
+            answers.append(MoveAnswer(move.topic, move.index, error.code, error.message))
+        else:
+            answers.append(MoveAnswer(move.topic, move.index, ErrorCode.NONE))
+    return Decision(edits.changes(), tuple(answers))
+
+
+def moves_under_way(
+    image: ClusterImage, places: Iterable[tuple[str, int]] | None = None
+) -> tuple[Moving, ...]:
+    """The moves of these partitions, None for all; what does not exist is not moving."""
+    if places is None:
+        places = (
+            (topic.name, index)
+            for topic in image.topics.values()
+            for index in range(len(topic.partitions))
+        )
+    found = ((name, index, image.partition(name, index)) for name, index in places)
+    return tuple(
+        Moving(
+            name,
+            index,
+            each.replicas,
+            each.adding_replicas,
+            each.removing_replicas,
+            tuple(added for added in each.adding_replicas if added in each.isr),
+        )
+        for name, index, each in found
+        if each is not None and each.is_moving
+    )
+
+
+def original_replicas(partition: Partition) -> tuple[int, ...]:
+    """The replicas as they were before the move under way, or are."""
+    return tuple(each for each in partition.replicas if each not in partition.adding_replicas)
+
+
+def _target(
+    image: ClusterImage,
+    partition: Partition,
+    replicas: tuple[int, ...] | None,
+    allow_replication_factor_change: bool,
+) -> tuple[int, ...]:
+    original = original_replicas(partition)
+    if replicas is None:
+        if not partition.is_moving:
+            raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+        return original
+    problem = None
+    unknown = [each for each in replicas if each not in image.brokers and each not in original]
+    if not replicas:
+        problem = "The partition needs at least one replica: name a broker."
+    elif len({*replicas}) != len(replicas):
+        problem = f"The assignment names a broker twice: {list(replicas)}."
+    elif unknown:
+        problem = (
+            f"The broker(s) {unknown} are not registered: registered are {sorted(image.brokers)}."
+        )
+    if problem is not None:
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+    if not allow_replication_factor_change and len(replicas) != len(original):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The partition has {len(original)} replica(s) and was to get {len(replicas)}, while "
+            "the request forbids to change their number.",
+        )
+    return replicas
+
+
+def _moved(
+    image: ClusterImage, before: Partition, target: tuple[int, ...], settings: TopicSettings
+) -> Partition:
+    brokers = image.brokers
+    original = original_replicas(before)
+    removing = tuple(each for each in original if each not in target)
+    adding = tuple(each for each in target if each not in original)
+    replicas = target + removing
+    moved = replace(before, replicas=replicas, adding_replicas=adding, removing_replicas=removing)
+    members = sound_members(before, brokers, synced=settings.durability == "fsync")
+    members = {each: epoch for each, epoch in members.items() if each in replicas}
+    isr = [each for each in before.isr if each in members]
+    if not members or (before.isr and not isr):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Only {list(before.isr or before.eligible_leaders)} hold all that is committed, none "
+            f"of which would stay: wait until one of {list(replicas)} has caught up.",
+        )
+    after = with_members(moved, isr, members, settings.min_insync_replicas)
+    return relead(before, completed(after), brokers)

@@ -1,0 +1,270 @@
+"""Who holds all that is committed, and changes of the in-sync set that leaders ask for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock.metadata.decisions import Guard
+from penstock.metadata.edits import TOPICS_MAX
+from penstock.metadata.elections import elect_leaders
+from penstock.metadata.isr import (
+    IsrAnswer,
+    IsrChange,
+    alter_isrs,
+    relead,
+    sound_members,
+    with_members,
+)
+from penstock.metadata.keys import broker_key
+from penstock.metadata.membership import register_broker
+from penstock.metadata.model import NO_LEADER, BrokerInfo, Partition
+from penstock.wire.errors import ErrorCode, KafkaError
+
+from .cluster import Cluster, Conflict
+
+
+def only(cluster: Cluster, topic: str = "t") -> Partition:
+    return cluster.image.topics[topic].partitions[0]
+
+
+def elect(cluster: Cluster) -> None:
+    for decision in elect_leaders(cluster.image):
+        cluster.commit(decision)
+
+
+def change(cluster: Cluster, *isr: int, topic: str = "t", **fields: Any) -> IsrChange:
+    """The leader's wish on the state there is, unless `fields` say otherwise."""
+    held = cluster.image.topics[topic]
+    partition = held.partitions[0]
+    brokers = cluster.image.brokers
+    members = tuple((each, brokers[each].broker_epoch if each in brokers else 1) for each in isr)
+    made = IsrChange(held.topic_id, 0, members, partition.leader_epoch, partition.partition_epoch)
+    return replace(made, **fields)
+
+
+def ask(cluster: Cluster, *changes: IsrChange, broker: int = 0, **rest: object) -> list[IsrAnswer]:
+    epoch = cluster.image.brokers[broker].broker_epoch
+    decision = alter_isrs(cluster.image, broker, epoch, changes, **rest)  # type: ignore[arg-type]
+    return list(cluster.commit(decision))
+
+
+def restart(cluster: Cluster, broker_id: int, *, lossless_since: int) -> BrokerInfo:
+    info = BrokerInfo(broker_id, "h", 1, None, cluster.new_id(), -1, lossless_since)
+    cluster.commit(register_broker(cluster.image, info, take_over=True))
+    return cluster.image.brokers[broker_id]
+
+
+def test_a_leader_drops_and_takes_back_a_follower() -> None:
+    """Under the same leader epoch, with the partition epoch counted on."""
+    cluster = Cluster(brokers=3)
+    before = cluster.create("t", 1, 3).partitions[0]
+    (answer,) = ask(cluster, change(cluster, 0, 1))
+    assert answer.error == ErrorCode.NONE
+    assert answer.partition == only(cluster)
+    assert only(cluster) == replace(
+        before, isr=(0, 1), partition_epoch=1, member_epochs=before.member_epochs[:2]
+    )
+    ask(cluster, change(cluster, 0, 1, 2))
+    assert only(cluster) == replace(before, partition_epoch=2)
+
+
+def test_an_unchanged_set_moves_the_partition_epoch() -> None:
+    """So that a request whose fate is unknown can no longer succeed."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 3)
+    lost = change(cluster, 0)
+    ask(cluster, change(cluster, 0, 1, 2))
+    assert only(cluster).partition_epoch == 1
+    (answer,) = ask(cluster, lost)
+    assert answer == IsrAnswer(lost.topic_id, 0, ErrorCode.INVALID_UPDATE_VERSION)
+
+
+def test_who_leaves_below_the_minimum_stays_eligible() -> None:
+    """Until enough are in sync again."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 3, min_insync_replicas="2")
+    ask(cluster, change(cluster, 0))
+    assert (only(cluster).isr, only(cluster).eligible_leaders) == ((0,), (1, 2))
+    ask(cluster, change(cluster, 0, 2))
+    assert (only(cluster).isr, only(cluster).eligible_leaders) == ((0, 2), ())
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"leader_epoch": 7}, ErrorCode.NOT_CONTROLLER),
+        ({"partition_epoch": 7}, ErrorCode.NOT_CONTROLLER),
+        ({"index": 1}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"topic_id": b"\x77" * 16}, ErrorCode.UNKNOWN_TOPIC_ID),
+        ({"isr": ()}, ErrorCode.INVALID_REQUEST),
+        ({"isr": ((1, 2),)}, ErrorCode.INVALID_REQUEST),
+        ({"isr": ((0, 1), (0, 1))}, ErrorCode.INVALID_REQUEST),
+        ({"isr": ((0, 1), (3, 4))}, ErrorCode.INVALID_REQUEST),
+        ({"isr": ((0, 1), (2, 999))}, ErrorCode.INELIGIBLE_REPLICA),
+        ({"isr": ((0, 1), (2, -1))}, ErrorCode.INELIGIBLE_REPLICA),
+        ({"isr": ((0, 1), (1, 999))}, ErrorCode.INELIGIBLE_REPLICA),
+    ],
+)
+def test_what_is_refused(fields: dict[str, Any], error: ErrorCode) -> None:
+    """By Kafka's codes, and nothing is written."""
+    cluster = Cluster(brokers=4)
+    cluster.create("t", 1, 3)
+    ask(cluster, change(cluster, 0, 1))
+    revision = cluster.revision
+    (answer,) = ask(cluster, change(cluster, 0, 1, 2, **fields))
+    assert (answer.error, answer.partition) == (error, None)
+    assert cluster.revision == revision
+
+
+def test_only_the_leader_of_this_epoch_is_heard() -> None:
+    """Not its predecessor, not a follower, not an earlier life of the leader."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 3)
+    (answer,) = ask(cluster, change(cluster, 0, 1), broker=1)
+    assert answer.error == ErrorCode.INVALID_REQUEST
+    old = change(cluster, 0, 1)
+    old_epoch = cluster.image.brokers[0].broker_epoch
+    cluster.start(0)
+    (answer,) = ask(cluster, old)
+    assert answer.error == ErrorCode.FENCED_LEADER_EPOCH
+    elect(cluster)
+    (answer,) = ask(cluster, old)
+    assert answer.error == ErrorCode.FENCED_LEADER_EPOCH
+    with pytest.raises(KafkaError) as stale:
+        alter_isrs(cluster.image, 0, old_epoch, [old])
+    assert stale.value.code == ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_a_broker_that_stops_is_not_taken_in() -> None:
+    """It may stay until it is handed over, and leave."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 3)
+    (answer,) = ask(cluster, change(cluster, 0, 1, 2), stopping={2})
+    assert answer.error == ErrorCode.NONE
+    ask(cluster, change(cluster, 0, 1), stopping={2})
+    (answer,) = ask(cluster, change(cluster, 0, 1, 2), stopping={2})
+    assert answer.error == ErrorCode.INELIGIBLE_REPLICA
+
+
+def test_who_is_taken_in_must_not_restart_before_the_commit() -> None:
+    """The decision rests on its registration."""
+    cluster = Cluster(brokers=2)
+    cluster.create("t", 1, 2)
+    ask(cluster, change(cluster, 0))
+    epochs = [cluster.image.brokers[each].broker_epoch for each in (0, 1)]
+    decision = alter_isrs(cluster.image, 0, epochs[0], [change(cluster, 0, 1)])
+    assert decision.guards == (Guard(broker_key(1), epochs[1]),)
+    cluster.start(1)
+    with pytest.raises(Conflict):
+        cluster.commit(decision)
+
+
+def test_a_member_whose_epoch_the_leader_does_not_know_may_stay() -> None:
+    """It has not fetched in this term; the incarnation that was noted is kept."""
+    cluster = Cluster(brokers=3)
+    before = cluster.create("t", 1, 3).partitions[0]
+    members = ((0, before.member_epochs[0]), (1, -1))
+    (answer,) = ask(cluster, change(cluster, isr=members))
+    assert answer.error == ErrorCode.NONE
+    assert only(cluster).member_epochs == before.member_epochs[:2]
+
+
+def test_many_partitions_of_many_topics_are_one_decision() -> None:
+    """One change for each topic, granted or refused one by one."""
+    cluster = Cluster(brokers=2)
+    for number in range(TOPICS_MAX + 1):
+        cluster.create(f"t{number}", 2, 2)
+    changes = []
+    for number in range(TOPICS_MAX + 1):
+        wish = change(cluster, 0, topic=f"t{number}")
+        changes += [wish, replace(wish, index=1, isr=((0, 1),))]
+    decision = alter_isrs(cluster.image, 0, 1, changes)
+    assert len(decision.changes) == TOPICS_MAX
+    errors = [answer.error for answer in cluster.commit(decision)]
+    # Partition 1 of each is led by broker 1.
+    assert errors[:2] == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
+    assert errors[-2] == ErrorCode.OPERATION_NOT_ATTEMPTED
+    assert only(cluster, "t0").isr == (0,)
+
+
+PARTITION = Partition((0, 1, 2), (0, 1), (2,), 0, 0, 0, 10, (10, 11, 12))
+
+
+def brokers(**epochs: tuple[int, int]) -> dict[int, BrokerInfo]:
+    """b1=(epoch, lossless since)"""
+    return {
+        int(name[1:]): BrokerInfo(int(name[1:]), "h", 1, None, b"i" * 16, *pair)
+        for name, pair in epochs.items()
+    }
+
+
+def test_a_restart_that_may_have_lost_something_ends_membership() -> None:
+    """Of who is in sync and of who is eligible; the dead are in doubt and stay."""
+    living = brokers(b0=(10, -1), b1=(21, 11), b2=(22, 13))
+    assert sound_members(PARTITION, living, synced=False) == {0: 10, 1: 21}
+    assert sound_members(PARTITION, living, synced=True) == {0: 10, 1: 21, 2: 22}
+    assert sound_members(PARTITION, brokers(b1=(21, -1)), synced=False) == {0: 10, 2: 12}
+
+
+def test_the_last_leader_stays_when_everybody_may_have_lost_something() -> None:
+    """A partition without any candidate would be dead for ever."""
+    all_lost = brokers(b0=(20, -1), b1=(21, -1), b2=(22, -1))
+    assert sound_members(PARTITION, all_lost, synced=False) == {0: 20}
+    leaderless = replace(PARTITION, leader=NO_LEADER)
+    assert sound_members(leaderless, all_lost, synced=False) == {0: 20}
+
+
+def test_members_of_topics_stored_before_epochs_were_noted_are_believed() -> None:
+    """And noted from then on."""
+    old = replace(PARTITION, member_epochs=())
+    after = with_members(
+        old, old.isr, sound_members(old, brokers(b0=(10, -1), b1=(9, -1)), synced=False), 3
+    )
+    assert after.member_epochs == (10, 9, -1)
+
+
+def test_a_follower_that_lost_its_tail_is_out_until_it_has_caught_up() -> None:
+    """Though nobody saw it dead, and though it was in sync."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 3, durability="replicated", min_insync_replicas="3")
+    first = cluster.image.brokers[2].broker_epoch
+    restart(cluster, 2, lossless_since=first)
+    kept = restart(cluster, 2, lossless_since=first)
+    elect(cluster)
+    assert only(cluster).isr == (0, 1, 2)
+    assert only(cluster).member_epoch(2) == kept.broker_epoch
+    restart(cluster, 2, lossless_since=-1)
+    elect(cluster)
+    assert (only(cluster).isr, only(cluster).eligible_leaders) == ((0, 1), ())
+    ask(cluster, change(cluster, 0, 1, 2))
+    assert only(cluster).isr == (0, 1, 2)
+
+
+def test_a_lone_leader_that_lost_its_tail_makes_room_for_an_eligible_one() -> None:
+    """The other holds all that is committed; if it is dead, it is waited for."""
+    cluster = Cluster(brokers=2)
+    cluster.create("t", 1, 2, durability="replicated", min_insync_replicas="2")
+    ask(cluster, change(cluster, 0))
+    epoch = cluster.image.brokers[1].broker_epoch
+    cluster.kill(1)
+    restart(cluster, 0, lossless_since=-1)
+    elect(cluster)
+    assert (only(cluster).leader, only(cluster).eligible_leaders) == (NO_LEADER, (1,))
+    restart(cluster, 1, lossless_since=epoch)
+    elect(cluster)
+    assert (only(cluster).leader, only(cluster).isr) == (1, (1,))
+
+
+def test_a_dropped_replica_is_fenced_by_a_new_leader_epoch() -> None:
+    """It would delete its log when it hears, having been taken back meanwhile."""
+    living = brokers(b0=(10, -1), b1=(11, -1))
+    kept = replace(PARTITION, replicas=(0, 1), eligible_leaders=(), member_epochs=(10, 11))
+    after = relead(PARTITION, kept, living)
+    assert (after.leader, after.leader_epoch) == (0, 1)
+    assert relead(kept, kept, living) == kept
+    gone = replace(kept, isr=(1,), member_epochs=(11,))
+    assert relead(PARTITION, gone, living).leader == 1
+    assert relead(PARTITION, gone, {}).leader == NO_LEADER

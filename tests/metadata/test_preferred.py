@@ -1,0 +1,154 @@
+"""Preferred leaders, unclean elections by hand, and brokers that hand over to stop."""
+
+from __future__ import annotations
+
+from penstock.metadata.edits import TOPICS_MAX
+from penstock.metadata.elections import elect_leaders
+from penstock.metadata.model import NO_LEADER, Partition
+from penstock.metadata.preferred import Election, elect, hand_over, in_portions
+from penstock.wire.errors import ErrorCode
+
+from .cluster import Cluster
+from .test_isr import ask, change
+
+
+def only(cluster: Cluster) -> Partition:
+    return cluster.image.topics["t"].partitions[0]
+
+
+def review(cluster: Cluster) -> None:
+    for decision in elect_leaders(cluster.image):
+        cluster.commit(decision)
+
+
+def prefer(cluster: Cluster, index: int = 0, **rest: object) -> Election:
+    decision = elect(cluster.image, [("t", index)], **rest)  # type: ignore[arg-type]
+    (election,) = cluster.commit(decision)
+    return election
+
+
+def with_leader_away() -> Cluster:
+    """Broker 0 has come back and is in sync; broker 1 leads."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 3)
+    cluster.kill(0)
+    review(cluster)
+    cluster.start(0)
+    ask(cluster, change(cluster, 0, 1, 2), broker=1)
+    return cluster
+
+
+def test_the_preferred_replica_leads_again() -> None:
+    """Once it is in sync, under a new leader epoch."""
+    cluster = with_leader_away()
+    before = only(cluster)
+    assert prefer(cluster) == Election("t", 0, ErrorCode.NONE, 0)
+    after = only(cluster)
+    assert (after.leader, after.leader_epoch) == (0, before.leader_epoch + 1)
+    assert after.leader_broker_epoch == cluster.image.brokers[0].broker_epoch
+    assert (after.isr, after.partition_epoch) == (before.isr, before.partition_epoch + 1)
+    assert prefer(cluster).error == ErrorCode.ELECTION_NOT_NEEDED
+    assert prefer(cluster, 5).error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_preferred_replica_that_cannot_lead_does_not() -> None:
+    """About to stop, not in sync, or not there."""
+    cluster = with_leader_away()
+    assert prefer(cluster, stopping={0}).error == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    ask(cluster, change(cluster, 1, 2), broker=1)
+    election = prefer(cluster)
+    assert (election.error, election.leader) == (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, 1)
+    assert election.message is not None
+    ask(cluster, change(cluster, 0, 1, 2), broker=1)
+    cluster.kill(0)
+    assert prefer(cluster).error == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    assert only(cluster).leader == 1
+
+
+def test_an_unclean_election_by_hand() -> None:
+    """Only where nobody leads; whoever loses least, and then nobody else is eligible."""
+    cluster = Cluster(brokers=2)
+    cluster.create("t", 1, 2)
+    ask(cluster, change(cluster, 0))
+    assert prefer(cluster, unclean=True).error == ErrorCode.ELECTION_NOT_NEEDED
+    cluster.kill(0, 1)
+    review(cluster)
+    assert prefer(cluster, unclean=True).error == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    broker = cluster.start(1)
+    review(cluster)
+    assert only(cluster).leader == NO_LEADER
+    assert prefer(cluster, unclean=True) == Election("t", 0, ErrorCode.NONE, 1)
+    partition = only(cluster)
+    assert (partition.isr, partition.eligible_leaders) == ((1,), ())
+    assert partition.member_epochs == (broker.broker_epoch,)
+
+
+def test_an_unclean_election_prefers_who_has_everything() -> None:
+    """An eligible leader, if one lives."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 3, min_insync_replicas="2")
+    ask(cluster, change(cluster, 0))
+    ask(cluster, change(cluster, 0, 1))
+    ask(cluster, change(cluster, 0))
+    assert only(cluster).eligible_leaders == (1,)
+    cluster.kill(0)
+    election = prefer(cluster, unclean=True)
+    assert election.leader == 1
+    assert (only(cluster).isr, only(cluster).eligible_leaders) == ((1,), (0,))
+
+
+def test_everything_is_asked_for_in_portions() -> None:
+    """Each fits one decision."""
+    cluster = Cluster(brokers=1)
+    for number in range(TOPICS_MAX + 1):
+        cluster.create(f"t{number}", 2)
+    sizes = [len(portion) for portion in in_portions(cluster.image, None)]
+    assert sizes == [2 * TOPICS_MAX, 2]
+    assert list(in_portions(cluster.image, [("x", 1), ("y", 0)])) == [(("x", 1), ("y", 0))]
+
+
+def test_a_broker_hands_over_before_it_stops() -> None:
+    """Others lead, and nobody waits for it any more; where it is alone, it stays."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 3, 3, min_insync_replicas="2")
+    cluster.create("alone", 3, 1)
+    assert cluster.commit(hand_over(cluster.image, 0)) == 1
+    topics = cluster.image.topics
+    assert [each.leader for each in topics["t"].partitions] == [1, 1, 2]
+    assert [each.isr for each in topics["t"].partitions] == [(1, 2), (1, 2), (2, 1)]
+    assert [each.leader_epoch for each in topics["t"].partitions] == [1, 0, 0]
+    assert [each.leader for each in topics["alone"].partitions] == [0, 1, 2]
+    again = hand_over(cluster.image, 0)
+    assert (again.changes, again.result) == ((), 1)
+
+
+def test_a_broker_that_stops_too_is_no_heir() -> None:
+    """Unless it is left out of the in-sync set, it would have to hand over itself."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 3)
+    cluster.commit(hand_over(cluster.image, 0, stopping={0, 1}))
+    assert only(cluster).leader == 2
+    assert cluster.commit(hand_over(cluster.image, 1, stopping={0, 1})) == 0
+    assert only(cluster).isr == (2,)
+    assert cluster.commit(hand_over(cluster.image, 2, stopping={0, 1, 2})) == 1
+
+
+def test_a_partition_whose_leader_died_is_left_to_the_election() -> None:
+    """Handing over a follower must not leave a leader outside of the in-sync set."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 3)
+    cluster.kill(0)
+    decision = hand_over(cluster.image, 1)
+    assert decision.changes == ()
+    review(cluster)
+    cluster.commit(hand_over(cluster.image, 1))
+    assert (only(cluster).leader, only(cluster).isr) == (2, (2,))
+
+
+def test_handing_over_many_topics_takes_several_rounds() -> None:
+    """Each is one decision."""
+    cluster = Cluster(brokers=2)
+    for number in range(TOPICS_MAX + 3):
+        cluster.create(f"t{number}", 1, 2)
+    assert cluster.commit(hand_over(cluster.image, 0)) == 3
+    assert cluster.commit(hand_over(cluster.image, 0)) == 0
