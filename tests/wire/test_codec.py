@@ -117,12 +117,12 @@ def test_unsupported_versions_tell_their_header() -> None:
 def test_served_versions_are_the_callers_choice() -> None:
     """Only what the broker has handlers for is decoded, from the lowest version it serves."""
     chosen = served([ApiKey.PRODUCE, ApiKey.API_VERSIONS])
-    assert chosen[0] == (3, 11)
+    assert chosen[0] == (3, 12)
     ok = frame_of(encode_request(ApiVersionsRequest(), 3, 1, None))
     assert decode_request(ok, chosen)[1] == ApiVersionsRequest()
     for refused in (
         frame_of(encode_request(MetadataRequest(), 9, 1, None)),
-        frame_of(encode_request(ProduceRequest(), 12, 1, None)),
+        frame_of(encode_request(ProduceRequest(), 13, 1, None)),
         memoryview(bytearray(struct.pack(">hhih", 0, 2, 1, -1))),
     ):
         with pytest.raises(UnsupportedRequest):
@@ -133,7 +133,7 @@ def test_advertised_ranges() -> None:
     """Produce is offered from 0 for the sake of old librdkafka, but served from 3; every range is
     within what the tables describe."""
     assert advertised([ApiKey.FETCH, ApiKey.PRODUCE]) == [
-        ApiVersionsResponse.ApiVersion(0, 0, 11),
+        ApiVersionsResponse.ApiVersion(0, 0, 12),
         ApiVersionsResponse.ApiVersion(1, 4, 17),
     ]
     for key, known in SUPPORTED.items():

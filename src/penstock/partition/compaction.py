@@ -24,9 +24,10 @@ A batch that lost all records stays as a bare header where the log would forget 
 the last sequence of an active producer (`is_needed_empty`), or where the cleaned part ends.
 
 Transactions: data of aborted transactions is dropped (`aborted`); only decided ones are within
-reach, as the last stable offset bounds the plan. Markers are kept for ever. Kafka drops them a
-delete horizon after the last record of their transaction; keeping them costs one small batch per
-transaction and cannot resurrect anything.
+reach, as the last stable offset bounds the plan. A marker stays as long as a batch of its
+transaction does, and a delete horizon longer: `transactions.CleaningTransactions` follows a round
+and says what is aborted and what becomes of each marker. Who does not ask it keeps all markers,
+which costs one small batch each and cannot resurrect anything.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from typing import Final
 
 from penstock.partition.producers import NO_OFFSET
 from penstock.partition.retention import RELATIVE_OFFSET_MAX
+from penstock.partition.transactions import MarkerFate
 from penstock.records.batch import (
     CODEC_MASK,
     DELETE_HORIZON,
@@ -251,16 +253,25 @@ def map_batch(
 
 
 def is_needed_empty(
-    header: BatchHeader, last_data_offsets: Mapping[int, int], uncleanable_offset: int
+    header: BatchHeader,
+    last_data_offsets: Mapping[int, int],
+    uncleanable_offset: int,
+    marker_epochs: Mapping[int, int] | None = None,
 ) -> bool:
     """Whether the batch must stay even without records.
 
     Either it holds the last sequence of an active producer, whose next retry could not be told
-    from a new batch otherwise; or it ends the cleaned part, and a log whose tail is all gone would
-    come up with an older end. `last_data_offsets` are those of `ProducerStates`.
+    from a new batch otherwise; or it is a marker by which alone the epoch of one is known, and its
+    predecessors are fenced; or it ends the cleaned part, and a log whose tail is all gone would
+    come up with an older end. `last_data_offsets` and `marker_epochs` are those of
+    `ProducerStates`.
     """
     if header.next_offset == uncleanable_offset:
         return True
+    if header.is_control:
+        return marker_epochs is None or (
+            marker_epochs.get(header.producer_id) == header.producer_epoch
+        )
     return header.has_producer and (
         last_data_offsets.get(header.producer_id, NO_OFFSET) == header.last_offset
     )
@@ -275,6 +286,7 @@ def compact_batch(
     delete_retention_ms: int,
     needed_empty: bool,
     aborted: bool = False,
+    marker: MarkerFate = MarkerFate.KEEP,
 ) -> Buffer | None:
     """What is left of a batch: the very same object, a thinned copy, or None.
 
@@ -282,10 +294,14 @@ def compact_batch(
     `CorruptBatch` when its records cannot be read, CRC or not: the partition is not cleanable then,
     as leaving an old record behind could bring back a key whose tombstone goes.
     """
-    if header.is_control:
-        return batch
     if header.record_count == 0:
         return batch if needed_empty else None
+    if header.is_control:
+        if marker is MarkerFate.KEEP:
+            return batch
+        if marker is MarkerFate.STAMP:
+            return _thinned(header, read_records(batch, header), now_ms + delete_retention_ms)
+        return _thinned(header, (), header.delete_horizon_ms) if needed_empty else None
     horizon_ms = header.delete_horizon_ms
     drops_tombstones = horizon_ms is not None and now_ms >= horizon_ms
     kept = [] if aborted else _kept_records(batch, header, offset_map, drops_tombstones)

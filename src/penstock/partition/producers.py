@@ -30,6 +30,15 @@ A transaction begins with the producer's first transactional batch and ends with
 the marker. Reads of committed data stop at the first unstable offset: the first offset of a
 transaction that is open, or whose marker is not replicated yet.
 
+Whoever appends for clients shows a `Verification` for a transactional batch (`verification` says
+why), and then these are refused too, with InvalidTransactionState:
+
+    no transaction of this epoch open, and no guard that holds    it would be open for ever
+    one of an older epoch open                                    its marker is still to come
+
+and under transaction.version 2, which numbers each transaction from 0, a producer unknown here
+that begins with another sequence: a batch before it is missing.
+
 Invariants: at most five batches per producer, all of its current epoch; a producer is in `_ongoing`
 under its transaction's first offset exactly while the transaction is open; `_ongoing` iterates in
 offset order.
@@ -38,27 +47,34 @@ offset order.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from struct import Struct
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, NamedTuple
 
-from penstock.records.batch import (
-    CONTROL,
-    NO_SEQUENCE,
-    NO_TIMESTAMP,
-    TRANSACTIONAL,
-    BatchHeader,
+from penstock.partition.remembered import (
+    BATCHES_REMEMBERED,
+    NO_OFFSET,
+    Duplicate,
+    RememberedProducer,
+    first_sequence,
 )
+from penstock.partition.verification import NO_GUARD, Guards
+from penstock.records.batch import CONTROL, TRANSACTIONAL, BatchHeader
 from penstock.records.record import ControlType
 
-BATCHES_REMEMBERED: Final = 5
-NO_COORDINATOR_EPOCH: Final = -1
-NO_OFFSET: Final = -1
-
-_SEQUENCE_MASK: Final = 0x7FFFFFFF
-# Half the sequence space: beyond it "older" and "newer" can no longer be told apart.
-_SPAN_MAX: Final = 1 << 30
-_BATCH: Final = Struct(">iiqq")  # last sequence, offset delta, last offset, timestamp
-_HISTORY_BYTES_MAX: Final = _BATCH.size * BATCHES_REMEMBERED
+__all__ = [
+    "BATCHES_REMEMBERED",
+    "NO_OFFSET",
+    "CompletedTransaction",
+    "CoordinatorFenced",
+    "Duplicate",
+    "DuplicateSequence",
+    "InvalidProducerEpoch",
+    "InvalidTransactionState",
+    "OutOfOrderSequence",
+    "ProducerEntry",
+    "ProducerRefused",
+    "ProducerStates",
+    "Verification",
+]
 
 
 class ProducerRefused(Exception):
@@ -87,12 +103,15 @@ class CoordinatorFenced(ProducerRefused):
     code = 52
 
 
-class Duplicate(NamedTuple):
-    """The batch is in the log already, here."""
+class Verification(NamedTuple):
+    """What a transactional batch of a client was checked by, before it got here.
 
-    base_offset: int
-    last_offset: int
-    timestamp: int
+    `guard` is that of `begin_verification`, once the coordinator said yes; `numbers_from_zero` is
+    true where each transaction has an epoch of its own (Produce 12 and above).
+    """
+
+    guard: int = NO_GUARD
+    numbers_from_zero: bool = False
 
 
 class CompletedTransaction(NamedTuple):
@@ -121,97 +140,19 @@ class ProducerEntry(NamedTuple):
     current_transaction_first_offset: int
 
 
-class _Producer:
-    """The batches are packed into one `bytes`: 24 bytes each instead of five objects each.
-
-    Only retries look into them; in sequence, `next_sequence` answers.
-    """
-
-    __slots__ = (
-        "coordinator_epoch",
-        "epoch",
-        "history",
-        "last_timestamp",
-        "next_sequence",
-        "span",
-        "transaction_first_offset",
-    )
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.next_sequence = 0
-        self.span = 0
-        self.last_timestamp = NO_TIMESTAMP
-        self.coordinator_epoch = NO_COORDINATOR_EPOCH
-        self.transaction_first_offset = NO_OFFSET
-        self.history = b""
-
-    def enter_epoch(self, epoch: int) -> None:
-        if epoch != self.epoch:
-            self.epoch = epoch
-            self.next_sequence = 0
-            self.span = 0
-            self.history = b""
-
-    def remember(
-        self,
-        base_sequence: int,
-        last_sequence: int,
-        offset_delta: int,
-        last_offset: int,
-        timestamp: int,
-    ) -> None:
-        if base_sequence == NO_SEQUENCE:
-            self.span = 0
-        elif self.history and base_sequence != self.next_sequence:
-            self.span = offset_delta + 1
-        else:
-            self.span = min(self.span + offset_delta + 1, _SPAN_MAX)
-        self.next_sequence = (last_sequence + 1) & _SEQUENCE_MASK
-        self.last_timestamp = timestamp
-        history = self.history + _BATCH.pack(last_sequence, offset_delta, last_offset, timestamp)
-        self.history = history[-_HISTORY_BYTES_MAX:]
-
-    def batches(self) -> Iterable[tuple[int, int, int, int]]:
-        """Remembered batches, oldest first."""
-        return _BATCH.iter_unpack(self.history)
-
-    def last_batch(self) -> tuple[int, int, int, int]:
-        if not self.history:
-            return NO_SEQUENCE, 0, NO_OFFSET, NO_TIMESTAMP
-        return _BATCH.unpack_from(self.history, len(self.history) - _BATCH.size)
-
-    def find(self, base_sequence: int, last_sequence: int) -> Duplicate | None:
-        for last, delta, last_offset, timestamp in self.batches():
-            if last == last_sequence and _first_sequence(last, delta) == base_sequence:
-                return Duplicate(last_offset - delta, last_offset, timestamp)
-        return None
-
-    def is_known_and_older(self, base_sequence: int, last_sequence: int) -> bool:
-        """Whether all these sequences were appended in this epoch, before the remembered ones."""
-        if not self.history or base_sequence == NO_SEQUENCE:
-            return False
-        newest = self.next_sequence - 1
-        last, delta, _, _ = _BATCH.unpack_from(self.history, 0)
-        window = (newest - _first_sequence(last, delta)) & _SEQUENCE_MASK
-        age_of_first = (newest - base_sequence) & _SEQUENCE_MASK
-        age_of_last = (newest - last_sequence) & _SEQUENCE_MASK
-        return window < age_of_last <= age_of_first < self.span
-
-
-def _first_sequence(last_sequence: int, delta: int) -> int:
-    if last_sequence == NO_SEQUENCE:
-        return NO_SEQUENCE
-    return (last_sequence - delta) & _SEQUENCE_MASK
+def _is_open(producer: RememberedProducer, header: BatchHeader) -> bool:
+    """Whether the batch goes on with a transaction that is open here."""
+    return producer.transaction_first_offset >= 0 and producer.epoch == header.producer_epoch
 
 
 class ProducerStates:
     """All producers of one partition. A batch without producer id has no business here."""
 
-    __slots__ = ("_completed", "_ongoing", "_producers")
+    __slots__ = ("_completed", "_guards", "_ongoing", "_producers")
 
     def __init__(self) -> None:
-        self._producers: dict[int, _Producer] = {}
+        self._producers: dict[int, RememberedProducer] = {}
+        self._guards = Guards()
         self._ongoing: dict[int, int] = {}
         # Ended, but their markers may lie above the high watermark still: (first, marker) offsets.
         self._completed: list[tuple[int, int]] = []
@@ -219,14 +160,72 @@ class ProducerStates:
     def __len__(self) -> int:
         return len(self._producers)
 
-    def check(self, header: BatchHeader, *, from_client: bool = True) -> Duplicate | None:
+    def begin_verification(self, header: BatchHeader, now_ms: int) -> int | None:
+        """A guard to hold while the coordinator is asked about a batch; None: no need to ask."""
+        producer = self._producers.get(header.producer_id)
+        if producer is not None and (
+            header.producer_epoch < producer.epoch or _is_open(producer, header)
+        ):
+            return None
+        return self._guards.begin(
+            header.producer_id, header.producer_epoch, header.base_sequence, now_ms
+        )
+
+    def check(
+        self,
+        header: BatchHeader,
+        *,
+        from_client: bool = True,
+        verification: Verification | None = None,
+    ) -> Duplicate | None:
         """None if the batch may be appended, `Duplicate` if it has been; else `ProducerRefused`.
 
         Batches that the broker itself writes for a producer (offsets committed in a transaction)
         carry no sequences: with `from_client` false only the epoch and transaction are checked.
+        Without `verification` a transaction is taken on trust: that is for what was verified where
+        it was first appended.
         """
+        seen = self._check_order(header, from_client, verification)
+        if seen is None and verification is not None and header.attributes & TRANSACTIONAL:
+            self._check_transaction(header, from_client, verification)
+        return seen
+
+    def _check_transaction(
+        self, header: BatchHeader, from_client: bool, verification: Verification
+    ) -> None:
+        producer_id = header.producer_id
+        producer = self._producers.get(producer_id)
+        if producer is not None and _is_open(producer, header):
+            return
+        if producer is not None and producer.transaction_first_offset >= 0:
+            raise InvalidTransactionState(
+                f"producer {producer_id} begins a transaction with epoch {header.producer_epoch} "
+                f"while the one of epoch {producer.epoch} is open since offset "
+                f"{producer.transaction_first_offset}: it must end first"
+            )
+        if not self._guards.holds(producer_id, verification.guard):
+            raise InvalidTransactionState(
+                f"producer {producer_id} has no transaction open here and the coordinator was not "
+                "asked, or it has ended meanwhile: begin another"
+            )
+        lowest = self._guards.lowest_sequence(producer_id, header.producer_epoch)
+        if from_client and lowest is not None and header.base_sequence > lowest:
+            raise OutOfOrderSequence(
+                f"producer {producer_id} sent sequence {header.base_sequence} before {lowest}, "
+                "which is still being verified: send that first"
+            )
+
+    def _check_order(
+        self, header: BatchHeader, from_client: bool, verification: Verification | None
+    ) -> Duplicate | None:
         producer = self._producers.get(header.producer_id)
         if producer is None:
+            strict = verification is not None and verification.numbers_from_zero
+            if strict and from_client and header.base_sequence != 0:
+                raise OutOfOrderSequence(
+                    f"producer {header.producer_id} is unknown here and its transaction must begin "
+                    f"with sequence 0, not {header.base_sequence}"
+                )
             return None
         epoch = header.producer_epoch
         base_sequence = header.base_sequence
@@ -250,7 +249,7 @@ class ProducerStates:
             )
         return None
 
-    def _retry(self, producer: _Producer, header: BatchHeader) -> Duplicate:
+    def _retry(self, producer: RememberedProducer, header: BatchHeader) -> Duplicate:
         base_sequence, last_sequence = header.base_sequence, header.last_sequence
         found = producer.find(base_sequence, last_sequence)
         if found is not None:
@@ -300,7 +299,7 @@ class ProducerStates:
         producer_id = header.producer_id
         producer = self._producers.get(producer_id)
         if producer is None:
-            producer = self._producers[producer_id] = _Producer(header.producer_epoch)
+            producer = self._producers[producer_id] = RememberedProducer(header.producer_epoch)
         elif header.producer_epoch != producer.epoch:
             producer.enter_epoch(header.producer_epoch)
         if header.attributes & CONTROL:
@@ -313,18 +312,21 @@ class ProducerStates:
             header.base_offset + header.last_offset_delta,
             header.max_timestamp,
         )
-        if header.attributes & TRANSACTIONAL and producer.transaction_first_offset < 0:
-            producer.transaction_first_offset = header.base_offset
-            self._ongoing[header.base_offset] = producer_id
+        if header.attributes & TRANSACTIONAL:
+            self._guards.end(producer_id)
+            if producer.transaction_first_offset < 0:
+                producer.transaction_first_offset = header.base_offset
+                self._ongoing[header.base_offset] = producer_id
 
     def on_control(
         self, header: BatchHeader, marker: ControlType, coordinator_epoch: int
     ) -> CompletedTransaction | None:
         """A marker is in the log; None when the producer wrote nothing here in its transaction."""
         producer_id = header.producer_id
+        self._guards.end(producer_id)
         producer = self._producers.get(producer_id)
         if producer is None:
-            producer = self._producers[producer_id] = _Producer(header.producer_epoch)
+            producer = self._producers[producer_id] = RememberedProducer(header.producer_epoch)
         producer.enter_epoch(header.producer_epoch)
         producer.coordinator_epoch = coordinator_epoch
         producer.last_timestamp = header.max_timestamp
@@ -352,6 +354,13 @@ class ProducerStates:
                 return min(next(iter(self._ongoing), first_ended), first_ended)
         return next(iter(self._ongoing), None)
 
+    def last_stable_offset(self, high_watermark: int, log_start_offset: int = 0) -> int:
+        """Where reads of committed data end: all below is decided, replicated and still there."""
+        unstable = self.first_unstable_offset(high_watermark)
+        if unstable is None:
+            return high_watermark
+        return min(max(unstable, log_start_offset), high_watermark)
+
     def last_data_offsets(self) -> dict[int, int]:
         """Where each producer's last sequence is: batches that compaction must not drop whole.
         The cleaner works beside appends and so gets a copy."""
@@ -359,6 +368,14 @@ class ProducerStates:
             producer_id: producer.last_batch()[2]
             for producer_id, producer in self._producers.items()
             if producer.history
+        }
+
+    def marker_epochs(self) -> dict[int, int]:
+        """The epochs that are known by a marker only: compaction must keep one of each."""
+        return {
+            producer_id: producer.epoch
+            for producer_id, producer in self._producers.items()
+            if not producer.history
         }
 
     def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
@@ -371,12 +388,14 @@ class ProducerStates:
         ]
         for producer_id in expired:
             del self._producers[producer_id]
+        self._guards.expire(now_ms, expiration_ms)
         return expired
 
     def clear(self) -> None:
         """Forget all. To truncate a log: clear, load the newest snapshot at or below the new end
         and replay the batches between the two."""
         self._producers.clear()
+        self._guards.clear()
         self._ongoing.clear()
         self._completed.clear()
 
@@ -385,13 +404,13 @@ class ProducerStates:
         for entry in entries:
             producer = self._producers.get(entry.producer_id)
             if producer is None:
-                producer = self._producers[entry.producer_id] = _Producer(entry.epoch)
+                producer = self._producers[entry.producer_id] = RememberedProducer(entry.epoch)
             producer.enter_epoch(entry.epoch)
             producer.coordinator_epoch = entry.coordinator_epoch
             producer.transaction_first_offset = entry.current_transaction_first_offset
             if entry.last_offset >= 0:
                 producer.remember(
-                    _first_sequence(entry.last_sequence, entry.offset_delta),
+                    first_sequence(entry.last_sequence, entry.offset_delta),
                     entry.last_sequence,
                     entry.offset_delta,
                     entry.last_offset,

@@ -60,11 +60,14 @@ class ApiKey(IntEnum):
     ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    UNREGISTER_BROKER = 64
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
     DESCRIBE_TOPIC_PARTITIONS = 75
+    END_TRANSACTIONS = 10001
+    """Our own, out of the way of Kafka's: many transactions are decided together."""
 
     @property
     def api_name(self) -> str:
@@ -90,7 +93,7 @@ def _range(first: int, last: int, serve_min: int | None = None) -> VersionRange:
 
 SUPPORTED: Final[dict[ApiKey, VersionRange]] = {
     # Older librdkafka stops compressing unless version 0 is offered, but never sends it.
-    ApiKey.PRODUCE: _range(0, 11, serve_min=3),
+    ApiKey.PRODUCE: _range(0, 12, serve_min=3),
     ApiKey.FETCH: _range(4, 17),
     ApiKey.LIST_OFFSETS: _range(1, 10),
     ApiKey.METADATA: _range(0, 13),
@@ -109,17 +112,28 @@ SUPPORTED: Final[dict[ApiKey, VersionRange]] = {
     ApiKey.DELETE_RECORDS: _range(0, 2),
     ApiKey.INIT_PRODUCER_ID: _range(0, 5),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _range(2, 4),
+    ApiKey.ADD_PARTITIONS_TO_TXN: _range(0, 5),
+    ApiKey.ADD_OFFSETS_TO_TXN: _range(0, 4),
+    ApiKey.END_TXN: _range(0, 5),
+    ApiKey.WRITE_TXN_MARKERS: _range(1, 2),
+    ApiKey.TXN_OFFSET_COMMIT: _range(0, 5),
     ApiKey.DESCRIBE_CONFIGS: _range(1, 4),
     ApiKey.ALTER_CONFIGS: _range(0, 2),
     ApiKey.DESCRIBE_LOG_DIRS: _range(1, 4),
     ApiKey.CREATE_PARTITIONS: _range(0, 3),
     ApiKey.DELETE_GROUPS: _range(0, 2),
+    ApiKey.ELECT_LEADERS: _range(0, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _range(0, 1),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _range(0, 1),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _range(0, 0),
     ApiKey.OFFSET_DELETE: _range(0, 0),
     ApiKey.DESCRIBE_CLUSTER: _range(0, 2),
     ApiKey.DESCRIBE_PRODUCERS: _range(0, 0),
+    ApiKey.UNREGISTER_BROKER: _range(0, 0),
+    ApiKey.DESCRIBE_TRANSACTIONS: _range(0, 0),
+    ApiKey.LIST_TRANSACTIONS: _range(0, 2),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _range(0, 0),
+    ApiKey.END_TRANSACTIONS: _range(0, 0),
 }
 """What a broker advertises, as far as it has handlers: see `served` and `advertised`."""
 

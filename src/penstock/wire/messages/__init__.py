@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         DescribeTopicPartitionsResponse,
         MetadataRequest,
         MetadataResponse,
+        UnregisterBrokerRequest,
+        UnregisterBrokerResponse,
     )
     from penstock.wire.messages.configs import (
         AlterClientQuotasRequest,
@@ -132,6 +134,8 @@ if TYPE_CHECKING:
         AddOffsetsToTxnResponse,
         AddPartitionsToTxnRequest,
         AddPartitionsToTxnResponse,
+        EndTransactionsRequest,
+        EndTransactionsResponse,
         EndTxnRequest,
         EndTxnResponse,
         InitProducerIdRequest,
@@ -197,6 +201,8 @@ __all__ = [
     "DescribeUserScramCredentialsResponse",
     "ElectLeadersRequest",
     "ElectLeadersResponse",
+    "EndTransactionsRequest",
+    "EndTransactionsResponse",
     "EndTxnRequest",
     "EndTxnResponse",
     "FetchRequest",
@@ -241,6 +247,8 @@ __all__ = [
     "SyncGroupResponse",
     "TxnOffsetCommitRequest",
     "TxnOffsetCommitResponse",
+    "UnregisterBrokerRequest",
+    "UnregisterBrokerResponse",
     "WriteTxnMarkersRequest",
     "WriteTxnMarkersResponse",
 ]

@@ -274,6 +274,29 @@ class DescribeClusterResponse(Response):
         self.cluster_authorized_operations = cluster_authorized_operations
 
 
+class UnregisterBrokerRequest(Request):
+    __slots__ = ("broker_id",)
+    API_KEY: ClassVar[int] = 64
+
+    def __init__(self, broker_id: int = 0) -> None:
+        self.broker_id = broker_id
+
+
+class UnregisterBrokerResponse(Response):
+    __slots__ = ("throttle_time_ms", "error_code", "error_message")
+    API_KEY: ClassVar[int] = 64
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = "",
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.error_code = error_code
+        self.error_message = error_message
+
+
 class DescribeTopicPartitionsRequest(Request):
     __slots__ = ("topics", "response_partition_limit", "cursor")
     API_KEY: ClassVar[int] = 75

@@ -231,6 +231,66 @@ class EndTxnResponse(Response):
         self.producer_epoch = producer_epoch
 
 
+class EndTransactionsRequest(Request):
+    __slots__ = ("committed", "offsets_topic", "offsets_partition", "members")
+    API_KEY: ClassVar[int] = 10001
+
+    class Member(Struct):
+        __slots__ = ("transactional_id", "producer_id", "producer_epoch")
+
+        def __init__(
+            self,
+            transactional_id: str = "",
+            producer_id: int = 0,
+            producer_epoch: int = 0,
+        ) -> None:
+            self.transactional_id = transactional_id
+            self.producer_id = producer_id
+            self.producer_epoch = producer_epoch
+
+    def __init__(
+        self,
+        committed: bool = False,
+        offsets_topic: str | None = None,
+        offsets_partition: int = -1,
+        members: list[EndTransactionsRequest.Member] = EMPTY,
+    ) -> None:
+        self.committed = committed
+        self.offsets_topic = offsets_topic
+        self.offsets_partition = offsets_partition
+        self.members = [] if members is EMPTY else members
+
+
+class EndTransactionsResponse(Response):
+    __slots__ = ("throttle_time_ms", "error_code", "members")
+    API_KEY: ClassVar[int] = 10001
+
+    class Member(Struct):
+        __slots__ = ("transactional_id", "error_code", "producer_id", "producer_epoch")
+
+        def __init__(
+            self,
+            transactional_id: str = "",
+            error_code: int = 0,
+            producer_id: int = -1,
+            producer_epoch: int = -1,
+        ) -> None:
+            self.transactional_id = transactional_id
+            self.error_code = error_code
+            self.producer_id = producer_id
+            self.producer_epoch = producer_epoch
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        members: list[EndTransactionsResponse.Member] = EMPTY,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.error_code = error_code
+        self.members = [] if members is EMPTY else members
+
+
 class TxnOffsetCommitRequest(Request):
     __slots__ = (
         "transactional_id",

@@ -16,7 +16,7 @@ _TABLES: Final[dict[str, str]] = {
     "penstock.wire.schema.produce": "Produce",
     "penstock.wire.schema.fetch": "Fetch ListOffsets OffsetForLeaderEpoch",
     "penstock.wire.schema.cluster": (
-        "ApiVersions Metadata DescribeCluster DescribeTopicPartitions"
+        "ApiVersions Metadata DescribeCluster UnregisterBroker DescribeTopicPartitions"
     ),
     "penstock.wire.schema.groups": (
         "FindCoordinator JoinGroup SyncGroup Heartbeat LeaveGroup ConsumerGroupHeartbeat"
@@ -34,7 +34,7 @@ _TABLES: Final[dict[str, str]] = {
         " AlterClientQuotas"
     ),
     "penstock.wire.schema.txns": (
-        "InitProducerId AddPartitionsToTxn AddOffsetsToTxn EndTxn TxnOffsetCommit"
+        "InitProducerId AddPartitionsToTxn AddOffsetsToTxn EndTxn EndTransactions TxnOffsetCommit"
     ),
     "penstock.wire.schema.txn_admin": (
         "WriteTxnMarkers DescribeProducers DescribeTransactions ListTransactions"

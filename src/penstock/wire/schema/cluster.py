@@ -77,6 +77,14 @@ DescribeClusterResponse  key 60  versions 0-2  flexible 0+
     IsFenced                   bool      2+
   ClusterAuthorizedOperations  int32     0+  = -2147483648
 
+UnregisterBrokerRequest  key 64  versions 0  flexible 0+
+  BrokerId  int32  0+
+
+UnregisterBrokerResponse  key 64  versions 0  flexible 0+
+  ThrottleTimeMs  int32    0+
+  ErrorCode       int16    0+
+  ErrorMessage    string?  0+
+
 DescribeTopicPartitionsRequest  key 75  versions 0  flexible 0+
   Topics                  [Topic]  0+
     Name                  string   0+

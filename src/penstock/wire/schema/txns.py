@@ -65,6 +65,24 @@ EndTxnResponse  key 26  versions 0-5  flexible 3+
   ProducerId      int64  5+  = -1  ignorable
   ProducerEpoch   int16  5+  = -1  ignorable
 
+EndTransactionsRequest  key 10001  versions 0  flexible 0+
+  Committed          bool      0+
+  OffsetsTopic       string?   0+  = null
+  OffsetsPartition   int32     0+  = -1
+  Members            [Member]  0+
+    TransactionalId  string    0+
+    ProducerId       int64     0+
+    ProducerEpoch    int16     0+
+
+EndTransactionsResponse  key 10001  versions 0  flexible 0+
+  ThrottleTimeMs     int32     0+
+  ErrorCode          int16     0+
+  Members            [Member]  0+
+    TransactionalId  string    0+
+    ErrorCode        int16     0+
+    ProducerId       int64     0+  = -1
+    ProducerEpoch    int16     0+  = -1
+
 TxnOffsetCommitRequest  key 28  versions 0-5  flexible 3+
   TransactionalId           string       0+
   GroupId                   string       0+

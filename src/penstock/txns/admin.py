@@ -1,0 +1,144 @@
+"""Looking at transactions, and forgetting transactional ids.
+
+DescribeTransactions 0; ListTransactions 0-2, where version 1 filters by how long a transaction has
+been open and version 2 by a pattern on the id. A transactional id that rests and that nobody used
+for long is forgotten: its producer, should it come back, gets a new producer id.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.records.batch import HEADER_SIZE
+from penstock.txns.core import Core, Doing
+from penstock.txns.effects import LogRecord, Now, TimerKey, TimerKind
+from penstock.txns.formats import tombstone
+from penstock.txns.patterns import IdPattern
+from penstock.txns.transaction import NO_TIMESTAMP, STATES_BY_TITLE, State, Transaction
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+
+EXPIRY_TIMER: Final = TimerKey(TimerKind.EXPIRY)
+_AROUND_RECORD_MAX: Final = 32
+
+
+def describe(core: Core, transactional_id: str) -> DescribeTransactionsResponse.Transaction:
+    if not transactional_id:
+        return DescribeTransactionsResponse.Transaction(ErrorCode.INVALID_REQUEST, transactional_id)
+    transaction = core.image.get(transactional_id)
+    if transaction is None:
+        return DescribeTransactionsResponse.Transaction(
+            ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id
+        )
+    by_topic: defaultdict[str, list[int]] = defaultdict(list)
+    for topic, partition in sorted(transaction.partitions):
+        by_topic[topic].append(partition)
+    return DescribeTransactionsResponse.Transaction(
+        ErrorCode.NONE,
+        transactional_id,
+        transaction.state.title,
+        transaction.timeout_ms,
+        transaction.start_ms,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        [DescribeTransactionsResponse.Topic(*item) for item in by_topic.items()],
+    )
+
+
+def list_all(
+    core: Core, request: ListTransactionsRequest, now: Now
+) -> list[ListTransactionsResponse.Transaction]:
+    """Those of this shard that pass every filter; `KafkaError` for a pattern that does not read."""
+    states = {STATES_BY_TITLE.get(title) for title in request.state_filters}
+    producer_ids = set(request.producer_id_filters)
+    pattern = request.transactional_id_pattern
+    id_pattern = IdPattern(pattern) if pattern else None
+
+    def passes(transaction: Transaction) -> bool:
+        if states and transaction.state not in states:
+            return False
+        if producer_ids and transaction.producer_id not in producer_ids:
+            return False
+        if request.duration_filter >= 0 and not _runs_longer(
+            transaction, request.duration_filter, now
+        ):
+            return False
+        return id_pattern is None or id_pattern.matches(transaction.transactional_id)
+
+    return [
+        ListTransactionsResponse.Transaction(
+            transaction.transactional_id, transaction.producer_id, transaction.state.title
+        )
+        for transaction in core.image.transactions.values()
+        if passes(transaction)
+    ]
+
+
+def unknown_states(request: ListTransactionsRequest) -> list[str]:
+    return [title for title in request.state_filters if title not in STATES_BY_TITLE]
+
+
+def _runs_longer(transaction: Transaction, duration_ms: int, now: Now) -> bool:
+    runs = transaction.state is State.ONGOING or transaction.state.is_preparing
+    started = transaction.start_ms != NO_TIMESTAMP
+    return runs and started and now.wall_ms - transaction.start_ms > duration_ms
+
+
+# Forgetting
+
+
+def expire(core: Core, now: Now) -> None:
+    expired = [
+        transaction.transactional_id
+        for transaction in core.image.transactions.values()
+        if (transaction.state is State.EMPTY or transaction.state.is_complete)
+        and transaction.transactional_id not in core.busy
+        and now.wall_ms - transaction.update_ms >= core.config.id_expiration_ms
+    ]
+    for part in _parts(expired, core.batch_bytes_max()):
+        for transactional_id, _ in part:
+            core.begin(transactional_id, Doing.EXPIRING)
+        ids = tuple(transactional_id for transactional_id, _ in part)
+        core.append([record for _, record in part], Forgotten(ids), now)
+    core.set_timer(EXPIRY_TIMER, now.ticks_ms + core.config.id_expiration_check_interval_ms)
+
+
+def _parts(
+    transactional_ids: Sequence[str], batch_bytes_max: int
+) -> Iterator[list[tuple[str, LogRecord]]]:
+    """Tombstones, as many as fit a batch each."""
+    part: list[tuple[str, LogRecord]] = []
+    size = HEADER_SIZE
+    for transactional_id in transactional_ids:
+        record = tombstone(transactional_id)
+        grows = _AROUND_RECORD_MAX + len(record.key)
+        if part and size + grows > batch_bytes_max:
+            yield part
+            part, size = [], HEADER_SIZE
+        part.append((transactional_id, record))
+        size += grows
+    if part:
+        yield part
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Nobody waits for it; what failed is found again by the next look."""
+
+    transactional_ids: tuple[str, ...]
+
+    def committed(self, core: Core, now: Now) -> None:
+        for transactional_id in self.transactional_ids:
+            core.finish(transactional_id)
+
+    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
+        self.committed(core, now)
+
+    def abandoned(self, core: Core, code: ErrorCode) -> None: ...

@@ -1,0 +1,190 @@
+"""What the parts of a shard share: its image, the effects of the call at hand, what is under way.
+
+Three things can be under way: an append, from its effect to the report of its fate; producer ids
+that were asked for; markers that partitions have yet to take. What happens then is an object made
+by whoever asked. Records reach the image only here, once they are committed.
+
+`busy` holds the transactional ids of which a change is under way, so that no request decides on
+what is about to be outdated. Requests that only add partitions may overlap: each writes what was
+committed and what the ones before it add, and a partition too many costs but a marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final, NamedTuple, Protocol
+
+from penstock.txns.config import TransactionConfig
+from penstock.txns.effects import (
+    AllocateProducerIds,
+    Answer,
+    Append,
+    CancelTimer,
+    Effect,
+    LogRecord,
+    Marker,
+    Now,
+    Reply,
+    SendMarkers,
+    SetTimer,
+    TimerKey,
+    TimerKind,
+    Token,
+    TopicPartition,
+)
+from penstock.txns.image import ShardImage
+from penstock.txns.transaction import InvariantViolated, Transaction
+from penstock.wire.errors import ErrorCode
+
+
+class Outcome(Protocol):
+    """What an append decides."""
+
+    def committed(self, core: Core, now: Now) -> None: ...
+
+    def failed(self, core: Core, error: ErrorCode, now: Now) -> None: ...
+
+    def abandoned(self, core: Core, code: ErrorCode) -> None:
+        """The shard goes away before the fate is known: answer whoever waits."""
+
+
+class Allocation(Protocol):
+    """What producer ids are wanted for."""
+
+    def granted(self, core: Core, producer_ids: Sequence[int], now: Now) -> None: ...
+
+    def refused(self, core: Core, error: ErrorCode, now: Now) -> None: ...
+
+    def abandoned(self, core: Core, code: ErrorCode) -> None: ...
+
+
+class InFlight(NamedTuple):
+    records: tuple[LogRecord, ...]
+    outcome: Outcome
+
+
+class Doing(Enum):
+    INITIALIZING = "initializing"
+    ADDING = "adding"
+    ENDING = "ending"
+    COMPLETING = "completing"
+    EXPIRING = "expiring"
+
+
+class Busy:
+    """A change under way; `head` is the transaction with all additions, committed or not."""
+
+    __slots__ = ("count", "doing", "head")
+
+    def __init__(self, doing: Doing, head: Transaction | None = None) -> None:
+        self.doing = doing
+        self.head = head
+        self.count = 1
+
+
+class Marking:
+    """A decided transaction and the partitions that have no marker yet: asked, or due."""
+
+    __slots__ = ("asked", "due", "marker", "retry_is_set")
+
+    def __init__(self, marker: Marker, partitions: frozenset[TopicPartition]) -> None:
+        self.marker = marker
+        self.asked: set[TopicPartition] = set()
+        self.due = set(partitions)
+        self.retry_is_set = False
+
+
+class Core:
+    def __init__(
+        self,
+        config: TransactionConfig,
+        coordinator_epoch: int,
+        batch_bytes_max: Callable[[], int],
+    ) -> None:
+        self.config: Final = config
+        self.coordinator_epoch: Final = coordinator_epoch
+        self.batch_bytes_max: Final = batch_bytes_max
+        self.image = ShardImage()
+        self.busy: dict[str, Busy] = {}
+        self.deadlines_ms: dict[str, int] = {}
+        self.markings: dict[str, Marking] = {}
+        self.in_flight: dict[int, InFlight] = {}
+        self.allocations: dict[int, Allocation] = {}
+        self._next_append_id = 0
+        self._next_allocation_id = 0
+        self._effects: list[Effect] = []
+
+    def take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    def reply(self, token: Token, answer: Answer) -> None:
+        self._effects.append(Reply(token, answer))
+
+    def send_markers(
+        self, transactional_id: str, marker: Marker, partitions: Sequence[TopicPartition]
+    ) -> None:
+        self._effects.append(SendMarkers(transactional_id, marker, tuple(partitions)))
+
+    # Appends
+
+    def append(self, records: Sequence[LogRecord], outcome: Outcome, now: Now) -> None:
+        append_id = self._next_append_id
+        self._next_append_id += 1
+        self.in_flight[append_id] = InFlight(tuple(records), outcome)
+        self._effects.append(Append(append_id, tuple(records), now.wall_ms))
+
+    def on_committed(self, append_id: int, now: Now) -> None:
+        in_flight = self._finish(append_id)
+        for record in in_flight.records:
+            self.image.replay(record.key, record.value)
+        in_flight.outcome.committed(self, now)
+
+    def on_append_failed(self, append_id: int, error: ErrorCode, now: Now) -> None:
+        self._finish(append_id).outcome.failed(self, error, now)
+
+    def _finish(self, append_id: int) -> InFlight:
+        oldest = next(iter(self.in_flight), None)
+        if append_id != oldest:
+            raise InvariantViolated(
+                f"append {append_id} is reported before {oldest}; report them in their order"
+            )
+        return self.in_flight.pop(append_id)
+
+    # Producer ids
+
+    def allocate(self, count: int, allocation: Allocation) -> None:
+        allocation_id = self._next_allocation_id
+        self._next_allocation_id += 1
+        self.allocations[allocation_id] = allocation
+        self._effects.append(AllocateProducerIds(allocation_id, count))
+
+    # Who is busy
+
+    def begin(self, transactional_id: str, doing: Doing, head: Transaction | None = None) -> None:
+        if transactional_id in self.busy:
+            raise InvariantViolated(f"{transactional_id} is changed by two requests at once")
+        self.busy[transactional_id] = Busy(doing, head)
+
+    def finish(self, transactional_id: str) -> None:
+        busy = self.busy[transactional_id]
+        busy.count -= 1
+        if not busy.count:
+            del self.busy[transactional_id]
+
+    # Timers
+
+    def set_timer(self, key: TimerKey, at_ms: int) -> None:
+        self._effects.append(SetTimer(key, at_ms))
+
+    def cancel_timer(self, key: TimerKey) -> None:
+        self._effects.append(CancelTimer(key))
+
+    def set_deadline(self, transactional_id: str, at_ms: int) -> None:
+        self.deadlines_ms[transactional_id] = at_ms
+        self.set_timer(TimerKey(TimerKind.TIMEOUT, transactional_id), at_ms)
+
+    def clear_deadline(self, transactional_id: str) -> None:
+        if self.deadlines_ms.pop(transactional_id, None) is not None:
+            self.cancel_timer(TimerKey(TimerKind.TIMEOUT, transactional_id))

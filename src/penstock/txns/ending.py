@@ -1,0 +1,226 @@
+"""EndTxn 0-5, and transactions that took too long.
+
+A request to end a transaction is one of three things: due, and then the decision is appended and
+answered when it is committed; done already, because its answer was lost and it is said again; or
+refused. With transaction.version 2 (EndTxn 5) the epoch tells them apart:
+
+    epoch      state                                commit            abort
+    current    Ongoing                              due               due
+    current    Empty, CompleteCommit/-Abort         invalid           due: with no partitions
+    current    PrepareCommit/-Abort                 wait              wait
+    the last   PrepareCommit, CompleteCommit        done              invalid
+    the last   PrepareAbort, CompleteAbort          abortable         done
+    any other                                       fenced            fenced
+
+A producer is "the last" also when the coordinator aborted its transaction because of its timeout:
+it learns at commit that the transaction can only be aborted, and its abort gives it the new epoch.
+
+Before that the epoch stays the same from transaction to transaction, and an EndTxn that comes late
+may end a later transaction than it was meant for; that is why there is version 2.
+
+    current    PrepareCommit, CompleteCommit        done              invalid
+    current    PrepareAbort, CompleteAbort          invalid           done
+    current    Empty                                invalid           invalid
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock.txns import markers
+from penstock.txns.config import EPOCH_PER_TRANSACTION
+from penstock.txns.core import Core, Doing
+from penstock.txns.effects import Now, TimerKey, TimerKind, Token
+from penstock.txns.formats import transaction_record
+from penstock.txns.refusals import append_error, in_version
+from penstock.txns.transaction import (
+    EPOCH_LAST_USABLE,
+    NO_PRODUCER_ID,
+    Producer,
+    State,
+    Transaction,
+)
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import EndTxnRequest, EndTxnResponse
+
+_BUMPS_SINCE = 5
+
+
+class Verdict(Enum):
+    DUE = "due"
+    DONE = "done"
+
+
+def judge(
+    transaction: Transaction | None, producer: Producer, *, committed: bool, bumps: bool
+) -> Verdict | ErrorCode:
+    """What a request to end a transaction is; the tables are above."""
+    if transaction is None:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    state = transaction.state
+    has_ended = state.is_preparing or state.is_complete
+    if transaction.granted.epoch > EPOCH_LAST_USABLE:
+        return ErrorCode.PRODUCER_FENCED  # Aborted, and there is no epoch to go on with.
+    if producer != transaction.granted:
+        if bumps and producer == transaction.last and has_ended and transaction.bumps_epoch:
+            return _judge_repeated(state, committed)
+        if producer.producer_id in (transaction.producer_id, transaction.granted.producer_id):
+            return ErrorCode.PRODUCER_FENCED
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if state is State.ONGOING:
+        return Verdict.DUE
+    if bumps:
+        if state.is_preparing:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        return ErrorCode.INVALID_TXN_STATE if committed else Verdict.DUE
+    if has_ended and state.is_committed == committed:
+        return Verdict.DONE
+    return ErrorCode.INVALID_TXN_STATE
+
+
+def _judge_repeated(state: State, committed: bool) -> Verdict | ErrorCode:
+    if state.is_committed == committed:
+        return Verdict.DONE
+    return ErrorCode.TRANSACTION_ABORTABLE if committed else ErrorCode.INVALID_TXN_STATE
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    transactional_id: str
+    committed: bool
+    version: int
+    client_version: int
+    token: Token
+
+
+def end_txn(core: Core, request: EndTxnRequest, version: int, token: Token, now: Now) -> None:
+    bumps = version >= _BUMPS_SINCE and core.config.transaction_version >= EPOCH_PER_TRANSACTION
+    client_version = EPOCH_PER_TRANSACTION if bumps else 0
+    transactional_id = request.transactional_id
+    asked = _Asked(transactional_id, request.committed, version, client_version, token)
+    if not transactional_id:
+        _refuse(core, asked, ErrorCode.INVALID_REQUEST)
+        return
+    transaction = core.image.get(transactional_id)
+    verdict = judge(
+        transaction,
+        Producer(request.producer_id, request.producer_epoch),
+        committed=request.committed,
+        bumps=bumps,
+    )
+    busy = core.busy.get(transactional_id)
+    if transaction is None or isinstance(verdict, ErrorCode):
+        assert isinstance(verdict, ErrorCode)
+        _refuse(core, asked, verdict)
+    elif verdict is Verdict.DONE:
+        _confirm(core, asked, transaction)
+    elif busy is not None:
+        _refuse(core, asked, ErrorCode.CONCURRENT_TRANSACTIONS)
+    else:
+        core.begin(transactional_id, Doing.ENDING)
+        if bumps and transaction.is_exhausted:
+            core.allocate(1, NextId(asked, transaction))
+        else:
+            _prepare(core, asked, transaction, NO_PRODUCER_ID, now)
+
+
+def _prepare(
+    core: Core, asked: _Asked, transaction: Transaction, next_producer_id: int, now: Now
+) -> None:
+    prepared = transaction.prepared(
+        committed=asked.committed,
+        client_version=asked.client_version,
+        next_producer_id=next_producer_id,
+        now_ms=now.wall_ms,
+    )
+    core.append([transaction_record(prepared)], Prepared(asked, prepared), now)
+
+
+def _confirm(core: Core, asked: _Asked, transaction: Transaction) -> None:
+    granted = transaction.granted
+    core.reply(
+        asked.token,
+        EndTxnResponse(producer_id=granted.producer_id, producer_epoch=granted.epoch),
+    )
+
+
+def _refuse(core: Core, asked: _Asked, code: ErrorCode) -> None:
+    core.reply(asked.token, EndTxnResponse(error_code=in_version(code, "end", asked.version)))
+
+
+@dataclass(frozen=True, slots=True)
+class NextId:
+    """Epochs are used up with this transaction: the next one gets another producer id."""
+
+    asked: _Asked
+    transaction: Transaction
+
+    def granted(self, core: Core, producer_ids: Sequence[int], now: Now) -> None:
+        (producer_id,) = producer_ids
+        _prepare(core, self.asked, self.transaction, producer_id, now)
+
+    def refused(self, core: Core, error: ErrorCode, now: Now) -> None:
+        core.finish(self.asked.transactional_id)
+        _refuse(core, self.asked, error)
+
+    def abandoned(self, core: Core, code: ErrorCode) -> None:
+        _refuse(core, self.asked, code)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    asked: _Asked
+    transaction: Transaction
+
+    def committed(self, core: Core, now: Now) -> None:
+        core.finish(self.asked.transactional_id)
+        _confirm(core, self.asked, self.transaction)
+        markers.begin(core, self.transaction, now)
+
+    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
+        core.finish(self.asked.transactional_id)
+        _refuse(core, self.asked, append_error(error))
+
+    def abandoned(self, core: Core, code: ErrorCode) -> None:
+        _refuse(core, self.asked, code)
+
+
+# Timeouts
+
+
+def on_timeout(core: Core, transactional_id: str, now: Now) -> None:
+    """Abort a transaction that has been open too long, and fence its producer."""
+    deadline_ms = core.deadlines_ms.get(transactional_id)
+    if deadline_ms is None:
+        return
+    if now.ticks_ms < deadline_ms:
+        core.set_deadline(transactional_id, deadline_ms)
+    elif transactional_id in core.busy:
+        _look_again(core, transactional_id, now)
+    else:
+        core.begin(transactional_id, Doing.ENDING)
+        transaction = core.image.transactions[transactional_id]
+        fenced = transaction.fenced(may_return=True, now_ms=now.wall_ms)
+        core.append([transaction_record(fenced)], TimedOut(fenced), now)
+
+
+def _look_again(core: Core, transactional_id: str, now: Now) -> None:
+    key = TimerKey(TimerKind.TIMEOUT, transactional_id)
+    core.set_timer(key, now.ticks_ms + core.config.retry_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    transaction: Transaction
+
+    def committed(self, core: Core, now: Now) -> None:
+        core.finish(self.transaction.transactional_id)
+        markers.begin(core, self.transaction, now)
+
+    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
+        core.finish(self.transaction.transactional_id)
+        _look_again(core, self.transaction.transactional_id, now)
+
+    def abandoned(self, core: Core, code: ErrorCode) -> None: ...

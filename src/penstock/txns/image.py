@@ -1,0 +1,27 @@
+"""What the log says: the state of a shard that survives a restart.
+
+Only `replay` changes it, with records that are committed, in the order of the log. The broker that
+wrote a record and the one that reads it after a failover so end up with the same image.
+"""
+
+from __future__ import annotations
+
+from penstock.txns.formats import read_record
+from penstock.txns.transaction import Transaction
+
+
+class ShardImage:
+    def __init__(self) -> None:
+        self.transactions: dict[str, Transaction] = {}
+
+    def replay(self, key: bytes | None, value: bytes | None) -> None:
+        entry = read_record(key, value)
+        if entry is None:
+            return
+        if entry.transaction is None:
+            self.transactions.pop(entry.transactional_id, None)
+        else:
+            self.transactions[entry.transactional_id] = entry.transaction
+
+    def get(self, transactional_id: str) -> Transaction | None:
+        return self.transactions.get(transactional_id)

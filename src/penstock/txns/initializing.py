@@ -1,0 +1,194 @@
+"""InitProducerId 0-5: a producer takes a transactional id, and fences whoever had it.
+
+A producer that says nothing of itself takes over: the epoch is raised and the one before cannot
+come back. A producer that names its id and epoch (KIP-360) wants to go on after an error: its epoch
+is raised, if it is still its own; said again, because the answer was lost, the same epoch comes
+back. A transaction that is open is aborted first, and the client told to ask again meanwhile.
+
+    names     state     answer
+    nobody    any       a new epoch, or a new id at epoch 0 where epochs are used up
+    current   any       the same
+    the last  resting   the present epoch: this was asked before, or the coordinator aborted
+    the last  Ongoing   fenced: the one who goes on is at work, and this request is late
+    another   any       fenced
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.txns import markers
+from penstock.txns.core import Core, Doing
+from penstock.txns.effects import Now, Token
+from penstock.txns.formats import transaction_record
+from penstock.txns.refusals import append_error, in_version
+from penstock.txns.transaction import (
+    EPOCH_LAST_USABLE,
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    Producer,
+    State,
+    Transaction,
+)
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import InitProducerIdRequest, InitProducerIdResponse
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The request, without what only matters on the wire."""
+
+    transactional_id: str
+    timeout_ms: int
+    expected: Producer | None
+    version: int
+    token: Token
+
+
+def init_producer_id(
+    core: Core, request: InitProducerIdRequest, version: int, token: Token, now: Now
+) -> None:
+    named = request.producer_id != NO_PRODUCER_ID or request.producer_epoch != NO_EPOCH
+    asked = _Asked(
+        request.transactional_id or "",
+        request.transaction_timeout_ms,
+        Producer(request.producer_id, request.producer_epoch) if named else None,
+        version,
+        token,
+    )
+    if not asked.transactional_id or (named and min(asked.expected or (0,)) < 0):
+        _refuse(core, asked, ErrorCode.INVALID_REQUEST)
+    elif not 0 < asked.timeout_ms <= core.config.timeout_max_ms:
+        _refuse(core, asked, ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+    elif asked.transactional_id in core.busy:
+        _refuse(core, asked, ErrorCode.CONCURRENT_TRANSACTIONS)
+    else:
+        transaction = core.image.get(asked.transactional_id)
+        if transaction is None:
+            core.begin(asked.transactional_id, Doing.INITIALIZING)
+            core.allocate(1, FreshId(asked, None))
+        else:
+            _hand_over(core, transaction, asked, now)
+
+
+def _hand_over(core: Core, transaction: Transaction, asked: _Asked, now: Now) -> None:
+    expected = asked.expected
+    if expected is not None and expected not in (transaction.granted, transaction.last):
+        _refuse(core, asked, ErrorCode.PRODUCER_FENCED)
+    elif transaction.state.is_preparing:
+        _refuse(core, asked, ErrorCode.CONCURRENT_TRANSACTIONS)
+    elif transaction.state is State.ONGOING:
+        if expected is not None and expected != transaction.granted:
+            _refuse(core, asked, ErrorCode.PRODUCER_FENCED)
+        else:
+            _abort_first(core, transaction, asked, now)
+    elif expected is not None and expected == transaction.last:
+        if transaction.producer_epoch > EPOCH_LAST_USABLE:
+            _rotate(core, transaction, asked)
+        else:
+            _grant(core, transaction, transaction.producer_epoch, expected.epoch, asked, now)
+    elif transaction.is_exhausted:
+        _rotate(core, transaction, asked)
+    else:
+        last_epoch = NO_EPOCH if expected is None else expected.epoch
+        _grant(core, transaction, transaction.producer_epoch + 1, last_epoch, asked, now)
+
+
+def _grant(
+    core: Core, transaction: Transaction, epoch: int, last_epoch: int, asked: _Asked, now: Now
+) -> None:
+    core.begin(asked.transactional_id, Doing.INITIALIZING)
+    granted = transaction.initialized(
+        epoch=epoch, last_epoch=last_epoch, timeout_ms=asked.timeout_ms, now_ms=now.wall_ms
+    )
+    core.append([transaction_record(granted)], Initialized(asked, granted), now)
+
+
+def _rotate(core: Core, transaction: Transaction, asked: _Asked) -> None:
+    core.begin(asked.transactional_id, Doing.INITIALIZING)
+    core.allocate(1, FreshId(asked, transaction))
+
+
+def _abort_first(core: Core, transaction: Transaction, asked: _Asked, now: Now) -> None:
+    core.begin(asked.transactional_id, Doing.INITIALIZING)
+    fenced = transaction.fenced(may_return=asked.expected is not None, now_ms=now.wall_ms)
+    core.append([transaction_record(fenced)], AbortedFirst(asked, fenced), now)
+
+
+def _refuse(core: Core, asked: _Asked, code: ErrorCode) -> None:
+    said = in_version(code, "init", asked.version)
+    core.reply(asked.token, InitProducerIdResponse(error_code=said))
+
+
+@dataclass(frozen=True, slots=True)
+class FreshId:
+    """A producer id for a transactional id that is new, or has used its id up."""
+
+    asked: _Asked
+    transaction: Transaction | None
+
+    def granted(self, core: Core, producer_ids: Sequence[int], now: Now) -> None:
+        asked, (producer_id,) = self.asked, producer_ids
+        if self.transaction is None:
+            fresh = Transaction(
+                asked.transactional_id, producer_id, 0, asked.timeout_ms, State.EMPTY, now.wall_ms
+            )
+        else:
+            fresh = self.transaction.rotated(
+                producer_id=producer_id,
+                last_epoch=NO_EPOCH if asked.expected is None else asked.expected.epoch,
+                timeout_ms=asked.timeout_ms,
+                now_ms=now.wall_ms,
+            )
+        core.append([transaction_record(fresh)], Initialized(asked, fresh), now)
+
+    def refused(self, core: Core, error: ErrorCode, now: Now) -> None:
+        core.finish(self.asked.transactional_id)
+        _refuse(core, self.asked, error)
+
+    def abandoned(self, core: Core, code: ErrorCode) -> None:
+        _refuse(core, self.asked, code)
+
+
+@dataclass(frozen=True, slots=True)
+class Initialized:
+    asked: _Asked
+    transaction: Transaction
+
+    def committed(self, core: Core, now: Now) -> None:
+        core.finish(self.asked.transactional_id)
+        core.reply(
+            self.asked.token,
+            InitProducerIdResponse(
+                producer_id=self.transaction.producer_id,
+                producer_epoch=self.transaction.producer_epoch,
+            ),
+        )
+
+    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
+        core.finish(self.asked.transactional_id)
+        _refuse(core, self.asked, append_error(error))
+
+    def abandoned(self, core: Core, code: ErrorCode) -> None:
+        _refuse(core, self.asked, code)
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedFirst:
+    """The open transaction is being aborted: the producer gets its epoch when it asks again."""
+
+    asked: _Asked
+    transaction: Transaction
+
+    def committed(self, core: Core, now: Now) -> None:
+        core.finish(self.asked.transactional_id)
+        _refuse(core, self.asked, ErrorCode.CONCURRENT_TRANSACTIONS)
+        markers.begin(core, self.transaction, now)
+
+    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
+        core.finish(self.asked.transactional_id)
+        _refuse(core, self.asked, append_error(error))
+
+    def abandoned(self, core: Core, code: ErrorCode) -> None:
+        _refuse(core, self.asked, code)

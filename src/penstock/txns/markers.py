@@ -1,0 +1,133 @@
+"""Markers: telling every partition of a decided transaction how it ended.
+
+From the moment the decision is committed this goes on until every partition has taken its marker,
+over leader changes and, because the decision is in the log, over coordinator changes too. Only
+then is the transaction complete and its transactional id free for the next.
+
+What a partition says to its marker:
+
+    written                         done
+    epoch out of date               done: it is past this transaction, there is nothing to end
+    a format without transactions   done: it cannot hold any of ours
+    anything else                   asked again after a while; the leader may be another by then
+
+A marker may so be written twice. The second finds no transaction open and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.txns.core import Core, Doing, Marking
+from penstock.txns.effects import Marker, Now, TimerKey, TimerKind, TopicPartition
+from penstock.txns.formats import transaction_record
+from penstock.txns.transaction import State, Transaction
+from penstock.wire.errors import ErrorCode
+
+_DONE: Final = frozenset(
+    (
+        ErrorCode.NONE,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.UNSUPPORTED_VERSION,
+    )
+)
+
+
+def begin(core: Core, transaction: Transaction, now: Now) -> None:
+    """The decision is committed: carry it out."""
+    core.clear_deadline(transaction.transactional_id)
+    marker = Marker(
+        transaction.producer_id,
+        transaction.producer_epoch,
+        transaction.state is State.PREPARE_COMMIT,
+        core.coordinator_epoch,
+        transaction.client_version,
+    )
+    core.markings[transaction.transactional_id] = Marking(marker, transaction.partitions)
+    _go_on(core, transaction.transactional_id, now)
+
+
+def on_answers(
+    core: Core,
+    transactional_id: str,
+    marker: Marker,
+    answers: Mapping[TopicPartition, ErrorCode],
+    now: Now,
+) -> None:
+    marking = core.markings.get(transactional_id)
+    if marking is None or marking.marker != marker:
+        return
+    for partition, code in answers.items():
+        if partition in marking.asked:
+            marking.asked.discard(partition)
+            if code not in _DONE:
+                marking.due.add(partition)
+    if marking.due:
+        _try_later(core, transactional_id, marking, now)
+    elif not marking.asked:
+        _complete(core, transactional_id, now)
+
+
+def on_gone(core: Core, partitions: Collection[TopicPartition], now: Now) -> None:
+    """These partitions are deleted: nobody is left to tell."""
+    for transactional_id, marking in list(core.markings.items()):
+        before = len(marking.asked) + len(marking.due)
+        marking.asked.difference_update(partitions)
+        marking.due.difference_update(partitions)
+        left = len(marking.asked) + len(marking.due)
+        if before and not left:
+            _complete(core, transactional_id, now)
+
+
+def on_retry(core: Core, transactional_id: str, now: Now) -> None:
+    marking = core.markings.get(transactional_id)
+    if marking is not None:
+        marking.retry_is_set = False
+        _go_on(core, transactional_id, now)
+
+
+def _go_on(core: Core, transactional_id: str, now: Now) -> None:
+    marking = core.markings[transactional_id]
+    if marking.due:
+        partitions = sorted(marking.due)
+        marking.asked.update(partitions)
+        marking.due.clear()
+        core.send_markers(transactional_id, marking.marker, partitions)
+    elif not marking.asked:
+        _complete(core, transactional_id, now)
+
+
+def _try_later(core: Core, transactional_id: str, marking: Marking, now: Now) -> None:
+    if not marking.retry_is_set:
+        marking.retry_is_set = True
+        key = TimerKey(TimerKind.MARKERS, transactional_id)
+        core.set_timer(key, now.ticks_ms + core.config.retry_ms)
+
+
+def _complete(core: Core, transactional_id: str, now: Now) -> None:
+    if transactional_id in core.busy:
+        return  # The record that says so is on its way.
+    transaction = core.image.transactions[transactional_id]
+    core.begin(transactional_id, Doing.COMPLETING)
+    done = transaction.completed(now.wall_ms)
+    core.append([transaction_record(done)], Completed(transactional_id), now)
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    transactional_id: str
+
+    def committed(self, core: Core, now: Now) -> None:
+        core.finish(self.transactional_id)
+        marking = core.markings.pop(self.transactional_id)
+        if marking.retry_is_set:
+            core.cancel_timer(TimerKey(TimerKind.MARKERS, self.transactional_id))
+
+    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
+        core.finish(self.transactional_id)
+        _try_later(core, self.transactional_id, core.markings[self.transactional_id], now)
+
+    def abandoned(self, core: Core, code: ErrorCode) -> None: ...

@@ -1,0 +1,221 @@
+"""The transactional ids of one partition of `__transaction_state`: the door to this package.
+
+Every call is plain and returns at once with effects, to be carried out in order. The rules for
+whoever runs a shard:
+
+- each `Append` is reported once, by `on_committed` or `on_append_failed`, in the order they came;
+  while its fate is unknown it is neither. Failed means that it is not in the log and never will
+  be. Committed records are replayed here, by `on_committed`;
+- each `AllocateProducerIds` is answered once, by `on_producer_ids` or `on_no_producer_ids`;
+- each partition of a `SendMarkers` is answered once, in any order and in any number of calls of
+  `on_markers`; a leader that cannot be found or reached is an answer too, with any retriable code.
+  A partition whose topic is known to be deleted goes to `on_partitions_gone`, in whose place an
+  answer is no longer awaited;
+- each token is answered by exactly one `Reply`, sooner or later; `unload` answers what is left;
+- timers may fire late, or for nothing: they are checked;
+- `replay` every record of the partition, then `on_loaded`, then ask.
+
+The coordinator epoch is the leader epoch of the partition: it goes into every marker, and
+partitions refuse markers of a coordinator that has been replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from penstock.txns import adding, admin, ending, initializing, markers, together
+from penstock.txns.config import TransactionConfig
+from penstock.txns.core import Core, Doing
+from penstock.txns.effects import (
+    Effect,
+    EndTransactions,
+    Marker,
+    Now,
+    TimerKey,
+    TimerKind,
+    Token,
+    TopicPartition,
+)
+from penstock.txns.transaction import InvariantViolated, State
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+
+
+class TransactionShard:
+    def __init__(
+        self,
+        config: TransactionConfig,
+        coordinator_epoch: int,
+        batch_bytes_max: Callable[[], int],
+    ) -> None:
+        """`batch_bytes_max` is what a batch of the partition may have at the moment: its topic's
+        max.message.bytes. Transactions ended together must fit into one."""
+        self.core = Core(config, coordinator_epoch, batch_bytes_max)
+
+    # Requests
+
+    def init_producer_id(
+        self, request: InitProducerIdRequest, version: int, token: Token, now: Now
+    ) -> list[Effect]:
+        """With a transactional id: without one, any broker answers by itself."""
+        initializing.init_producer_id(self.core, request, version, token, now)
+        return self.core.take_effects()
+
+    def add_partitions(
+        self,
+        request: AddPartitionsToTxnRequest.Transaction,
+        version: int,
+        token: Token,
+        now: Now,
+    ) -> list[Effect]:
+        """One transaction of a request; `adding.transaction_of` makes it of an older version."""
+        adding.add_partitions(self.core, request, version, token, now)
+        return self.core.take_effects()
+
+    def add_offsets(
+        self,
+        request: AddOffsetsToTxnRequest,
+        offsets_partition: TopicPartition,
+        version: int,
+        token: Token,
+        now: Now,
+    ) -> list[Effect]:
+        adding.add_offsets(self.core, request, offsets_partition, version, token, now)
+        return self.core.take_effects()
+
+    def end_txn(self, request: EndTxnRequest, version: int, token: Token, now: Now) -> list[Effect]:
+        ending.end_txn(self.core, request, version, token, now)
+        return self.core.take_effects()
+
+    def end_transactions(self, request: EndTransactions, token: Token, now: Now) -> list[Effect]:
+        together.end_transactions(self.core, request, token, now)
+        return self.core.take_effects()
+
+    # Questions
+
+    def describe(self, transactional_id: str) -> DescribeTransactionsResponse.Transaction:
+        return admin.describe(self.core, transactional_id)
+
+    def list_transactions(
+        self, request: ListTransactionsRequest, now: Now
+    ) -> list[ListTransactionsResponse.Transaction]:
+        return admin.list_all(self.core, request, now)
+
+    # Events
+
+    def on_timer(self, key: TimerKey, now: Now) -> list[Effect]:
+        match key.kind:
+            case TimerKind.TIMEOUT:
+                ending.on_timeout(self.core, key.transactional_id, now)
+            case TimerKind.MARKERS:
+                markers.on_retry(self.core, key.transactional_id, now)
+            case TimerKind.EXPIRY:
+                admin.expire(self.core, now)
+        return self.core.take_effects()
+
+    def on_committed(self, append_id: int, now: Now) -> list[Effect]:
+        self.core.on_committed(append_id, now)
+        return self.core.take_effects()
+
+    def on_append_failed(self, append_id: int, error: ErrorCode, now: Now) -> list[Effect]:
+        self.core.on_append_failed(append_id, error, now)
+        return self.core.take_effects()
+
+    def on_append_late(self, append_id: int) -> list[Effect]:
+        """An append takes long: whoever waits for it is sent to ask again. Its fate is still told,
+        and what it decides stays under way until then; a second reply is not wanted."""
+        in_flight = self.core.in_flight.get(append_id)
+        if in_flight is not None:
+            in_flight.outcome.abandoned(self.core, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return self.core.take_effects()
+
+    def on_producer_ids(
+        self, allocation_id: int, producer_ids: Sequence[int], now: Now
+    ) -> list[Effect]:
+        self.core.allocations.pop(allocation_id).granted(self.core, producer_ids, now)
+        return self.core.take_effects()
+
+    def on_no_producer_ids(self, allocation_id: int, error: ErrorCode, now: Now) -> list[Effect]:
+        self.core.allocations.pop(allocation_id).refused(self.core, error, now)
+        return self.core.take_effects()
+
+    def on_markers(
+        self,
+        transactional_id: str,
+        marker: Marker,
+        answers: Mapping[TopicPartition, ErrorCode],
+        now: Now,
+    ) -> list[Effect]:
+        markers.on_answers(self.core, transactional_id, marker, answers, now)
+        return self.core.take_effects()
+
+    def on_partitions_gone(self, partitions: Collection[TopicPartition], now: Now) -> list[Effect]:
+        """They are deleted, for certain: a marker must not be given up because news are late."""
+        markers.on_gone(self.core, partitions, now)
+        return self.core.take_effects()
+
+    # Life
+
+    def replay(self, key: bytes | None, value: bytes | None) -> None:
+        self.core.image.replay(key, value)
+
+    def on_loaded(self, now: Now) -> list[Effect]:
+        """Go on from the log: watch what is open, and carry out what was decided."""
+        core = self.core
+        for transaction in list(core.image.transactions.values()):
+            if transaction.state is State.ONGOING:
+                ran_ms = max(now.wall_ms - transaction.start_ms, 0)
+                left_ms = max(transaction.timeout_ms - ran_ms, 0)
+                core.set_deadline(transaction.transactional_id, now.ticks_ms + left_ms)
+            elif transaction.state.is_preparing:
+                markers.begin(core, transaction, now)
+        core.set_timer(
+            admin.EXPIRY_TIMER, now.ticks_ms + core.config.id_expiration_check_interval_ms
+        )
+        return core.take_effects()
+
+    def unload(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
+        """This broker coordinates these ids no longer: send everybody away. Answers to appends,
+        allocations and markers that are under way are not wanted any more."""
+        core = self.core
+        for in_flight in core.in_flight.values():
+            in_flight.outcome.abandoned(core, code)
+        for allocation in core.allocations.values():
+            allocation.abandoned(core, code)
+        for transactional_id in list(core.deadlines_ms):
+            core.clear_deadline(transactional_id)
+        for transactional_id, marking in core.markings.items():
+            if marking.retry_is_set:
+                core.cancel_timer(TimerKey(TimerKind.MARKERS, transactional_id))
+        core.cancel_timer(admin.EXPIRY_TIMER)
+        for held in (core.in_flight, core.allocations, core.markings, core.busy):
+            held.clear()
+        return core.take_effects()
+
+    def verify(self) -> None:
+        """The invariants of the shard; for tests and simulations."""
+        core = self.core
+        for transactional_id, transaction in core.image.transactions.items():
+            transaction.verify()
+            if (transaction.state is State.ONGOING) != (transactional_id in core.deadlines_ms):
+                raise InvariantViolated(f"{transaction} and its deadline disagree")
+            if transaction.state.is_preparing != (transactional_id in core.markings):
+                raise InvariantViolated(f"{transaction} and its markers disagree")
+        for transactional_id, marking in core.markings.items():
+            done = not marking.asked and not marking.due
+            busy = core.busy.get(transactional_id)
+            completing = busy is not None and busy.doing is Doing.COMPLETING
+            if done != completing and not marking.retry_is_set:
+                raise InvariantViolated(f"{transactional_id} is marked and nobody completes it")
+            if marking.due and not marking.retry_is_set:
+                raise InvariantViolated(f"{transactional_id} has markers that nobody sends")
+        if not core.in_flight and not core.allocations and core.busy:
+            raise InvariantViolated(f"{list(core.busy)} are busy with nothing")

@@ -1,0 +1,148 @@
+"""The walk of producers that do not know transaction.version 2: one epoch for many transactions.
+
+They add partitions themselves, leaders verify that they did, and numbering runs on from transaction
+to transaction. A producer that gives up on a batch aborts and asks for another epoch. Such
+producers are not safe from an EndTxn or a marker that arrives late, so here none does; but batches
+do, and the answers to leaders that verify them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+import pytest
+
+from penstock.partition.verification import Guards
+from penstock.txns.effects import Token
+from penstock.txns.transaction import InvariantViolated, Producer
+from penstock.wire.errors import ErrorCode
+
+from .test_walk import WAIT_AGAIN, Client, Walk, walked
+
+
+class OlderWalk(Walk):
+    end_version = 4
+
+    def __init__(self, seed: int) -> None:
+        self.gave_up: set[int] = set()
+        self.numbers: dict[tuple[int, Producer, str], int] = {}
+        super().__init__(seed)
+        self.late_share = 0.0
+
+    def act(self, client: Client) -> None:
+        if client.waits is None or client.is_fenced:
+            super().act(client)
+        elif client.attempt is None:
+            if self.random.random() < 0.1:
+                assert client.doing is not None
+                self.begin(client, client.doing)
+        elif client.ends is None and self.random.random() < 0.1:
+            self.give_up(client)
+
+    def give_up(self, client: Client) -> None:
+        client.waits = client.doing = None
+        client.ends = False
+        self.gave_up.add(client.number)
+
+    def on_ended(self, client: Client) -> None:
+        if client.number in self.gave_up:
+            self.gave_up.discard(client.number)
+            self.start_over(client)
+
+    def produce(self, client: Client, place: str) -> None:
+        assert client.me is not None
+        assert client.attempt is not None
+        me, attempt, partition = client.me, client.attempt, self.partitions[place]
+        key = client.number, me, place
+        sequence = self.numbers.get(key, 0)
+        value = f"{attempt.name}:{place}:{sequence}"
+
+        def add() -> None:
+            op = self.ops
+            self.ask(
+                lambda: self.world.send_add(client.transactional_id, me, [place], version=3),
+                lambda token: added(op, token),
+            )
+
+        def added(op: int, token: Token) -> None:
+            if not self.answers(client, op):
+                return
+            (code,) = self.world.added(token).values()
+            if code is ErrorCode.NONE:
+                self.begin(client, send)
+            elif code in WAIT_AGAIN:
+                self.begin(client, add)
+            else:
+                client.ends = False
+
+        def send() -> None:
+            op = self.ops
+            self.wire.append(lambda: arrive(op))
+
+        def arrive(op: int) -> None:
+            header = partition.header(me, sequence)
+            guard = partition.states.begin_verification(header, 0)
+
+            def write(guard: int) -> ErrorCode:
+                return partition.append(header, value, guard, numbers_from_zero=False)
+
+            def verified(token: Token) -> None:
+                if self.random.random() < 0.3:
+                    self.late.append(partial(write_verified, token))
+                else:
+                    write_verified(token)
+
+            def write_verified(token: Token) -> None:
+                assert guard is not None
+                (code,) = self.world.added(token).values()
+                done(op, write(guard) if code is ErrorCode.NONE else code)
+
+            if guard is None:
+                done(op, write(0))
+                return
+            self.ask(
+                lambda: self.world.send_add(
+                    client.transactional_id, me, [place], version=5, verify_only=True
+                ),
+                verified,
+            )
+
+        def done(op: int, code: ErrorCode) -> None:
+            self.wire.append(lambda: acknowledged(op, code))
+
+        def acknowledged(op: int, code: ErrorCode) -> None:
+            if not self.answers(client, op):
+                return
+            if code is ErrorCode.NONE:
+                self.numbers[key] = sequence + 1
+                attempt.writes.append((place, value))
+            elif code in WAIT_AGAIN or code is ErrorCode.INVALID_TXN_STATE:
+                self.begin(client, send)
+            else:
+                self.give_up(client)
+
+        self.begin(client, add)
+
+
+@pytest.mark.parametrize("seeds", [range(first, first + 10) for first in range(0, 30, 10)], ids=str)
+def test_transactions_are_all_or_nothing(seeds: range) -> None:
+    """Whatever happens on the way; and enough happens to mean something."""
+    fates: Counter[str] = Counter()
+    for seed in seeds:
+        walk = walked(seed, kind=OlderWalk)
+        fates.update(attempt.fate for attempt in walk.attempts if attempt.writes)
+    assert fates["committed"] > 10
+    assert fates["aborted"] > 3
+
+
+def test_guards_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were they to hold always, a batch that was verified and then overtaken by its marker would
+    open a transaction that nobody ends."""
+    monkeypatch.setattr(Guards, "holds", lambda self, producer_id, number: True)
+    for seed in range(60):
+        try:
+            walked(seed, kind=OlderWalk)
+        except (AssertionError, InvariantViolated):
+            return
+    pytest.fail("it went unnoticed")

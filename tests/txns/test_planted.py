@@ -1,0 +1,179 @@
+"""The walk finds what it is there to find: each of these bugs, planted, within a few seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from penstock.partition.producers import ProducerStates
+from penstock.partition.transactions import TransactionIndex
+from penstock.txns import adding, ending, initializing, markers
+from penstock.txns.core import Core, Doing
+from penstock.txns.ending import Verdict
+from penstock.txns.formats import transaction_record
+from penstock.txns.shard import TransactionShard
+from penstock.txns.transaction import InvariantViolated, State, Transaction
+from penstock.wire.errors import ErrorCode
+
+from .partitions import Partition
+from .test_walk import walked
+
+SEEDS = 60
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def late_end_is_taken(patch: pytest.MonkeyPatch) -> None:
+    """An EndTxn with the epoch before ends the transaction that is open now."""
+    judge = ending.judge
+
+    def careless(transaction, producer, **kind):  # type: ignore[no-untyped-def]
+        is_open = transaction is not None and transaction.state is State.ONGOING
+        if is_open and producer in (transaction.granted, transaction.last):
+            return Verdict.DUE
+        return judge(transaction, producer, **kind)
+
+    patch.setattr(ending, "judge", careless)
+
+
+def fencing_is_skipped(patch: pytest.MonkeyPatch) -> None:
+    """Who takes over aborts what is open and leaves the epoch as it is."""
+    fenced = Transaction.fenced
+    initialized = Transaction.initialized
+
+    def lenient(self, **how):  # type: ignore[no-untyped-def]
+        return replace(fenced(self, **how), producer_epoch=self.producer_epoch)
+
+    def same_epoch(self, **how):  # type: ignore[no-untyped-def]
+        return initialized(self, **(how | {"epoch": self.producer_epoch}))
+
+    patch.setattr(Transaction, "fenced", lenient)
+    patch.setattr(Transaction, "initialized", same_epoch)
+
+
+def markers_are_lost_on_failover(patch: pytest.MonkeyPatch) -> None:
+    """The next coordinator completes what was decided without sending the markers again."""
+    on_loaded = TransactionShard.on_loaded
+
+    def forgetful(self, now):  # type: ignore[no-untyped-def]
+        transactions = self.core.image.transactions
+        for name, transaction in transactions.items():
+            if transaction.state.is_preparing:
+                transactions[name] = transaction.completed(now.wall_ms)
+        return on_loaded(self, now)
+
+    patch.setattr(TransactionShard, "on_loaded", forgetful)
+
+
+def complete_before_the_markers(patch: pytest.MonkeyPatch) -> None:
+    """One marker is enough, whatever the others say."""
+    patch.setattr(markers, "_DONE", frozenset(ErrorCode))
+
+
+def answer_before_the_decision_is_durable(patch: pytest.MonkeyPatch) -> None:
+    """EndTxn is confirmed when its record is sent to the log."""
+    prepare = ending._prepare
+    confirm = ending._confirm
+
+    def eager(core, asked, transaction, next_producer_id, now):  # type: ignore[no-untyped-def]
+        ahead = transaction.prepared(
+            committed=asked.committed,
+            client_version=asked.client_version,
+            next_producer_id=next_producer_id,
+            now_ms=now.wall_ms,
+        )
+        confirm(core, asked, ahead)
+        prepare(core, asked, transaction, next_producer_id, now)
+
+    patch.setattr(ending, "_prepare", eager)
+    patch.setattr(ending, "_confirm", lambda core, asked, transaction: None)
+
+
+def additions_are_answered_before_they_are_durable(patch: pytest.MonkeyPatch) -> None:
+    """The coordinator that dies then does not know where the markers go."""
+    add = adding._add
+
+    def eager(core, asked, producer, now):  # type: ignore[no-untyped-def]
+        transaction = core.image.get(asked.transactional_id)
+        code = adding.why_not(transaction, producer, asked.transactional_id)
+        if code is ErrorCode.NONE and asked.transactional_id not in core.busy:
+            core.reply(*asked.answer(code))
+            core.begin(asked.transactional_id, Doing.ADDING, transaction)
+            head = transaction.joined_by(asked.partitions, now.wall_ms)
+            core.append([transaction_record(head)], Silent(asked.transactional_id), now)
+        else:
+            add(core, asked, producer, now)
+
+    patch.setattr(adding, "_add", eager)
+
+
+class Silent:
+    def __init__(self, transactional_id: str) -> None:
+        self.transactional_id = transactional_id
+
+    def committed(self, core: Core, now: object) -> None:
+        core.finish(self.transactional_id)
+        core.set_deadline(self.transactional_id, 1 << 40)
+
+    def failed(self, core: Core, error: ErrorCode, now: object) -> None:
+        core.finish(self.transactional_id)
+
+    def abandoned(self, core: Core, code: ErrorCode) -> None: ...
+
+
+def timeouts_do_not_abort(patch: pytest.MonkeyPatch) -> None:
+    """A producer that died leaves its transaction open for ever."""
+    patch.setattr(ending, "on_timeout", lambda core, transactional_id, now: None)
+
+
+def late_markers_are_taken(patch: pytest.MonkeyPatch) -> None:
+    """A marker on a dead connection ends the transaction after the one it was for."""
+    patch.setattr(ProducerStates, "check_marker", lambda self, *who, **how: None)
+
+
+def last_stable_offset_too_high(patch: pytest.MonkeyPatch) -> None:
+    """Readers of committed records get what is still open."""
+    patch.setattr(Partition, "last_stable_offset", property(lambda self: len(self.log)))
+
+
+def aborted_are_not_listed(patch: pytest.MonkeyPatch) -> None:
+    """Readers are not told what was aborted."""
+    patch.setattr(TransactionIndex, "search", lambda self, start, end: ([], False))
+
+
+def epoch_before_is_given_to_anyone(patch: pytest.MonkeyPatch) -> None:
+    """A producer that was replaced may come back beside the one that replaced it."""
+    grant = initializing._grant
+
+    def generous(core, transaction, epoch, last_epoch, asked, now):  # type: ignore[no-untyped-def]
+        grant(core, transaction, epoch, transaction.producer_epoch, asked, now)
+
+    patch.setattr(initializing, "_grant", generous)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        late_end_is_taken,
+        fencing_is_skipped,
+        markers_are_lost_on_failover,
+        complete_before_the_markers,
+        answer_before_the_decision_is_durable,
+        additions_are_answered_before_they_are_durable,
+        timeouts_do_not_abort,
+        late_markers_are_taken,
+        last_stable_offset_too_high,
+        aborted_are_not_listed,
+        epoch_before_is_given_to_anyone,
+    ],
+)
+def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within so many walks; the same ones pass without it."""
+    plant(monkeypatch)
+    for seed in range(SEEDS):
+        try:
+            walked(seed)
+        except (AssertionError, InvariantViolated, KeyError):
+            return
+    pytest.fail(f"{plant.__name__} went unnoticed in {SEEDS} walks")
