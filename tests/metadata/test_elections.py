@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.metadata.elections import TOPICS_PER_DECISION, elect_leaders
+from penstock.metadata.edits import TOPICS_MAX
+from penstock.metadata.elections import elect_leaders
 from penstock.metadata.keys import encode_topic, topic_key
 from penstock.metadata.model import NO_LEADER, Partition
 
@@ -153,7 +154,7 @@ def test_an_unclean_election_where_it_is_allowed(where: str) -> None:
 def test_many_topics_are_changed_in_portions() -> None:
     """Each portion fits one commit, and one that fails does not void the others."""
     cluster = Cluster(brokers=2)
-    count = TOPICS_PER_DECISION * 2 + 1
+    count = TOPICS_MAX * 2 + 1
     for number in range(count):
         cluster.create(f"t{number}", 1, 2)
     cluster.kill(0)

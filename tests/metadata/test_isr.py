@@ -51,8 +51,10 @@ def ask(cluster: Cluster, *changes: IsrChange, broker: int = 0, **rest: object) 
     return list(cluster.commit(decision))
 
 
-def restart(cluster: Cluster, broker_id: int, *, lossless_since: int) -> BrokerInfo:
-    info = BrokerInfo(broker_id, "h", 1, None, cluster.new_id(), -1, lossless_since)
+def restart(
+    cluster: Cluster, broker_id: int, *, lossless_since: int, synced_since: int = 0
+) -> BrokerInfo:
+    info = BrokerInfo(broker_id, "h", 1, None, cluster.new_id(), -1, lossless_since, synced_since)
     cluster.commit(register_broker(cluster.image, info, take_over=True))
     return cluster.image.brokers[broker_id]
 
@@ -268,3 +270,43 @@ def test_a_dropped_replica_is_fenced_by_a_new_leader_epoch() -> None:
     gone = replace(kept, isr=(1,), member_epochs=(11,))
     assert relead(PARTITION, gone, living).leader == 1
     assert relead(PARTITION, gone, {}).leader == NO_LEADER
+
+
+@pytest.mark.parametrize("durability", ["fsync", "replicated"])
+def test_a_broker_with_a_new_data_directory_counts_for_nothing(durability: str) -> None:
+    """Not even where everything that counts was synced; the others go on without it."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 3, durability=durability, min_insync_replicas="3")
+    restart(cluster, 0, lossless_since=-1, synced_since=-1)
+    elect(cluster)
+    partition = only(cluster)
+    assert (partition.leader, partition.isr, partition.eligible_leaders) == (1, (1, 2), ())
+
+
+def test_a_new_data_directory_is_remembered_over_the_next_restart() -> None:
+    """The controller may have seen neither the loss nor the life in which it happened."""
+    cluster = Cluster(brokers=2)
+    cluster.create("t", 1, 2)
+    lost = restart(cluster, 0, lossless_since=-1, synced_since=-1)
+    since = lost.broker_epoch
+    restart(cluster, 0, lossless_since=since, synced_since=since)
+    elect(cluster)
+    assert (only(cluster).leader, only(cluster).isr) == (1, (1,))
+    epoch = cluster.image.brokers[1].broker_epoch
+    restart(cluster, 1, lossless_since=-1, synced_since=1)
+    elect(cluster)
+    assert (only(cluster).leader, only(cluster).isr) == (1, (1,))
+    assert only(cluster).leader_broker_epoch > epoch
+
+
+def test_an_empty_replica_does_not_lead_over_those_that_have_something() -> None:
+    """It was the last in sync and its disk is gone: who leads is for an operator to say, who knows
+    that something is lost. The only replica there is begins anew."""
+    cluster = Cluster(brokers=2)
+    cluster.create("t", 1, 2)
+    cluster.create("alone", 1, 1)
+    ask(cluster, change(cluster, 0))
+    restart(cluster, 0, lossless_since=-1, synced_since=-1)
+    elect(cluster)
+    assert (only(cluster).leader, only(cluster).isr) == (NO_LEADER, ())
+    assert only(cluster, "alone").leader == 0

@@ -67,12 +67,14 @@ def test_the_rest_is_read_as_it_was_written(
     text: str, port: int, rack: str | None, incarnation: bytes
 ) -> None:
     """Brokers and claims take their revision from the store."""
-    broker = BrokerInfo(7, text, port, rack, incarnation, 99, port - 2 if port > 1 else -1)
+    since = port - 2
+    broker = BrokerInfo(7, text, port, rack, incarnation, 99, since, since)
     assert keys.decode_broker(keys.broker_key(7), keys.encode_broker(broker), 99) == broker
     claim = keys.encode_controller(7, port, incarnation)
     assert keys.decode_controller(claim, 99) == Controller(7, port, incarnation, 99)
     assert keys.decode_controller_epoch(keys.encode_controller_epoch(port)) == port
     assert keys.decode_cluster(keys.encode_cluster(text)) == text
+    assert keys.decode_stopping("/penstock/stopping/7", keys.encode_stopping(port)) == port
     assert keys.decode_producer_ids(keys.encode_producer_ids(port)) == port
     key = keys.broker_config_key(None)
     assert dict(keys.decode_configs(key, keys.encode_configs({text: text}))) == {text: text}
@@ -172,9 +174,18 @@ def test_configs_that_are_not_texts_are_refused() -> None:
         keys.decode_configs("/penstock/configs/brokers/1", b'{"v":1,"configs":{"a":1}}')
 
 
-@pytest.mark.parametrize("value", ['"host":"","port":1', '"host":"h","port":0', '"host":"h"'])
+@pytest.mark.parametrize(
+    "value",
+    [
+        '"host":"","port":1',
+        '"host":"h","port":0',
+        '"host":"h"',
+        '"host":"h","port":1,"synced_since":-2',
+        '"host":"h","port":1,"lossless_since":"1"',
+    ],
+)
 def test_a_broker_that_cannot_be_reached_is_refused(value: str) -> None:
-    """An address of nothing helps no client."""
+    """An address of nothing helps no client; nor does a proof that is none."""
     text = f'{{"v":1,{value},"rack":null,"incarnation_id":"AQEBAQEBAQEBAQEBAQEBAQ"}}'
     with pytest.raises(keys.MetadataInvalid):
         keys.decode_broker("/penstock/brokers/1", text.encode(), 1)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.metadata.keys import CONTROLLER_KEY, broker_key
+from penstock.metadata.image import BrokerChange, Changed
+from penstock.metadata.keys import CONTROLLER_KEY, encode_stopping, stopping_key
 from penstock.metadata.membership import (
+    announce_stop,
     claim_controller,
     create_cluster,
     register_broker,
-    resign_controller,
-    unregister_broker,
 )
 from penstock.metadata.model import BrokerInfo, Controller
 from penstock.metadata.producer_ids import ProducerIdBlock, allocate_producer_ids
@@ -76,13 +76,46 @@ def test_a_broker_nobody_could_reach_is_not_registered(bad: BrokerInfo) -> None:
     assert caught.value.code is ErrorCode.INVALID_REGISTRATION
 
 
-def test_a_broker_unregisters_itself_and_not_its_successor() -> None:
-    """A late goodbye of a former incarnation does nothing."""
-    cluster = Cluster()
-    cluster.commit(register_broker(cluster.image, broker(11)))
-    assert unregister_broker(cluster.image, 1, broker(10).incarnation_id).changes == ()
-    cluster.commit(unregister_broker(cluster.image, 1, broker(11).incarnation_id))
-    assert broker_key(1) not in cluster.entries
+def test_a_broker_says_that_it_is_about_to_stop() -> None:
+    """Under its lease, and without a new epoch; only the incarnation that is registered can."""
+    cluster = Cluster(brokers=2)
+    epoch = cluster.image.brokers[1].broker_epoch
+    decision = announce_stop(cluster.image, 1, epoch)
+    assert [change.leased for change in decision.changes] == [True]
+    assert cluster.commit(decision)
+    assert cluster.image.stopping == {1}
+    assert cluster.image.brokers[1].broker_epoch == epoch
+    assert list(cluster.image.living) == [0]
+    assert announce_stop(cluster.image, 1, epoch).changes == ()
+    assert not announce_stop(cluster.image, 1, epoch - 1).result
+    assert not announce_stop(cluster.image, 7, 1).result
+
+
+def test_a_stop_that_was_announced_before_a_restart_holds_no_longer() -> None:
+    """The key lies under the lease of the former life, which may not have run out yet."""
+    cluster = Cluster(brokers=2)
+    late = announce_stop(cluster.image, 1, cluster.image.brokers[1].broker_epoch)
+    cluster.commit(announce_stop(cluster.image, 1, cluster.image.brokers[1].broker_epoch))
+    cluster.start(1)
+    assert cluster.image.stopping == frozenset()
+    assert cluster.reloaded().stopping == frozenset()
+    with pytest.raises(Conflict):
+        cluster.commit(late)
+    cluster.commit(announce_stop(cluster.image, 1, cluster.image.brokers[1].broker_epoch))
+    assert cluster.image.stopping == cluster.reloaded().stopping == {1}
+
+
+def test_who_begins_to_stop_is_shown_as_a_broker_that_changed() -> None:
+    """So whoever looks at brokers looks again; what changes nothing is not told."""
+    cluster = Cluster(brokers=1)
+    broker = cluster.image.brokers[0]
+    told = Changed(brokers=(BrokerChange(0, broker, broker),))
+    value = encode_stopping(broker.broker_epoch)
+    assert cluster.image.apply(stopping_key(0), value, 50) == told
+    assert cluster.image.apply(stopping_key(0), value, 51) == Changed()
+    assert cluster.image.apply(stopping_key(0), None, 52) == told
+    assert cluster.image.apply(stopping_key(0), encode_stopping(7), 53) == Changed()
+    assert cluster.image.apply(stopping_key(9), encode_stopping(7), 54) == Changed()
 
 
 def test_one_broker_is_the_controller() -> None:
@@ -131,16 +164,6 @@ def test_only_a_registered_broker_may_claim() -> None:
     cluster.kill(0)
     with pytest.raises(Conflict):
         cluster.commit(decision)
-
-
-def test_a_controller_resigns_its_own_term_only() -> None:
-    """Then the next need not wait."""
-    cluster = Cluster(brokers=2)
-    term = claim(cluster, 0)
-    cluster.commit(resign_controller(cluster.image, term))
-    assert cluster.image.controller is None
-    claim(cluster, 1)
-    assert resign_controller(cluster.image, term).changes == ()
 
 
 def test_producer_ids_are_given_out_once() -> None:

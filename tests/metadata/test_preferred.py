@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.metadata.edits import TOPICS_MAX
+from penstock.metadata.edits import PARTITIONS_MAX, TOPICS_MAX
 from penstock.metadata.elections import elect_leaders
+from penstock.metadata.membership import announce_stop
 from penstock.metadata.model import NO_LEADER, Partition
-from penstock.metadata.preferred import Election, elect, hand_over, in_portions
+from penstock.metadata.preferred import Election, elect, hand_over, in_portions, is_due
 from penstock.wire.errors import ErrorCode
 
 from .cluster import Cluster
@@ -152,3 +153,47 @@ def test_handing_over_many_topics_takes_several_rounds() -> None:
         cluster.create(f"t{number}", 1, 2)
     assert cluster.commit(hand_over(cluster.image, 0)) == 3
     assert cluster.commit(hand_over(cluster.image, 0)) == 0
+
+
+def test_a_broker_gives_up_single_partitions() -> None:
+    """Those whose logs have failed; the rest it leads on."""
+    cluster = Cluster(brokers=2)
+    for name in ("t", "u"):
+        cluster.create(name, 1, 2)
+    before = cluster.image.topics["u"]
+    assert cluster.commit(hand_over(cluster.image, 0, {("t", 0)})) == 0
+    assert (only(cluster).leader, only(cluster).isr) == (1, (1,))
+    assert cluster.image.topics["u"] == before
+
+
+def test_when_the_preferred_replica_is_to_lead_again() -> None:
+    """It is in sync, alive and not about to stop, and another leads."""
+    cluster = with_leader_away()
+    assert is_due(cluster.image, only(cluster))
+    cluster.commit(announce_stop(cluster.image, 0, cluster.image.brokers[0].broker_epoch))
+    assert not is_due(cluster.image, only(cluster))
+    cluster = with_leader_away()
+    prefer(cluster)
+    assert not is_due(cluster.image, only(cluster))
+    cluster = with_leader_away()
+    ask(cluster, change(cluster, 1, 2), broker=1)
+    assert not is_due(cluster.image, only(cluster))
+
+
+def test_large_topics_are_changed_a_few_at_a_time() -> None:
+    """A commit is bounded in bytes too: what takes part in one has not many more partitions than
+    the bound, however many are to change."""
+    cluster = Cluster(brokers=2)
+    size = PARTITIONS_MAX // 2
+    for number in range(5):
+        cluster.create(f"t{number}", size, 2)
+    portions = list(in_portions(cluster.image, None))
+    assert [len(portion) for portion in portions] == [2 * size, 2 * size, size]
+    rounds = 0
+    while (decision := hand_over(cluster.image, 0)).changes:
+        assert len(decision.changes) <= 2
+        cluster.commit(decision)
+        rounds += 1
+    assert (rounds, decision.result) == (3, 0)
+    cluster.kill(1)
+    assert [len(decision.changes) for decision in elect_leaders(cluster.image)] == [2, 2, 1]

@@ -2,7 +2,8 @@
 
 Two parts. The defaults of topic configs are derived from the topic table, under the names Kafka
 has for them on brokers (`log.retention.ms` for `retention.ms`); these can be changed while the
-broker runs. The rest describes the broker; it comes from the config file and is read-only.
+broker runs, and so can the throttles of replication. The rest describes the broker; it comes from
+the config file and is read-only.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 
 from penstock.metadata.config_types import (
     INT_MAX,
+    LONG_MAX,
     Check,
     ConfigType,
     Definition,
@@ -55,7 +57,78 @@ _IDENTITY: tuple[_Row, ...] = (
     ),
     ("broker.session.timeout.ms", _INT, 9000, 1, "How long a silent broker counts as alive."),
     ("broker.heartbeat.interval.ms", _INT, 2000, 1, "How often a broker renews its lease."),
+)
+
+_REPLICATION: tuple[_Row, ...] = (
     ("replica.lag.time.max.ms", _LONG, 30_000, 1, "How long a replica may lag and stay in sync."),
+    (
+        "replica.fetch.wait.max.ms",
+        _INT,
+        500,
+        1,
+        "How long a leader keeps a follower's fetch while there is nothing new.",
+    ),
+    (
+        "replica.socket.timeout.ms",
+        _INT,
+        30_000,
+        1,
+        "How long a follower waits for an answer beyond replica.fetch.wait.max.ms.",
+    ),
+    ("replica.fetch.min.bytes", _INT, 1, 0, "What a follower's fetch waits for, in bytes."),
+    (
+        "replica.fetch.max.bytes",
+        _INT,
+        1 << 20,
+        0,
+        "The most a follower fetches of one partition at a time, larger batches aside.",
+    ),
+    (
+        "replica.fetch.response.max.bytes",
+        _INT,
+        10 << 20,
+        0,
+        "The most one answer to a follower holds, larger batches aside.",
+    ),
+    (
+        "replica.fetch.backoff.ms",
+        _INT,
+        1000,
+        0,
+        "How long a follower rests after a fetch of a partition has failed.",
+    ),
+    (
+        "auto.leader.rebalance.enable",
+        _BOOLEAN,
+        True,
+        None,
+        "Whether leadership goes back to a partition's preferred replica by itself.",
+    ),
+    (
+        "leader.imbalance.check.interval.seconds",
+        _LONG,
+        300,
+        1,
+        "How often the preferred replicas are made leaders, beside soon after one has caught up.",
+    ),
+    (
+        "controlled.shutdown.enable",
+        _BOOLEAN,
+        True,
+        None,
+        "Whether a broker that is told to stop hands its partitions over first.",
+    ),
+)
+
+_THROTTLES: tuple[_Row, ...] = tuple(
+    (
+        f"{side}.replication.throttled.rate",
+        _LONG,
+        LONG_MAX,
+        0,
+        f"The bytes a second for the replicas in {side}.replication.throttled.replicas.",
+    )
+    for side in ("leader", "follower")
 )
 
 _TOPICS: tuple[_Row, ...] = (
@@ -185,10 +258,13 @@ _CONNECTIONS: tuple[_Row, ...] = (
 )
 
 
+_ROWS = _IDENTITY + _REPLICATION + _THROTTLES + _TOPICS + _COORDINATORS + _CONNECTIONS
+
+
 def _defined(row: _Row) -> Definition:
     name, kind, default, least, doc = row
     check = None if least is None else at_least(least)
-    return Definition(name, kind, default, doc, check, dynamic=False)
+    return Definition(name, kind, default, doc, check, dynamic=row in _THROTTLES)
 
 
 def _derived() -> Iterator[Definition]:
@@ -227,7 +303,7 @@ BROKER_CONFIGS: Final[Mapping[str, Definition]] = MappingProxyType(
     {
         each.name: each
         for each in sorted(
-            [*map(_defined, _IDENTITY + _TOPICS + _COORDINATORS + _CONNECTIONS), *_derived()],
+            [*map(_defined, _ROWS), *_derived()],
             key=lambda each: each.name,
         )
     }

@@ -20,28 +20,22 @@ half way through leaves nothing the next one would not find.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from itertools import islice
-from types import MappingProxyType
-from typing import Final
 
 from penstock.metadata.configs import BrokerConfigs, TopicSettings
 from penstock.metadata.decisions import Change, Decision
+from penstock.metadata.edits import NO_STATIC, in_decisions
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.isr import led_by, sound_members, with_members
 from penstock.metadata.keys import encode_topic, topic_key
 from penstock.metadata.model import NO_LEADER, BrokerInfo, Partition, Topic
 
-TOPICS_PER_DECISION: Final = 100
-"""One commit each; etcd takes 128 changes at once."""
-_NONE: Final[Mapping[str, str]] = MappingProxyType({})
-
 
 def elect_leaders(
     image: ClusterImage,
     *,
-    static: Mapping[str, str] = _NONE,
+    static: Mapping[str, str] = NO_STATIC,
     stopping: Collection[int] = frozenset(),
 ) -> tuple[Decision[tuple[str, ...]], ...]:
     """What to change now, in portions that are independent of each other; empty if nothing.
@@ -49,14 +43,32 @@ def elect_leaders(
     `static` are the controller's own broker configs, under whatever topics and dynamic defaults
     say. The result of each decision is the names of its topics.
     """
+    portions = in_decisions(image.topics.values())
+    decisions = (
+        elect_among(image, portion, static=static, stopping=stopping) for portion in portions
+    )
+    return tuple(decision for decision in decisions if decision.changes)
+
+
+def elect_among(
+    image: ClusterImage,
+    topics: Iterable[Topic],
+    *,
+    static: Mapping[str, str] = NO_STATIC,
+    stopping: Collection[int] = frozenset(),
+) -> Decision[tuple[str, ...]]:
+    """What to change of these topics now; of a topic that is no more, nothing."""
     configs = BrokerConfigs(static, image.default_broker_configs)
-    changes = _changes(image, configs, stopping)
-    decisions: list[Decision[tuple[str, ...]]] = []
-    while portion := list(islice(changes, TOPICS_PER_DECISION)):
-        decisions.append(
-            Decision(tuple(change for _, change in portion), tuple(name for name, _ in portion))
-        )
-    return tuple(decisions)
+    changes: list[Change] = []
+    names: list[str] = []
+    for each in topics:
+        topic = image.topics.get(each.name)
+        after = None if topic is None else _topic_after(image, topic, configs, stopping)
+        if after is not None:
+            key = topic_key(after.name)
+            changes.append(Change(key, encode_topic(after), image.revision_of(key)))
+            names.append(after.name)
+    return Decision(tuple(changes), tuple(names))
 
 
 def elected(
@@ -66,6 +78,8 @@ def elected(
     stopping: Collection[int] = frozenset(),
 ) -> Partition | None:
     """What the partition must become; None when it may stay as it is."""
+    if _is_settled(partition, brokers):
+        return None
     restarted = _leader_restarted(partition, brokers)
     members = sound_members(partition, brokers, synced=settings.durability == "fsync")
     isr = tuple(each for each in partition.isr if each in brokers and each in members)
@@ -90,14 +104,16 @@ def elected(
     return replace(after, partition_epoch=partition.partition_epoch + 1)
 
 
-def _changes(
-    image: ClusterImage, configs: BrokerConfigs, stopping: Collection[int]
-) -> Iterator[tuple[str, Change]]:
-    for topic in image.topics.values():
-        after = _topic_after(image, topic, configs, stopping)
-        if after is not None:
-            key = topic_key(topic.name)
-            yield topic.name, Change(key, encode_topic(after), image.revision_of(key))
+def _is_settled(partition: Partition, brokers: Mapping[int, BrokerInfo]) -> bool:
+    """Whether everybody in sync is as it was when that was noted: true of almost all, at once."""
+    isr = partition.isr
+    if len(partition.member_epochs) != len(isr) or partition.leader not in isr:
+        return False
+    for each, epoch in zip(isr, partition.member_epochs, strict=True):
+        broker = brokers.get(each)
+        if broker is None or broker.broker_epoch != epoch:
+            return False
+    return brokers[partition.leader].broker_epoch == partition.leader_broker_epoch
 
 
 def _topic_after(

@@ -36,7 +36,10 @@ class TopicChange:
 
 @dataclass(frozen=True, slots=True)
 class BrokerChange:
-    """Came when there is no `before`, left when there is no `after`."""
+    """Came when there is no `before`, left when there is no `after`.
+
+    The two are equal when it has begun to stop, or has thought better of it.
+    """
 
     broker_id: int
     before: BrokerInfo | None
@@ -80,7 +83,10 @@ class ClusterImage:
         self.controller: Controller | None = None
         self.controller_epoch = 0
         self.next_producer_id = 0
+        self.stopping: frozenset[int] = frozenset()
+        """Brokers that hand their partitions over to stop. They are registered as yet."""
         self._brokers: dict[int, BrokerInfo] = {}
+        self._stopping_epochs: dict[int, int] = {}
         self._topics: dict[str, Topic] = {}
         self._topics_by_id: dict[bytes, Topic] = {}
         self._names_by_metric: dict[str, dict[str, None]] = {}
@@ -92,6 +98,15 @@ class ClusterImage:
         self.broker_configs: Mapping[int, Mapping[str, str]] = MappingProxyType(
             self._broker_configs
         )
+
+    @property
+    def living(self) -> dict[int, int]:
+        """The epochs of all brokers that are registered and not about to stop."""
+        return {
+            each: broker.broker_epoch
+            for each, broker in self._brokers.items()
+            if each not in self.stopping
+        }
 
     def topic_by_id(self, topic_id: bytes) -> Topic | None:
         return self._topics_by_id.get(topic_id)
@@ -166,6 +181,8 @@ class ClusterImage:
             return self._set_topic(key, value)
         if key.startswith(keys.BROKERS_PREFIX):
             return self._set_broker(key, value, revision)
+        if key.startswith(keys.STOPPING_PREFIX):
+            return self._set_stopping(key, value)
         if key.startswith(keys.BROKER_CONFIGS_PREFIX):
             return self._set_broker_configs(key, value)
         single = _SINGLE_KEYS.get(key)
@@ -204,7 +221,29 @@ class ClusterImage:
             self._brokers[broker_id] = after
         if before is None and after is None:
             return _NOTHING
+        self._note_stopping()
         return Changed(brokers=(BrokerChange(broker_id, before, after),))
+
+    def _set_stopping(self, key: str, value: bytes | None) -> Changed:
+        broker_id = keys.broker_id_of(key, keys.STOPPING_PREFIX)
+        if value is None:
+            self._stopping_epochs.pop(broker_id, None)
+        else:
+            self._stopping_epochs[broker_id] = keys.decode_stopping(key, value)
+        before = self.stopping
+        self._note_stopping()
+        if before == self.stopping:
+            return _NOTHING
+        broker = self._brokers.get(broker_id)
+        return Changed(brokers=(BrokerChange(broker_id, broker, broker),))
+
+    def _note_stopping(self) -> None:
+        # The key of a life that was killed while it stopped says nothing of the next one.
+        self.stopping = frozenset(
+            each
+            for each, epoch in self._stopping_epochs.items()
+            if each in self._brokers and self._brokers[each].broker_epoch == epoch
+        )
 
     def _set_broker_configs(self, key: str, value: bytes | None) -> Changed:
         configs = keys.NO_CONFIGS if value is None else keys.decode_configs(key, value)

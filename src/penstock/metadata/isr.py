@@ -9,9 +9,10 @@ and so that a replica that restarted after it had caught up does not slip in wit
 
 Members of the in-sync set and eligible leaders are noted with the incarnation that was known to
 hold everything. A later incarnation holds it too if it has proved that it lost nothing, or if the
-topic counts only what is on disk. Otherwise it is out until it has caught up under its new epoch.
-Should that leave nobody at all, then every copy may lack something; the last leader is as good as
-any and stays, rather than leaving the partition dead for ever.
+topic counts only what is on disk and the disk is the same. Otherwise it is out until it has caught
+up under its new epoch. Should that leave nobody at all, then every copy may lack something; the
+last leader is as good as any and stays, rather than leaving the partition dead for ever. But not
+with a new data directory, which holds nothing, as long as there are other replicas to ask.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def sound_members(
     """Members of the ISR and eligible leaders that hold all that is committed, by incarnation.
 
     The dead are among them: what they hold is found out when they return. `synced` says that the
-    topic counts only what is on disk, so that no restart can lose anything that counted.
+    topic counts only what is on disk: then a restart with the same disk loses nothing that counted.
     """
     kept: dict[int, int] = {}
     lost: dict[int, int] = {}
@@ -48,9 +49,9 @@ def sound_members(
         broker = brokers.get(each)
         if broker is None:
             kept[each] = noted
-        elif synced or noted == -1 or broker.has_kept(noted):
+        elif noted == -1 or broker.has_kept(noted) or (synced and broker.has_synced(noted)):
             kept[each] = broker.broker_epoch
-        else:
+        elif broker.has_synced(noted) or len(partition.replicas) == 1:
             lost[each] = broker.broker_epoch
     if kept or not lost:
         return kept

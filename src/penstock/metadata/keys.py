@@ -2,6 +2,7 @@
 
     /penstock/cluster            the cluster id, written once
     /penstock/brokers/ID         a live broker, under its lease
+    /penstock/stopping/ID        a broker that hands its partitions over to stop, under its lease
     /penstock/controller         who is the controller, under its lease
     /penstock/controller-epoch   the last epoch given out; stays when the lease ends
     /penstock/topics/NAME        one topic, whole: id, overrides, state of all partitions
@@ -32,6 +33,7 @@ CONTROLLER_EPOCH_KEY: Final = "/penstock/controller-epoch"
 PRODUCER_IDS_KEY: Final = "/penstock/producer-ids"
 TOPICS_PREFIX: Final = "/penstock/topics/"
 BROKERS_PREFIX: Final = "/penstock/brokers/"
+STOPPING_PREFIX: Final = "/penstock/stopping/"
 BROKER_CONFIGS_PREFIX: Final = "/penstock/configs/brokers/"
 DEFAULT_BROKER: Final = "default"
 
@@ -47,6 +49,8 @@ _ADDING: Final = "adding_replicas"
 _REMOVING: Final = "removing_replicas"
 _OPTIONAL_PARTITION_FIELDS: Final = frozenset({_ELIGIBLE, _MEMBER_EPOCHS, _ADDING, _REMOVING})
 _LOSSLESS_SINCE: Final = "lossless_since"
+_SYNCED_SINCE: Final = "synced_since"
+_OPTIONAL_BROKER_FIELDS: Final = frozenset({_LOSSLESS_SINCE, _SYNCED_SINCE})
 
 
 class MetadataInvalid(ValueError):
@@ -69,6 +73,10 @@ def topic_key(name: str) -> str:
 
 def broker_key(broker_id: int) -> str:
     return f"{BROKERS_PREFIX}{broker_id}"
+
+
+def stopping_key(broker_id: int) -> str:
+    return f"{STOPPING_PREFIX}{broker_id}"
 
 
 def broker_config_key(broker_id: int | None) -> str:
@@ -107,12 +115,14 @@ def encode_broker(broker: BrokerInfo) -> bytes:
     }
     if broker.lossless_since >= 0:
         fields[_LOSSLESS_SINCE] = broker.lossless_since
+    if broker.synced_since != 0:
+        fields[_SYNCED_SINCE] = broker.synced_since
     return _encode(fields)
 
 
 def decode_broker(key: str, value: bytes, revision: int) -> BrokerInfo:
     names = frozenset({"host", "port", "rack", "incarnation_id"})
-    fields = _decode(key, value, names, frozenset({_LOSSLESS_SINCE}))
+    fields = _decode(key, value, names, _OPTIONAL_BROKER_FIELDS)
     host, rack = fields["host"], fields["rack"]
     if not isinstance(host, str) or not host:
         raise MetadataInvalid(key, f"the host {host!r} is not a text")
@@ -124,7 +134,21 @@ def decode_broker(key: str, value: bytes, revision: int) -> BrokerInfo:
     incarnation_id = _id(key, fields, "incarnation_id")
     broker_id = broker_id_of(key, BROKERS_PREFIX)
     lossless_since = _count(key, fields, _LOSSLESS_SINCE) if _LOSSLESS_SINCE in fields else -1
-    return BrokerInfo(broker_id, host, port, rack, incarnation_id, revision, lossless_since)
+    synced_since = fields.get(_SYNCED_SINCE, 0)
+    if type(synced_since) is not int or synced_since < -1:
+        raise MetadataInvalid(key, f"{_SYNCED_SINCE} is {synced_since!r}, not -1 or a broker epoch")
+    return BrokerInfo(
+        broker_id, host, port, rack, incarnation_id, revision, lossless_since, synced_since
+    )
+
+
+def encode_stopping(broker_epoch: int) -> bytes:
+    return _encode({"broker_epoch": broker_epoch})
+
+
+def decode_stopping(key: str, value: bytes) -> int:
+    """The epoch of the broker that stops."""
+    return _count(key, _decode(key, value, frozenset({"broker_epoch"})), "broker_epoch")
 
 
 def encode_controller(broker_id: int, epoch: int, incarnation_id: bytes) -> bytes:

@@ -1,6 +1,7 @@
 """Brokers that come and go, and which of them is the controller.
 
-A broker lives as long as its lease; its registration is a key under that lease. The controller is
+A broker lives as long as its lease; its registration is a key under that lease, and so is the word
+that it is about to stop. The controller is
 the broker whose claim holds the controller key, under its lease too. The epoch of a claim is one
 more than the last one given out, which is kept in a key that outlives all leases. Whatever a
 controller writes is conditional on its claim (`decisions.guarded`): two brokers may both believe
@@ -21,8 +22,10 @@ from penstock.metadata.keys import (
     encode_cluster,
     encode_controller,
     encode_controller_epoch,
+    encode_stopping,
+    stopping_key,
 )
-from penstock.metadata.model import BrokerInfo, Controller
+from penstock.metadata.model import BrokerInfo
 from penstock.wire.errors import ErrorCode, KafkaError
 
 
@@ -67,13 +70,19 @@ def register_broker(
     return Decision((change,), broker)
 
 
-def unregister_broker(image: ClusterImage, broker_id: int, incarnation_id: bytes) -> Decision[None]:
-    """Take a broker's registration away; nothing to do when a later incarnation holds it."""
-    existing = image.brokers.get(broker_id)
-    if existing is None or existing.incarnation_id != incarnation_id:
-        return Decision((), None)
-    key = broker_key(broker_id)
-    return Decision((Change(key, None, image.revision_of(key)),), None)
+def announce_stop(image: ClusterImage, broker_id: int, broker_epoch: int) -> Decision[bool]:
+    """Say that a broker is about to stop; False if it is not registered under that epoch.
+
+    A key of its own: to write the registration again would change its epoch.
+    """
+    broker = image.brokers.get(broker_id)
+    if broker is None or broker.broker_epoch != broker_epoch:
+        return Decision((), result=False)
+    if broker_id in image.stopping:
+        return Decision((), result=True)
+    key = stopping_key(broker_id)
+    change = Change(key, encode_stopping(broker_epoch), image.revision_of(key), leased=True)
+    return Decision((change,), True, (Guard(broker_key(broker_id), broker_epoch),))
 
 
 def claim_controller(image: ClusterImage, broker_id: int) -> Decision[int] | None:
@@ -111,10 +120,3 @@ def claim_controller(image: ClusterImage, broker_id: int) -> Decision[int] | Non
         epoch,
         (Guard(broker_key(broker_id), broker.broker_epoch),),
     )
-
-
-def resign_controller(image: ClusterImage, term: Controller) -> Decision[None]:
-    """End a term early, so that the next controller need not wait for the lease."""
-    if image.controller != term:
-        return Decision((), None)
-    return Decision((Change(CONTROLLER_KEY, None, term.revision),), None)

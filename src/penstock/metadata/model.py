@@ -20,6 +20,9 @@ class BrokerInfo:
     `lossless_since` is the epoch of the earliest of its lives since which its logs have provably
     lost nothing: each of them stopped cleanly, or on a machine that was not booted until the next.
     -1 without such a proof: then what was written before this life but not synced may be gone.
+
+    `synced_since` is the epoch of the first of its lives with the data directory it has: what was
+    synced since then is there, whatever happened to its machine. -1 when the directory is new.
     """
 
     broker_id: int
@@ -29,10 +32,15 @@ class BrokerInfo:
     incarnation_id: bytes
     broker_epoch: int = -1
     lossless_since: int = -1
+    synced_since: int = 0
 
     def has_kept(self, broker_epoch: int) -> bool:
         """Whether it has all that the life of that epoch had written."""
         return broker_epoch == self.broker_epoch or 0 <= self.lossless_since <= broker_epoch
+
+    def has_synced(self, broker_epoch: int) -> bool:
+        """Whether it has all that the life of that epoch had synced."""
+        return broker_epoch == self.broker_epoch or 0 <= self.synced_since <= broker_epoch
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from penstock.metadata.decisions import Decision
-from penstock.metadata.edits import NO_STATIC, TOPICS_MAX, TopicEdits
+from penstock.metadata.edits import NO_STATIC, TopicEdits, is_full
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.isr import led_by, sound_members, with_members
 from penstock.metadata.model import Partition
@@ -39,6 +38,17 @@ class Election:
     message: str | None = None
 
 
+def is_due(image: ClusterImage, partition: Partition) -> bool:
+    """Whether the preferred replica could lead and does not."""
+    first = partition.replicas[0]
+    return (
+        partition.leader != first
+        and first in partition.isr
+        and first in image.brokers
+        and first not in image.stopping
+    )
+
+
 def in_portions(image: ClusterImage, places: Iterable[Place] | None) -> Iterator[tuple[Place, ...]]:
     """What is asked for, None for everything there is, in portions that fit one decision each."""
     if places is None:
@@ -50,9 +60,18 @@ def in_portions(image: ClusterImage, places: Iterable[Place] | None) -> Iterator
     by_topic: dict[str, list[Place]] = {}
     for place in places:
         by_topic.setdefault(place[0], []).append(place)
-    topics = iter(by_topic.values())
-    while portion := list(islice(topics, TOPICS_MAX)):
-        yield tuple(place for each in portion for place in each)
+    portion: list[Place] = []
+    topics = partitions = 0
+    for name, places_of_topic in by_topic.items():
+        portion += places_of_topic
+        topics += 1
+        known = image.topics.get(name)
+        partitions += len(known.partitions) if known is not None else 0
+        if is_full(topics, partitions):
+            yield tuple(portion)
+            portion, topics, partitions = [], 0, 0
+    if portion:
+        yield tuple(portion)
 
 
 def elect(
@@ -148,23 +167,27 @@ def _unclean(
 def hand_over(
     image: ClusterImage,
     broker_id: int,
+    places: Collection[Place] | None = None,
     *,
     stopping: Collection[int] = _NOBODY,
     static: Mapping[str, str] = NO_STATIC,
 ) -> Decision[int]:
     """Take a broker that is about to stop out of a portion of what it leads or is in sync for.
 
-    The result is how many partitions it will lead after that. Repeat as long as there are changes.
+    With `places` only out of these: its logs of them have failed. The result is how many of them
+    it will lead after that. Repeat as long as there are changes.
     """
     edits = TopicEdits(image, static)
     leads = 0
     for topic in image.topics.values():
-        is_due = not edits.is_full
+        has_room = not edits.is_full
         for index, partition in enumerate(topic.partitions):
-            if broker_id not in partition.isr:
+            if broker_id not in partition.isr or (
+                places is not None and (topic.name, index) not in places
+            ):
                 continue
             after = None
-            if is_due:
+            if has_room:
                 after = _without(image, edits, topic.name, partition, broker_id, stopping)
             if after is not None:
                 edits.put(topic.name, index, after)

@@ -1,0 +1,39 @@
+"""A broker that is gone for good: nothing may be left that names it.
+
+A registration goes with its lease, so there is none to remove. What can stay behind are replicas,
+which would be missed for ever, and configs, which the next broker of that id would inherit.
+"""
+
+from __future__ import annotations
+
+from penstock.metadata.decisions import Change, Decision
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.keys import broker_config_key
+from penstock.wire.errors import ErrorCode, KafkaError
+
+
+def forget_broker(image: ClusterImage, broker_id: int) -> Decision[None]:
+    """Drop its configs. Refused while it runs, and while any partition has a replica there."""
+    if broker_id in image.brokers:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Broker {broker_id} is running: move its partitions away and stop it first.",
+        )
+    left = [
+        f"{topic.name}-{index}"
+        for topic in image.topics.values()
+        for index, partition in enumerate(topic.partitions)
+        if broker_id in partition.replicas
+    ]
+    if left:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Broker {broker_id} has replicas of {len(left)} partition(s), {left[0]} for one: move "
+            "them to other brokers first.",
+        )
+    key = broker_config_key(broker_id)
+    if broker_id not in image.broker_configs:
+        raise KafkaError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED, f"Nothing here names a broker {broker_id}."
+        )
+    return Decision((Change(key, None, image.revision_of(key)),), None)

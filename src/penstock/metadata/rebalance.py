@@ -1,0 +1,405 @@
+"""A better placement for a whole cluster, by as few moves as it takes.
+
+What counts, in this order: a broker that is drained holds nothing; the replicas of a partition are
+spread over racks as evenly as the racks allow; every broker holds as many replicas as any other,
+give or take one; every broker is the preferred leader of as many partitions. Replicas are counted,
+not bytes: what is large today need not be tomorrow. Replication factors stay as they are.
+
+Each is reached by single relocations, none of which makes worse what counts more:
+
+- A relocation for the racks lessens the sum of the squares of a partition's replicas by rack.
+- One for the load goes from a broker to one that has at least two less, or along a chain of brokers
+  whose ends are that far apart; so the sum of the squares of the loads becomes less. It goes to a
+  rack that has fewer replicas of the partition than the one it leaves, or to the same.
+- Preferred leaders change along such chains, too: there a step puts another replica first, which
+  copies nothing. As each step of a chain concerns another partition, chains find the best there is.
+
+So it ends, and a second plan on the outcome of the first is empty. Between two brokers those topics
+are chosen first of which the one has more partitions than the other.
+
+Brokers that are away, or excluded, keep what they have and get nothing: they may be back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from penstock.metadata.placement import ring
+from penstock.metadata.reassignment import Move
+
+Place = tuple[str, int]
+_NOBODY: Final[frozenset[int]] = frozenset()
+_SLACK: Final = 2
+"""Two loads that differ by less are level."""
+
+
+class NotEnoughBrokers(Exception):
+    """A partition has as many replicas as there are brokers left to hold them, or more."""
+
+    def __init__(self, placed: Placed, drained: int, brokers: Sequence[int]) -> None:
+        self.topic = placed.topic
+        self.index = placed.index
+        super().__init__(
+            f"broker {drained} cannot be emptied: {placed.topic}-{placed.index} has "
+            f"{len(placed.replicas)} replicas, and besides it there are only the brokers "
+            f"{list(brokers)}: add a broker first, or give the topic fewer replicas"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a partition is, or where it is going while it is being moved."""
+
+    topic: str
+    index: int
+    replicas: tuple[int, ...]
+    size_bytes: int | None = None
+    """Of one replica; None where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What the plan does to one partition."""
+
+    topic: str
+    index: int
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    size_bytes: int | None
+
+    @property
+    def added(self) -> tuple[int, ...]:
+        return tuple(each for each in self.after if each not in self.before)
+
+    @property
+    def removed(self) -> tuple[int, ...]:
+        return tuple(each for each in self.before if each not in self.after)
+
+    @property
+    def copied_bytes(self) -> int | None:
+        return None if self.size_bytes is None else self.size_bytes * len(self.added)
+
+    @property
+    def move(self) -> Move:
+        return Move(self.topic, self.index, self.after)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one broker has; `leads` is by preference, whoever leads at the moment."""
+
+    replicas: int
+    leads: int
+    size_bytes: int
+    """Of those replicas whose size is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a cluster is placed, in numbers."""
+
+    loads: Mapping[int, Load]
+    """Of every broker that there is, or that a partition names."""
+    uneven_racks: int
+    """Partitions whose replicas could be spread over racks better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    steps: tuple[Step, ...]
+    before: Shape
+    after: Shape
+
+    @property
+    def copies(self) -> int:
+        """How many replicas are to be copied."""
+        return sum(len(step.added) for step in self.steps)
+
+    @property
+    def copied_bytes(self) -> int:
+        """As far as sizes are known."""
+        return sum(step.copied_bytes or 0 for step in self.steps)
+
+
+def plan(
+    racks: Mapping[int, str | None],
+    partitions: Iterable[Placed],
+    *,
+    drain: Collection[int] = _NOBODY,
+    exclude: Collection[int] = _NOBODY,
+    level: bool = True,
+) -> Plan:
+    """What to do so that the cluster is placed well.
+
+    `racks` names the brokers that are there. Those in `drain`, which may be away, give up all they
+    have; those in `exclude` keep what they have and get no more. Without `level` nothing happens
+    besides draining.
+    """
+    placed = {(each.topic, each.index): each for each in partitions}
+    layout = _Layout(racks, placed.values(), {*drain}, {*exclude})
+    before = layout.shape(placed)
+    layout.drain(placed)
+    while level and (layout.spread() + layout.level_replicas() + layout.level_leads()):
+        # A chain can be found one time and missed another, as the order of what is tried changes:
+        # the outcome is one that begins with nothing left to find.
+        layout = _Layout(racks, layout.placed(placed), {*drain}, {*exclude})
+    after = {(each.topic, each.index): each for each in layout.placed(placed)}
+    steps = (
+        Step(*place, each.replicas, after[place].replicas, each.size_bytes)
+        for place, each in sorted(placed.items())
+        if each.replicas != after[place].replicas
+    )
+    return Plan(tuple(steps), before, layout.shape(placed))
+
+
+class _Layout:
+    """The placement as it becomes. Whatever is iterated over has a fixed order."""
+
+    def __init__(
+        self,
+        racks: Mapping[int, str | None],
+        partitions: Iterable[Placed],
+        drained: Collection[int],
+        excluded: Collection[int],
+    ) -> None:
+        self._racks = {each: racks[each] or "" for each in ring(racks)}
+        self._drained = drained
+        self._open = tuple(
+            each for each in self._racks if each not in drained and each not in excluded
+        )
+        self._replicas: dict[Place, list[int]] = {}
+        self._held: dict[int, dict[str, dict[int, None]]] = {each: {} for each in self._racks}
+        self._loads = Counter(dict.fromkeys(self._racks, 0))
+        self._leads = Counter(dict.fromkeys(self._racks, 0))
+        self._stuck: set[tuple[int, int]] = set()
+        self._load(partitions)
+
+    def _load(self, partitions: Iterable[Placed]) -> None:
+        ordered = sorted(partitions, key=lambda each: (each.topic, each.index))
+        for each in ordered:
+            self._replicas[each.topic, each.index] = [*each.replicas]
+            self._leads[each.replicas[0]] += 1
+            self._loads.update(each.replicas)
+        # Each broker tries other partitions first: two that begin with the same ones would soon
+        # find that a replica of each of them is where they want to put it.
+        for rank, broker in enumerate(self._racks):
+            turn = rank * len(ordered) // len(self._racks)
+            for each in ordered[turn:] + ordered[:turn]:
+                if broker in each.replicas:
+                    self._held[broker].setdefault(each.topic, {})[each.index] = None
+
+    def placed(self, known: Mapping[Place, Placed]) -> list[Placed]:
+        return [
+            Placed(*place, tuple(replicas), known[place].size_bytes)
+            for place, replicas in self._replicas.items()
+        ]
+
+    def shape(self, known: Mapping[Place, Placed]) -> Shape:
+        sizes: Counter[int] = Counter()
+        for place, replicas in self._replicas.items():
+            for each in replicas:
+                sizes[each] += known[place].size_bytes or 0
+        loads = {
+            each: Load(self._loads[each], self._leads[each], sizes[each])
+            for each in sorted({*self._racks, *self._loads})
+        }
+        return Shape(loads, sum(self._uneven(place) is not None for place in self._replicas))
+
+    # Changes
+
+    def _relocate(self, place: Place, source: int, target: int) -> None:
+        topic, index = place
+        replicas = self._replicas[place]
+        position = replicas.index(source)
+        replicas[position] = target
+        self._loads[source] -= 1
+        self._loads[target] += 1
+        if position == 0:
+            self._leads[source] -= 1
+            self._leads[target] += 1
+        if source in self._held:
+            del self._held[source][topic][index]
+        self._held[target].setdefault(topic, {})[index] = None
+        for each in self._held.keys() & replicas:
+            self._stuck -= {
+                (each, other) for other in self._open if self._may_relocate(place, each, other)
+            }
+
+    def _prefer(self, place: Place, leader: int) -> None:
+        replicas = self._replicas[place]
+        position = replicas.index(leader)
+        self._leads[replicas[0]] -= 1
+        self._leads[leader] += 1
+        replicas[0], replicas[position] = leader, replicas[0]
+
+    # Draining
+
+    def drain(self, known: Mapping[Place, Placed]) -> None:
+        for place, replicas in self._replicas.items():
+            for source in [each for each in replicas if each in self._drained]:
+                others = Counter(
+                    self._racks[each] for each in replicas if each != source and each in self._racks
+                )
+                able = [each for each in self._open if each not in replicas]
+                if not able:
+                    raise NotEnoughBrokers(known[place], source, self._open)
+                target = min(able, key=lambda each: (others[self._racks[each]], self._loads[each]))
+                led = replicas[0] == source
+                self._relocate(place, source, target)
+                if led:
+                    self._prefer(place, self._heir(replicas, target))
+
+    def _heir(self, replicas: Sequence[int], target: int) -> int:
+        """Who leads instead: whoever leads least, and rather one that has the records."""
+        able = [each for each in replicas if each in self._open]
+        return min(able, key=lambda each: (self._leads[each] - (each == target), each == target))
+
+    # Racks
+
+    def spread(self) -> int:
+        done = 0
+        for place in self._replicas:
+            while (found := self._uneven(place)) is not None:
+                self._relocate(place, *found)
+                done += 1
+        return done
+
+    def _uneven(self, place: Place) -> tuple[int, int] | None:
+        """A relocation after which the replicas are spread over racks more evenly."""
+        replicas = self._replicas[place]
+        by_rack = Counter(self._racks[each] for each in replicas if each in self._racks)
+        sources = [each for each in replicas if each in self._open]
+        targets = [each for each in self._open if each not in replicas]
+        if not sources or not targets:
+            return None
+        source = max(sources, key=lambda each: (by_rack[self._racks[each]], self._loads[each]))
+        target = min(targets, key=lambda each: (by_rack[self._racks[each]], self._loads[each]))
+        gap = by_rack[self._racks[source]] - by_rack[self._racks[target]]
+        return (source, target) if gap >= _SLACK else None
+
+    def _may_relocate(self, place: Place, source: int, target: int) -> bool:
+        replicas = self._replicas[place]
+        if target in replicas:
+            return False
+        left, entered = self._racks[source], self._racks[target]
+        if left == entered:
+            return True
+        racks = [self._racks.get(each) for each in replicas]
+        return racks.count(entered) < racks.count(left)
+
+    # Levelling
+
+    def level_replicas(self) -> int:
+        done = 0
+        while chain := self._chain(self._loads, lambda *pair: self._movable(*pair) is not None):
+            if not self._shift(chain):
+                break
+            done += 1
+        return done
+
+    def _shift(self, chain: Sequence[int]) -> bool:
+        """Relocate one replica along each link; False if the links are in each other's way."""
+        undo: list[tuple[Place, int, int]] = []
+        for source, target in reversed([*_links(chain)]):
+            place = self._movable(source, target)
+            if place is None:
+                for back in reversed(undo):
+                    self._relocate(*back)
+                return False
+            self._relocate(place, source, target)
+            undo.append((place, target, source))
+        return True
+
+    def _movable(self, source: int, target: int) -> Place | None:
+        if (source, target) in self._stuck:
+            return None
+        held, there = self._held[source], self._held[target]
+        for topic in sorted(held, key=lambda each: len(there.get(each, ())) - len(held[each])):
+            for index in held[topic]:
+                if self._may_relocate((topic, index), source, target):
+                    return topic, index
+        self._stuck.add((source, target))
+        return None
+
+    def level_leads(self) -> int:
+        led: dict[int, dict[int, dict[Place, None]]] = {
+            each: {other: {} for other in self._open} for each in self._open
+        }
+        for place, replicas in self._replicas.items():
+            self._note(led, place, replicas)
+        done = 0
+        while chain := self._chain(self._leads, lambda giver, taker: bool(led[giver][taker])):
+            for giver, taker in _links(chain):
+                place = next(iter(led[giver][taker]))
+                for taken in led[giver].values():
+                    taken.pop(place, None)
+                self._prefer(place, taker)
+                self._note(led, place, self._replicas[place])
+            done += 1
+        return done
+
+    def _note(
+        self,
+        led: Mapping[int, Mapping[int, dict[Place, None]]],
+        place: Place,
+        replicas: Sequence[int],
+    ) -> None:
+        """Whom the partition's leader could hand it to."""
+        for other in replicas[1:]:
+            if replicas[0] in led and other in self._open:
+                led[replicas[0]][other][place] = None
+
+    def _chain(
+        self, loads: Mapping[int, int], is_linked: Callable[[int, int], bool]
+    ) -> list[int] | None:
+        """A way from a broker with much to one that has at least two less; direct if there is."""
+        downwards = sorted(self._open, key=lambda each: -loads[each])
+        for highest in downwards:
+            for lowest in reversed(downwards):
+                if loads[highest] < loads[lowest] + _SLACK:
+                    break
+                if is_linked(highest, lowest):
+                    return [highest, lowest]
+        for highest in downwards:
+            if loads[highest] < loads[downwards[-1]] + _SLACK:
+                return None
+            if chain := self._detour(highest, downwards, loads, is_linked):
+                return chain
+        return None
+
+    def _detour(
+        self,
+        highest: int,
+        downwards: Sequence[int],
+        loads: Mapping[int, int],
+        is_linked: Callable[[int, int], bool],
+    ) -> list[int] | None:
+        came_from = {highest: highest}
+        front = [highest]
+        while front:
+            reached: list[int] = []
+            for broker in front:
+                for other in reversed(downwards):
+                    if other in came_from or not is_linked(broker, other):
+                        continue
+                    came_from[other] = broker
+                    if loads[highest] >= loads[other] + _SLACK:
+                        return _way(came_from, other)
+                    reached.append(other)
+            front = reached
+        return None
+
+
+def _way(came_from: Mapping[int, int], last: int) -> list[int]:
+    way = [last]
+    while came_from[way[-1]] != way[-1]:
+        way.append(came_from[way[-1]])
+    return way[::-1]
+
+
+def _links(chain: Sequence[int]) -> Iterator[tuple[int, int]]:
+    return pairwise(chain)

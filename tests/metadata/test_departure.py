@@ -1,0 +1,43 @@
+"""Brokers that are gone for good."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.metadata.decisions import Change, Decision
+from penstock.metadata.departure import forget_broker
+from penstock.metadata.keys import broker_config_key, encode_configs
+from penstock.wire.errors import ErrorCode, KafkaError
+
+from .cluster import Cluster
+
+
+def configured(cluster: Cluster, broker_id: int) -> None:
+    key = broker_config_key(broker_id)
+    cluster.commit(Decision((Change(key, encode_configs({"log.retention.ms": "1"}), 0),), None))
+
+
+def test_the_configs_of_a_broker_go_with_it() -> None:
+    """Or the next one of that id would have them."""
+    cluster = Cluster(brokers=2)
+    configured(cluster, 1)
+    cluster.kill(1)
+    cluster.commit(forget_broker(cluster.image, 1))
+    assert not cluster.image.broker_configs
+    with pytest.raises(KafkaError, match="Nothing here names a broker 1") as caught:
+        forget_broker(cluster.image, 1)
+    assert caught.value.code == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+@pytest.mark.parametrize(("alive", "words"), [(True, "is running"), (False, "1 .*t-0")])
+def test_who_is_counted_on_is_not_forgotten(alive: bool, words: str) -> None:
+    """Whether it runs, or only has replicas."""
+    cluster = Cluster(brokers=1)
+    cluster.create("t")
+    configured(cluster, 0)
+    if not alive:
+        cluster.kill(0)
+    with pytest.raises(KafkaError, match=words) as caught:
+        forget_broker(cluster.image, 0)
+    assert caught.value.code == ErrorCode.INVALID_REQUEST
+    assert cluster.image.broker_configs
