@@ -159,3 +159,13 @@ def test_answers_agree_with_a_plain_log(runs: list[tuple[int, int]], asked: int)
     else:
         assert found.end_offset == sum(writer <= asked for writer in written)
     assert [epochs.epoch_at(offset) for offset in range(len(written))] == written
+
+
+def test_an_epoch_that_wrote_nothing_gives_way_to_an_older_one() -> None:
+    """A leader noted its epoch and wrote nothing; its successor's log goes on in the one before."""
+    epochs = LeaderEpochs([EpochStart(4, 3), EpochStart(5, 10)])
+    assert epochs.assign(4, 10)
+    assert epochs.entries == (EpochStart(4, 3),)
+    assert epochs.assign(6, 12)
+    assert [epochs.clear(), epochs.clear()] == [True, False]
+    assert len(epochs.entries) == 0

@@ -275,3 +275,58 @@ def test_rules_may_change() -> None:
     machine = follower(high_watermark=12)
     machine.configure(FollowerRules(may_lose_committed=True))
     assert told(machine, diverging(1, 11), log(20)) == (Truncate(11, True),)
+
+
+def test_a_leader_that_is_late_to_hear_is_asked_again_soon() -> None:
+    """And ever later, up to the full backoff; an answer that is none of these begins anew."""
+    machine = follower()
+    view = log(10)
+    waits = []
+    now_ms = 0
+    for _ in range(5):
+        fetch = machine.next_fetch(view, now_ms)
+        assert fetch is not None
+        (effect,) = machine.on_answer(
+            fetch, FetchAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER), view, now_ms
+        )
+        assert isinstance(effect, RetryAt)
+        waits.append(effect.at_ms - now_ms)
+        now_ms = effect.at_ms
+    assert waits == [20, 40, 80, BACKOFF_MS, BACKOFF_MS]
+    fetch = machine.next_fetch(view, now_ms)
+    assert fetch is not None
+    assert machine.on_answer(fetch, answer(), view, now_ms) == ()
+    fetch = machine.next_fetch(view, now_ms)
+    assert fetch is not None
+    refused = FetchAnswer(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    (effect,) = machine.on_answer(fetch, refused, view, now_ms)
+    assert isinstance(effect, RetryAt)
+    assert effect.at_ms == now_ms + 20
+
+
+def test_what_could_not_be_stored_does_not_count() -> None:
+    """The high watermark is not beyond the end of the log, and it is tried again later."""
+    machine = follower()
+    effects = told(machine, answer(BatchSpan(10, 20, 1, 9), high_watermark=20), log(10))
+    assert AdvanceHighWatermark(20) in effects
+    assert machine.on_failed("the disk is full", log(10), 5) == (
+        RetryAt(5 + BACKOFF_MS, "the disk is full"),
+    )
+    assert machine.high_watermark == 10
+    assert machine.next_fetch(log(10), BACKOFF_MS) is None
+    assert machine.next_fetch(log(10), 5 + BACKOFF_MS) is not None
+
+
+def test_a_fetch_from_before_a_cut_is_of_no_use() -> None:
+    """With a compacted log its answer would leave a gap where records are."""
+    machine = follower(8, compacted=True)
+    asked = [machine.has_asked]
+    fetch = machine.next_fetch(log(10), 0)
+    assert fetch is not None
+    assert [*asked, machine.has_asked] == [False, True]
+    machine.on_cut(log(4))
+    assert machine.high_watermark == 4
+    assert machine.on_answer(fetch, answer(BatchSpan(10, 11, 1, 9)), log(4), 0) == ()
+    again = machine.next_fetch(log(4), 0)
+    assert again is not None
+    assert again.offset == 4

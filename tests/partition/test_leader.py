@@ -1,4 +1,4 @@
-"""What a leader takes from clients, and what is committed."""
+"""What a leader takes from clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from penstock.partition.leader import (
     UNSUPPORTED_COMPRESSION_TYPE,
     AppendRules,
     BatchRefused,
-    Leadership,
     check_batch,
 )
 from penstock.records.batch import CONTROL, TRANSACTIONAL, BatchHeader, Codec
@@ -62,13 +61,3 @@ def test_with_log_append_time_the_clients_times_do_not_matter() -> None:
     rules = AppendRules(1000, 60_000, 10_000, checks_timestamps=False)
     header = GOOD._replace(base_timestamp=0, max_timestamp=2 * NOW_MS)
     check_batch(header, 100, rules, NOW_MS)
-
-
-def test_the_high_watermark_is_what_every_in_sync_replica_has() -> None:
-    """It rises with the slowest and never falls."""
-    leadership = Leadership(1, 5, (1, 2), 10)
-    assert not leadership.on_replica_end(1, 30)
-    assert leadership.on_replica_end(2, 20)
-    assert leadership.high_watermark == 20
-    assert not leadership.on_replica_end(2, 15)
-    assert leadership.high_watermark == 20

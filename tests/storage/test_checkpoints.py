@@ -34,6 +34,7 @@ FULL = Checkpoint(
     sparse_offset=4,
     cleaned_offset=50,
     truncating_to=42,
+    restarting_at=43,
     segment_bases=(7, 60),
     clean_stop=CleanStop(60, 12345, 100, 0xFFFFFFFF, 0),
     damage=(
@@ -62,6 +63,7 @@ def test_checkpoint_reads_back(checkpoint: Checkpoint) -> None:
         log_start_offset=OFFSETS,
         cleaned_offset=OFFSETS,
         truncating_to=st.integers(-1, 2**63 - 1),
+        restarting_at=st.integers(-1, 2**63 - 1),
     )
 )
 def test_any_numbers_read_back(checkpoint: Checkpoint) -> None:

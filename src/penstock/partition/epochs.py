@@ -48,17 +48,24 @@ class LeaderEpochs:
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Note that `epoch` writes from `start_offset` on; True when that was news.
 
-        An entry that contradicts the new one (as late or later, in epoch or offset) was written by
-        a leader whose records are no longer in this log, and goes.
+        An entry that contradicts the new one (later in epoch, or as late in offset) was written by
+        a leader whose records are no longer in this log, if it wrote any at all, and goes.
         """
         if epoch <= UNDEFINED_EPOCH or (self._entries and self._entries[-1].epoch == epoch):
             return False
         while self._entries and (
-            self._entries[-1].epoch >= epoch or self._entries[-1].start_offset >= start_offset
+            self._entries[-1].epoch > epoch or self._entries[-1].start_offset >= start_offset
         ):
             self._entries.pop()
-        self._entries.append(EpochStart(epoch, start_offset))
+        if not self._entries or self._entries[-1].epoch != epoch:
+            self._entries.append(EpochStart(epoch, start_offset))
         return True
+
+    def clear(self) -> bool:
+        """Forget everything; True when there was anything."""
+        changed = bool(self._entries)
+        self._entries.clear()
+        return changed
 
     def truncate_from_end(self, end_offset: int) -> bool:
         """Forget epochs that start at or after `end_offset`; True when any did."""

@@ -35,6 +35,18 @@ from penstock.wire.errors import ErrorCode
 
 BACKOFF_MS: Final = 1_000
 """replica.fetch.backoff.ms, where nobody says otherwise."""
+SOON_MS: Final = 20
+"""The first backoff where the leader is only late to hear of what the follower knows already, or
+the connection was lost; it doubles up to the full one."""
+_LATE_TO_HEAR: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.STALE_BROKER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
 
 
 class LogView(NamedTuple):
@@ -194,6 +206,7 @@ class Follower:
     __slots__ = (
         "_attempts",
         "_bounds_asked",
+        "_late_answers",
         "_pending",
         "_retry_ms",
         "_rules",
@@ -217,6 +230,7 @@ class Follower:
         self._pending: Fetch | None = None
         self._bounds_asked = False
         self._attempts = 0
+        self._late_answers = 0
         self._retry_ms = 0
 
     def configure(self, rules: FollowerRules) -> None:
@@ -248,7 +262,7 @@ class Follower:
         """No answer will come: the connection is gone."""
         if not self._is_due(fetch):
             return ()
-        return self._back_off(now_ms, f"broker {self.leader} did not answer")
+        return self._retry_soon(now_ms, f"broker {self.leader} did not answer")
 
     def on_answer(
         self, fetch: Fetch, answer: FetchAnswer, log: LogView, now_ms: int
@@ -261,8 +275,11 @@ class Follower:
         if answer.error == ErrorCode.FENCED_LEADER_EPOCH:
             self.superseded = True
             return (WaitForMetadata(self.epoch),)
+        if answer.error in _LATE_TO_HEAR:
+            return self._retry_soon(now_ms, f"broker {self.leader} answered {answer.error.name}")
         if answer.error != ErrorCode.NONE:
             return self._back_off(now_ms, f"broker {self.leader} answered {answer.error.name}")
+        self._late_answers = 0
         if answer.diverging is not None:
             return self._on_diverging(answer.diverging, answer.log_start_offset, log, now_ms)
         return self._on_records(answer, log, now_ms)
@@ -284,6 +301,21 @@ class Follower:
         self._bounds_asked = False
         return self._back_off(now_ms, f"broker {self.leader} did not say where its log starts")
 
+    def on_failed(self, reason: str, log: LogView, now_ms: int) -> tuple[Effect, ...]:
+        """The effects of an answer could not all be carried out; the log is like this now."""
+        self.high_watermark = min(self.high_watermark, log.end_offset)
+        return self._back_off(now_ms, reason)
+
+    def on_cut(self, log: LogView) -> None:
+        """The shell has thrown a damaged part of the log away: a fetch under way is of no use."""
+        self._pending = None
+        self.high_watermark = min(self.high_watermark, log.end_offset)
+
+    @property
+    def has_asked(self) -> bool:
+        """Whether the leader can know of a fetch in this epoch."""
+        return self._attempts > 0
+
     def _is_due(self, fetch: Fetch) -> bool:
         if self._pending is None or self._pending.attempt != fetch.attempt:
             return False
@@ -291,6 +323,12 @@ class Follower:
             return False
         self._pending = None
         return True
+
+    def _retry_soon(self, now_ms: int, reason: str) -> tuple[Effect, ...]:
+        soon_ms = SOON_MS << min(self._late_answers, 10)
+        self._late_answers += 1
+        self._retry_ms = now_ms + min(soon_ms, self._rules.backoff_ms)
+        return (RetryAt(self._retry_ms, reason),)
 
     def _back_off(self, now_ms: int, reason: str) -> tuple[Effect, ...]:
         self._retry_ms = now_ms + self._rules.backoff_ms

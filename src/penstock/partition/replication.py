@@ -95,6 +95,7 @@ class Replica:
         "fetched_ms",
         "leader_end",
         "log_start_offset",
+        "told_offset",
     )
 
     def __init__(self, caught_up_ms: int) -> None:
@@ -105,6 +106,8 @@ class Replica:
         self.fetched_ms = caught_up_ms
         self.leader_end = _UNKNOWN
         """Where the leader's log ended at the last fetch."""
+        self.told_offset = _UNKNOWN
+        """The high watermark in the last answer."""
 
     def note_fetch(
         self, broker_epoch: int, offset: int, log_start: int, leader_end: int, now_ms: int
@@ -236,11 +239,6 @@ class Leadership:
         self._leader_end = max(self._leader_end, leader_end)
         follower.note_fetch(broker_epoch, fetch_offset, log_start_offset, leader_end, now_ms)
         return self._advance()
-
-    def on_replica_end(self, replica: int, end_offset: int) -> bool:
-        """`on_own_end`, by the name callers know."""
-        assert replica == self.broker_id
-        return self.on_own_end(end_offset)
 
     def on_partition(self, partition: Partition, now_ms: int) -> bool:
         """The metadata shows the partition so, in this leader's term. The newest state wins."""
@@ -392,7 +390,7 @@ class Leadership:
 
     def require_insync(self) -> None:
         """Enough replicas to take a write with acks=all."""
-        if len(self.isr) < self._min_insync():
+        if not self._alone and len(self.isr) < self._min_insync():
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{len(self.isr)} replicas are in sync and min.insync.replicas is "
@@ -435,6 +433,26 @@ class Leadership:
             and follower.log_start_offset <= fetch_offset <= follower.end_offset
         ]
         return -max(near)[1] if near else None
+
+    def is_behind(self, replica: int) -> bool:
+        """Whether a follower has not been told the high watermark as it is now."""
+        follower = self._followers.get(replica)
+        return follower is not None and follower.told_offset < self.high_watermark
+
+    def on_told(self, replica: int) -> None:
+        """An answer leaves for a follower, with the high watermark in it."""
+        follower = self._followers.get(replica)
+        if follower is not None:
+            follower.told_offset = self.high_watermark
+
+    def low_watermark(self, log_start_offset: int) -> int:
+        """Where the lowest log of the leader and the living followers starts; -1 while unknown."""
+        starts = [
+            follower.log_start_offset
+            for each, follower in self._followers.items()
+            if each in self._brokers
+        ]
+        return min([log_start_offset, *starts])
 
     def ends(self) -> dict[int, int]:
         """How far each replica is known to go, the leader included; -1 for not heard from."""

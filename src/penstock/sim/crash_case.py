@@ -232,7 +232,8 @@ class Case:
         """Mostly where a batch begins, as leaders ask for; anywhere above what is compacted, which
         is below the high watermark and so agreed upon."""
         log, draws = self.rig.log, self.draws
-        lowest = min(max(log.log_start_offset, log.cleaned_offset), log.end_offset)
+        agreed = self.rig.agreed_offset if self.config.transactions else 0
+        lowest = min(max(log.log_start_offset, log.cleaned_offset, agreed), log.end_offset)
         offset = draws.randrange(lowest, log.end_offset + 1)
         if draws.random() < 0.8:
             offset = max(lowest, self.rig.model.cut_point(offset))

@@ -109,7 +109,7 @@ def draw_config(draws: CaseDraws) -> CaseConfig:
         reserve_bytes=pick(draws, (0, 0, 300)),
         codecs=(Codec.NONE,) if draws.random() < 0.6 else tuple(Codec),
         producers=pick(draws, (0, 1, 2, 3)),
-        transactions=not compact and draws.random() < 0.4,
+        transactions=draws.random() < (0.7 if compact else 0.4),
         compact=compact,
         value_bytes_max=pick(draws, (8, 40, 40) if compact else (8, 40, 120, 700)),
         gaps=draws.random() < 0.15,

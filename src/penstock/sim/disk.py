@@ -383,6 +383,10 @@ class SimDisk:
         """Every file as processes see it, by absolute path."""
         return {path: bytes(inode.cache) for path, inode in self._volume.walk(durable=False)}
 
+    def peek(self, path: str, position: int, size: int) -> bytes:
+        """Of a file as its process sees it, without a disk call: for who looks on from outside."""
+        return bytes(self._volume.file(path).cache[position : position + size])
+
     def durable_files(self) -> dict[str, bytes]:
         """What would be left if a power loss dropped everything that is pending."""
         return {path: bytes(inode.durable) for path, inode in self._volume.walk(durable=True)}

@@ -11,12 +11,15 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from penstock.partition.producers import ProducerEntry
+from penstock.records.aborted import AbortedProducers
 from penstock.records.batch import CorruptBatch, iter_batches
+from penstock.records.record import read_records
 from penstock.sim.log_model import LogModel, ModelBatch, model_batch
 from penstock.storage.errors import LogDamaged
 from penstock.storage.index import ENTRY_SIZE, decode_entries
 from penstock.storage.log import Log
 from penstock.storage.segment import Segment
+from penstock.storage.spans import FileSpan
 from penstock.storage.timesearch import offset_for_time
 
 
@@ -117,6 +120,38 @@ def check_read(log: Log, model: LogModel, offset: int, bytes_max: int, upper: in
         raise Broken(f"a read at {offset} below {bound} gave nothing; {due[0]} was due")
     if len(got) > 1 and sum(map(len, got)) > bytes_max:
         raise Broken(f"a read of at most {bytes_max} bytes gave {sum(map(len, got))}")
+
+
+def check_committed(log: Log, model: LogModel, offset: int, bytes_max: int) -> None:
+    """Who reads committed records from an offset on finds those that were committed, and no other:
+    up to the first that is undecided."""
+    end = log.end_offset
+    stable = log.producers.last_stable_offset(end, log.log_start_offset)
+    due = model.stable_end(end)
+    if stable != due and due >= log.log_start_offset:
+        raise Broken(f"the last stable offset is {stable} and should be {due}")
+    aborted = model.aborted()
+    wanted = [
+        record.offset
+        for batch in model.readable()
+        if batch.last_offset < stable and not batch.header.is_control
+        for record in batch.records
+        if record.offset >= offset and batch.base_offset not in aborted
+    ]
+    got: list[int] = []
+    at = offset
+    while (found := log.read_committed(at, bytes_max, stable)) is not None:
+        data, listed = found
+        if isinstance(data, FileSpan):
+            raise Broken("a span was given to who did not ask for one")
+        reader = AbortedProducers(listed)
+        for position, header in iter_batches(data):
+            batch = data[position : position + header.size]
+            if reader.passes(batch, header, 1 << 20):
+                got += [record.offset for record in read_records(batch) if record.offset >= offset]
+            at = header.next_offset
+    if got != wanted:
+        raise Broken(f"committed from {offset} to {stable} are {wanted}, and {got} were read")
 
 
 def check_time(log: Log, model: LogModel, timestamp_ms: int) -> None:
@@ -246,7 +281,7 @@ def _check_producer(
     # A marker or a transaction's beginning below the log start may have gone with its segment.
     if due.current_transaction_first_offset < log_start:
         due = due._replace(current_transaction_first_offset=last.current_transaction_first_offset)
-    if log_start > 0 and last.coordinator_epoch < 0:
+    if (log_start > 0 or compacted) and last.coordinator_epoch < 0:
         due = due._replace(coordinator_epoch=last.coordinator_epoch)
     if due.last_offset < log_start:
         due = due._replace(

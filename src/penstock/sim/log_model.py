@@ -14,14 +14,14 @@ included) that keeps what was promised for this kind of death.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from penstock.partition.epochs import EpochStart, LeaderEpochs
 from penstock.partition.producers import BATCHES_REMEMBERED, ProducerEntry, ProducerStates
 from penstock.records.batch import BatchHeader, read_header
-from penstock.records.record import Record, read_records
+from penstock.records.record import ControlType, Record, read_control, read_records
 from penstock.storage.producer_state import note_producer
 
 
@@ -161,10 +161,40 @@ class LogModel:
                 note_producer(states, batch.data, batch.header)
         return states.entries(BATCHES_REMEMBERED)
 
-    def first_unstable(self) -> int:
-        """The first offset of an open transaction, else the end."""
-        firsts = [entry.current_transaction_first_offset for entry in self.producers()]
-        return min((first for first in firsts if first >= 0), default=self.end)
+    def stable_end(self, high_watermark: int) -> int:
+        """Where reads of committed records end: the first offset of a transaction that is open, or
+        whose marker is not below the high watermark."""
+        firsts = [first for first, last in self._transactions() if last >= high_watermark]
+        return min([*firsts, high_watermark])
+
+    def _transactions(self) -> list[tuple[int, int]]:
+        """The first offset and the marker's of each transaction; of an open one no marker's is
+        low enough."""
+        found: list[tuple[int, int]] = []
+        begun: dict[int, int] = {}
+        for batch in self.ledger:
+            header = batch.header
+            if header.is_control:
+                first = begun.pop(header.producer_id, None)
+                if first is not None:
+                    found.append((first, batch.base_offset))
+            elif header.is_transactional:
+                begun.setdefault(header.producer_id, batch.base_offset)
+        return [*found, *((first, 2**63) for first in begun.values())]
+
+    def aborted(self) -> set[int]:
+        """The base offsets of the batches that belong to aborted transactions."""
+        found: set[int] = set()
+        begun: dict[int, list[int]] = {}
+        for batch in self.ledger:
+            header = batch.header
+            if header.is_control:
+                members = begun.pop(header.producer_id, [])
+                if read_control(batch.records[0]).type == ControlType.ABORT:
+                    found.update(members)
+            elif header.is_transactional:
+                begun.setdefault(header.producer_id, []).append(batch.base_offset)
+        return found
 
     def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         """The first record, in offset order, that is as late."""
@@ -178,41 +208,89 @@ class LogModel:
 
 
 def thinned_wrongly(
-    before: Sequence[ModelBatch], after: Sequence[ModelBatch], uncleanable_offset: int, now_ms: int
+    before: Sequence[ModelBatch],
+    after: Sequence[ModelBatch],
+    uncleanable_offset: int,
+    now_ms: int,
+    aborted: Collection[int] = (),
 ) -> str | None:
-    """What is wrong with `after` as a compaction of `before`, None if it is a right one."""
+    """What is wrong with `after` as a compaction of `before`, None if it is a right one. `aborted`
+    are the base offsets of batches that may go, and have no say in what else goes."""
     left = {batch.base_offset: batch for batch in after}
-    newest = {record.key: record.offset for batch in before for record in batch.records}
-    oldest_left = {
-        record.key: record.offset for batch in reversed(after) for record in reversed(batch.records)
-    }
+    newest = {record.key: record.offset for record in _counting(before, aborted)}
+    oldest_left = {record.key: record.offset for record in reversed(_counting(after, aborted))}
+    begun: set[int] = set()
     for old in before:
         new = left.pop(old.base_offset, None)
+        wrong = None
         if new is not None and new.data == old.data:
-            continue
-        if old.next_offset > uncleanable_offset:
-            return f"batch {old} at or above {uncleanable_offset} was compacted"
+            pass
+        elif old.next_offset > uncleanable_offset:
+            wrong = f"batch {old} at or above {uncleanable_offset} was compacted"
+        elif new is not None and _identity(new.header) != _identity(old.header):
+            wrong = f"compaction turned {old.header} into {new.header}"
+        elif old.header.is_control:
+            wrong = _marker_wrongly(old, new, now_ms, is_needed=old.header.producer_id in begun)
+        else:
+            is_aborted = old.base_offset in aborted
+            wrong = _batch_wrongly(old, new, newest, oldest_left, now_ms, is_aborted=is_aborted)
+        if wrong is not None:
+            return wrong
         if old.header.is_control:
-            return f"the marker {old} was compacted"
-        if new is not None and _identity(new.header) != _identity(old.header):
-            return f"compaction turned {old.header} into {new.header}"
-        kept = {record.offset: record for record in new.records} if new is not None else {}
-        horizon_ms = old.header.delete_horizon_ms
-        for record in old.records:
-            found = kept.pop(record.offset, None)
-            if found is not None and found != record:
-                return f"compaction changed {record} to {found}"
-            if found is not None or newest[record.key] > record.offset:
-                continue
-            if record.value is not None or horizon_ms is None or horizon_ms > now_ms:
-                return f"compaction lost {record}, the newest of its key"
-            if oldest_left.get(record.key, record.offset) < record.offset:
-                return f"compaction dropped the tombstone {record} before what it deletes"
-        if kept:
-            return f"compaction invented {kept} in {old}"
+            begun.discard(old.header.producer_id)
+        elif old.header.is_transactional:
+            begun.add(old.header.producer_id)
     if left:
         return f"compaction invented batches at {sorted(left)}"
     return None
+
+
+def _counting(batches: Sequence[ModelBatch], aborted: Collection[int]) -> list[Record]:
+    return [
+        record
+        for batch in batches
+        if not batch.header.is_control and batch.base_offset not in aborted
+        for record in batch.records
+    ]
+
+
+def _marker_wrongly(
+    old: ModelBatch, new: ModelBatch | None, now_ms: int, *, is_needed: bool
+) -> str | None:
+    """A marker is stamped once not a batch of its transaction is left, and goes later."""
+    if is_needed:
+        return f"the marker {old} was compacted, and what it decides was not"
+    if new is not None and new.records == old.records:
+        return None
+    horizon_ms = old.header.delete_horizon_ms
+    gone = new is None or not new.records
+    if gone and (not old.records or (horizon_ms is not None and horizon_ms <= now_ms)):
+        return None
+    return f"the marker {old} was compacted too early"
+
+
+def _batch_wrongly(
+    old: ModelBatch,
+    new: ModelBatch | None,
+    newest: Mapping[bytes | None, int],
+    oldest_left: Mapping[bytes | None, int],
+    now_ms: int,
+    *,
+    is_aborted: bool,
+) -> str | None:
+    kept = {record.offset: record for record in new.records} if new is not None else {}
+    horizon_ms = old.header.delete_horizon_ms
+    for record in old.records:
+        found = kept.pop(record.offset, None)
+        if found is not None and found != record:
+            return f"compaction changed {record} to {found}"
+        if found is not None or is_aborted or newest[record.key] > record.offset:
+            continue
+        if record.value is not None or horizon_ms is None or horizon_ms > now_ms:
+            return f"compaction lost {record}, the newest of its key"
+        if oldest_left.get(record.key, record.offset) < record.offset:
+            return f"compaction dropped the tombstone {record} before what it deletes"
+    return f"compaction invented {kept} in {old}" if kept else None
 
 
 def _identity(header: BatchHeader) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from penstock.sim.disk_faults import DiskFaults
 from penstock.sim.log_checks import (
     Broken,
     check_bounds,
+    check_committed,
     check_contents,
     check_epochs,
     check_indexes,
@@ -76,6 +77,8 @@ class LogProcess:
         self.pool: FilePool
         self.rotted: set[str] = set()
         self.uncleanable_offset = 0
+        self.agreed_offset = 0
+        """Below it no leader ever asks for a truncation: compaction has relied on markers there."""
         self.between_calls: Callable[[], None] | None = None
         """Runs between the disk calls of a flush: what the event loop does meanwhile."""
         self.flight = Flight()
@@ -329,6 +332,11 @@ class LogProcess:
             if draws.random() < 0.5:
                 upper = log.log_start_offset + draws.randrange(0, span)
             check_read(log, self.model, offset, draws.randrange(0, 1500), upper)
+            if self.config.transactions:
+                self.count(
+                    "committed reads amid aborted", log.aborted_entries(offset, offset + 9) != []
+                )
+                check_committed(log, self.model, offset, draws.randrange(0, 1500))
             if draws.random() < 0.4:
                 check_time(log, self.model, self.some_time())
 
@@ -338,7 +346,9 @@ class LogProcess:
     def _adopt_cleaned(self, found: list[ModelBatch]) -> None:
         model = self.model
         before = model.readable()
-        wrong = thinned_wrongly(before, found, self.uncleanable_offset, self.now_ms)
+        wrong = thinned_wrongly(
+            before, found, self.uncleanable_offset, self.now_ms, model.aborted()
+        )
         if wrong:
             raise Broken(wrong)
         if [batch.data for batch in found] != [batch.data for batch in before]:
@@ -384,4 +394,5 @@ class LogProcess:
             tuple(replace(held, reason="") for held in log.damage),
             tuple(sorted(log.producers.entries(5))),
             tuple((segment.base_offset, segment.size) for segment in log.segments),
+            tuple(log.aborted_entries(log.log_start_offset, log.end_offset)),
         )

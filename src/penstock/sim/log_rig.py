@@ -16,7 +16,7 @@ from penstock.sim.log_checks import Broken
 from penstock.sim.log_model import ModelBatch, model_batch
 from penstock.sim.log_process import Crashed, Flight, LogProcess, LoudLoss
 from penstock.storage.cleaner import CleanTask, begin_clean
-from penstock.storage.errors import DiskFull, DiskTrouble, LogOffline, StorageError
+from penstock.storage.errors import DiskFull, DiskTrouble, LogDamaged, LogOffline, StorageError
 from penstock.storage.flush import FlushPlan
 
 
@@ -68,7 +68,9 @@ class LogRig(LogProcess):
         return True
 
     def _refused(self, error: StorageError) -> None:
-        if self.rotted and not isinstance(error, LogOffline):
+        # A cut replays what is left, and gives up the log if that turns out to be rotten.
+        met_rot = not isinstance(error, LogOffline) or isinstance(error.__context__, LogDamaged)
+        if self.rotted and met_rot:
             raise LoudLoss(f"{type(error).__name__}: {error}") from error
         if not self.fault_armed:
             raise Broken(f"refused without a fault: {type(error).__name__}: {error}") from error
@@ -188,7 +190,8 @@ class LogRig(LogProcess):
     def clean(self, meanwhile: Callable[[], None]) -> None:
         """One round of compaction, with other calls on the log while its thread works."""
         log = self.log
-        stable = min(self.model.first_unstable(), log.end_offset)
+        # What compaction takes for decided must stay so, whatever power loss or leader comes next.
+        stable = self.model.stable_end(log.noted_point)
         tasks: list[CleanTask | None] = []
 
         def begin() -> None:
@@ -208,6 +211,7 @@ class LogRig(LogProcess):
         if task is None:
             return
         self.uncleanable_offset = min(stable, log.active.base_offset)
+        self.agreed_offset = max(self.agreed_offset, log.noted_point)
         if not self._run_clean(task):
             return
         meanwhile()

@@ -116,7 +116,9 @@ class AppendLog(ReadLog):
             self._enter_epoch(leader_epoch, base_offset)
         self._end_offset = last_offset + 1
         if producer_id >= 0:
-            note_producer(self.producers, batch, read_header(batch))
+            ended = note_producer(self.producers, batch, read_header(batch))
+            if ended is not None and ended.aborted:
+                active.note_aborted(ended)
         return _make(Appended, (base_offset, last_offset))
 
     def _stale_epoch(self, leader_epoch: int) -> CorruptBatch:
@@ -139,7 +141,7 @@ class AppendLog(ReadLog):
         if self._failure is not None:
             self._refuse()
         first = last = -1
-        view = memoryview(chunk)
+        space, view = self._space, memoryview(chunk)
         for position, header in iter_batches(view):
             if header.base_offset < self._end_offset:
                 raise CorruptBatch(
@@ -147,10 +149,17 @@ class AppendLog(ReadLog):
                     f"{self._end_offset}; truncate first"
                 )
             if header.leader_epoch < self._epoch:
-                raise self._stale_epoch(header.leader_epoch)
-            if not self._space.allows(header.size):
-                raise DiskFull(self._space.explain())
-            if self._must_roll(header.size, header.last_offset, header.max_timestamp, now_ms):
+                self._forget_unwritten_epochs()
+                if header.leader_epoch < self._epoch:
+                    raise self._stale_epoch(header.leader_epoch)
+            space.credit -= header.size
+            if (space.credit < 0 or space.refusing) and not space.allows(0):
+                raise DiskFull(space.explain())
+            if (
+                self._active.size + header.size > self._roll_bytes
+                or header.max_timestamp >= self._roll_at_ms
+                or header.last_offset > self._roll_offset
+            ) and self._must_roll(header.size, header.last_offset, header.max_timestamp, now_ms):
                 self.roll(now_ms, header.base_offset)
             batch = view[position : position + header.size]
             try:
@@ -163,7 +172,9 @@ class AppendLog(ReadLog):
                 self._enter_epoch(header.leader_epoch, header.base_offset)
             self._end_offset = header.next_offset
             if header.has_producer:
-                note_producer(self.producers, batch, header)
+                ended = note_producer(self.producers, batch, header)
+                if ended is not None and ended.aborted:
+                    self._active.note_aborted(ended)
             first = header.base_offset if first < 0 else first
             last = header.last_offset
         return Appended(first, last)
@@ -242,6 +253,12 @@ class AppendLog(ReadLog):
             self._enter_epoch(epoch, self._end_offset)
             self.changed = True
 
+    def _forget_unwritten_epochs(self) -> None:
+        """This broker led for a while and wrote nothing; the leader after it has an older epoch
+        go on where that would have begun."""
+        self._epochs_dirty |= self.epochs.truncate_from_end(self._end_offset)
+        self._epoch = self.epochs.latest
+
     # Failing
 
     def _append_failed(self, error: OSError) -> NoReturn:
@@ -290,6 +307,8 @@ class AppendLog(ReadLog):
             plan.checkpoint = replace(
                 self._checkpoint(self._end_offset), indexed_offset=plan.indexed_offset
             )
+            # It takes the place of the note that the last clean stop left.
+            self.changed = True
         self._dirty = {}
         self._dirty_active = None
         self._names_dirty = self._epochs_dirty = False

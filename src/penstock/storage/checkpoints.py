@@ -33,6 +33,7 @@ _NUMBERS = (
     "cleaned_offset",
     "sparse_offset",
     "truncating_to",
+    "restarting_at",
 )
 _DAMAGE_NUMBERS = tuple(field.name for field in fields(Damage) if field.name != "reason")
 
@@ -87,11 +88,15 @@ class Checkpoint:
     """Below this compaction may have removed batches and joined segments: gaps mean nothing."""
     truncating_to: int = -1
     """A truncation to this offset was begun and may be half done; -1 if none."""
+    restarting_at: int = -1
+    """All files were to go and an empty log to begin at this offset; -1 if none."""
     clean_stop: CleanStop | None = None
     segment_bases: tuple[int, ...] = ()
     """The segments there were when this was noted."""
     damage: tuple[Damage, ...] = ()
     epochs: tuple[EpochStart, ...] = ()
+    aborted: tuple[tuple[int, int], ...] = ()
+    """Segments with a transaction index, by base offset, and the CRC32C of its file."""
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
@@ -105,6 +110,8 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
         lines.append("segments " + " ".join(str(base) for base in checkpoint.segment_bases))
     for epoch, start_offset in checkpoint.epochs:
         lines.append(f"epoch {epoch} {start_offset}")
+    for base_offset, checksum in checkpoint.aborted:
+        lines.append(f"aborted {base_offset} {checksum}")
     for damage in checkpoint.damage:
         numbers = " ".join(str(getattr(damage, name)) for name in _DAMAGE_NUMBERS)
         lines.append(f"damage {numbers} {json.dumps(damage.reason)}")
@@ -125,6 +132,7 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
         segment_bases: tuple[int, ...] = ()
         damage: list[Damage] = []
         epochs: list[EpochStart] = []
+        aborted: list[tuple[int, int]] = []
         for name, _, rest in (line.partition(" ") for line in lines):
             if name == "clean_stop":
                 clean_stop = CleanStop(*map(int, rest.split()))
@@ -132,6 +140,9 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
                 segment_bases = tuple(map(int, rest.split()))
             elif name == "epoch":
                 epochs.append(EpochStart(*map(int, rest.split())))
+            elif name == "aborted":
+                base_offset, checksum_noted = map(int, rest.split())
+                aborted.append((base_offset, checksum_noted))
             elif name == "damage":
                 *numbers, reason = rest.split(" ", len(_DAMAGE_NUMBERS))
                 placed = dict(zip(_DAMAGE_NUMBERS, map(int, numbers), strict=True))
@@ -144,6 +155,7 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
             segment_bases=segment_bases,
             damage=tuple(damage),
             epochs=tuple(epochs),
+            aborted=tuple(aborted),
         )
     except (ValueError, TypeError) as error:
         raise CorruptFile(f"the checkpoint does not read: {error}") from error

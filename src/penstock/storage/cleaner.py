@@ -23,8 +23,10 @@ from penstock.partition.compaction import (
     map_batch,
     plan,
 )
+from penstock.partition.transactions import AbortedEntry, CleaningTransactions, MarkerFate
 from penstock.ports import Disk, File
 from penstock.records.batch import BatchHeader, read_header
+from penstock.storage.aborted import AbortedIndex
 from penstock.storage.config import LogConfig
 from penstock.storage.errors import LogDamaged, disk_trouble
 from penstock.storage.files import CLEANED, write_all
@@ -58,6 +60,9 @@ class CleanTask:
     closed: list[ClosedSegment]
     active_base_offset: int
     last_data_offsets: dict[int, int]
+    marker_epochs: dict[int, int]
+    aborted: list[AbortedEntry]
+    """Of all sealed segments."""
     truncations: int
     targets: dict[int, Segment]
     """An unused segment object per source, to become the cleaned one."""
@@ -77,21 +82,31 @@ class CleanTask:
             segment_bytes=self.config.segment_bytes,
             index_bytes_max=self.config.segment_index_bytes,
         )
+        transactions = CleaningTransactions(self.aborted)
         for group in groups:
-            self._rewrite(group, offsets)
+            self._rewrite(group, offsets, transactions)
 
     def _map(self) -> OffsetMap:
         """Where each key of the dirty part was last written."""
         start = self.plan.first_dirty_offset
         offsets = OffsetMap(self.map_bytes_max, start)
         dirty = set(self.plan.map_segments)
+        # Those that ended before are none of its business: it is not shown their markers.
+        transactions = CleaningTransactions(
+            entry for entry in self.aborted if entry.last_offset >= start
+        )
         for source in self.sources:
             if source.base_offset not in dirty:
                 continue
             for header, batch in self._batches(source):
                 if header.next_offset <= start:
                     continue
-                if not map_batch(offsets, batch, header, start_offset=start):
+                aborted = False
+                if header.is_control:
+                    transactions.on_marker(header, self.now_ms)
+                elif header.is_transactional:
+                    aborted = transactions.on_data(header)
+                if not map_batch(offsets, batch, header, start_offset=start, aborted=aborted):
                     return offsets
         offsets.cover(self.plan.uncleanable_offset)
         return offsets
@@ -108,8 +123,11 @@ class CleanTask:
         finally:
             file.close()
 
-    def _rewrite(self, group: tuple[int, ...], offsets: OffsetMap) -> None:
+    def _rewrite(
+        self, group: tuple[int, ...], offsets: OffsetMap, transactions: CleaningTransactions
+    ) -> None:
         target = self.targets[group[0]]
+        transactions.kept.clear()
         members = set(group)
         path = target.path + CLEANED
         file = self.disk.open(path, create=True)
@@ -118,12 +136,16 @@ class CleanTask:
             for source in self.sources:
                 if source.base_offset in members:
                     self.bytes_before += source.size
-                    self._rewrite_segment(source, target, file, offsets)
+                    self._rewrite_segment(source, target, file, offsets, transactions)
             file.fsync()
         finally:
             file.close()
         self.bytes_after += target.size
-        for name, data in target.take_indexes():
+        indexes = target.take_indexes()
+        if transactions.kept:
+            target.aborted = AbortedIndex(target.aborted_path, transactions.kept)
+            indexes.append((target.aborted_path, target.aborted.take()))
+        for name, data in indexes:
             write_durably(self.disk, name + CLEANED, data)
         replaced = [
             (source.segment, source.size)
@@ -133,9 +155,19 @@ class CleanTask:
         self.done.append((target, replaced))
 
     def _rewrite_segment(
-        self, source: _Source, target: Segment, file: File, offsets: OffsetMap
+        self,
+        source: _Source,
+        target: Segment,
+        file: File,
+        offsets: OffsetMap,
+        transactions: CleaningTransactions,
     ) -> None:
         for header, batch in self._batches(source):
+            aborted, marker = False, MarkerFate.KEEP
+            if header.is_control:
+                marker = transactions.on_marker(header, self.now_ms)
+            elif header.is_transactional:
+                aborted = transactions.on_data(header)
             kept = compact_batch(
                 batch,
                 header,
@@ -143,8 +175,13 @@ class CleanTask:
                 now_ms=self.now_ms,
                 delete_retention_ms=self.config.delete_retention_ms,
                 needed_empty=is_needed_empty(
-                    header, self.last_data_offsets, self.plan.uncleanable_offset
+                    header,
+                    self.last_data_offsets,
+                    self.plan.uncleanable_offset,
+                    self.marker_epochs,
                 ),
+                aborted=aborted,
+                marker=marker,
             )
             if kept is None:
                 continue
@@ -222,6 +259,8 @@ def begin_clean(
         closed=closed,
         active_base_offset=log.active.base_offset,
         last_data_offsets=log.producers.last_data_offsets(),
+        marker_epochs=log.producers.marker_epochs(),
+        aborted=log.aborted_entries(log.segments[0].base_offset, log.active.base_offset),
         truncations=log.truncations,
         targets={segment.base_offset: _target(log, segment) for segment in sealed},
     )

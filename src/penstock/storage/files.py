@@ -14,6 +14,7 @@ from penstock.ports import Buffer, Disk, File
 LOG: Final = ".log"
 INDEX: Final = ".index"
 TIME_INDEX: Final = ".timeindex"
+TRANSACTION_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
 CLEANED: Final = ".cleaned"
 SWAP: Final = ".swap"
@@ -24,7 +25,7 @@ LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 LOG_CHECKPOINT: Final = "penstock-checkpoint"
 
-SEGMENT_SUFFIXES: Final = (LOG, INDEX, TIME_INDEX)
+SEGMENT_SUFFIXES: Final = (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX)
 
 
 def offset_name(offset: int, suffix: str) -> str:
@@ -65,7 +66,7 @@ def finish_swap(disk: Disk, directory: str, name: str, covered: tuple[int, int])
     """
     base, end = covered
     for other in disk.listdir(directory):
-        for suffix in (LOG, INDEX, TIME_INDEX):
+        for suffix in SEGMENT_SUFFIXES:
             offset = parse_offset_name(other, suffix)
             if offset is None or not base <= offset < end:
                 continue

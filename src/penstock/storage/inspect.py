@@ -19,6 +19,8 @@ from penstock.partition.epochs import EpochStart
 from penstock.partition.producer_snapshot import CorruptSnapshot, decode_snapshot
 from penstock.partition.producers import ProducerEntry
 from penstock.partition.retention import RELATIVE_OFFSET_MAX
+from penstock.partition.transactions import AbortedEntry, CorruptTransactionIndex
+from penstock.partition.transactions import decode_entries as decode_transactions
 from penstock.ports import Disk, File
 from penstock.records.batch import BatchHeader
 from penstock.storage.checkpoints import (
@@ -41,6 +43,7 @@ from penstock.storage.files import (
     SWAP,
     TEMPORARY,
     TIME_INDEX,
+    TRANSACTION_INDEX,
     parse_offset_name,
 )
 from penstock.storage.index import ENTRY_SIZE, TIME_ENTRY_SIZE, decode_entries
@@ -60,6 +63,7 @@ class Content(StrEnum):
     BATCHES = "batches"
     OFFSET_INDEX = "offset index"
     TIME_INDEX = "time index"
+    TRANSACTIONS = "transaction index"
     PRODUCERS = "producer snapshot"
     EPOCHS = "leader epochs"
     PARTITION = "partition metadata"
@@ -70,6 +74,7 @@ _BY_SUFFIX: Final = {
     LOG: Content.BATCHES,
     INDEX: Content.OFFSET_INDEX,
     TIME_INDEX: Content.TIME_INDEX,
+    TRANSACTION_INDEX: Content.TRANSACTIONS,
     SNAPSHOT: Content.PRODUCERS,
 }
 _BY_NAME: Final = {
@@ -278,6 +283,15 @@ def read_time_index(disk: Disk, path: str, base_offset: int) -> TimeIndexContent
         TimeEntry(timestamp, base_offset + relative) for timestamp, relative in packed[:used]
     )
     return TimeIndexContent(entries, len(packed) - used, ragged)
+
+
+def read_transactions(disk: Disk, path: str) -> list[AbortedEntry] | None:
+    """The aborted transactions of a segment; None without a file, `CorruptFile` if it is bad."""
+    data = read_file(disk, path)
+    try:
+        return None if data is None else decode_transactions(data)
+    except CorruptTransactionIndex as error:
+        raise CorruptFile(f"the transaction index does not read: {error}") from error
 
 
 def read_snapshot(disk: Disk, path: str) -> list[ProducerEntry] | None:

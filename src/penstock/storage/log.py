@@ -4,6 +4,7 @@ Truncating, deleting, swapping in cleaned segments and closing touch several fil
 a durable note or ends with one, in an order that makes it safe to be interrupted anywhere:
 
     truncate    note the target, cut, make the names durable, take the note back
+    start at    note the offset, throw all files away, begin one there, take the note back
     delete      note the new log start, then rename the files away in any order
     swap        the cleaned file gets its `.swap` name durably: from there opening can finish it
     close       flush, then note what the last segment looks like
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from errno import EDQUOT, ENOSPC
 
@@ -76,7 +78,10 @@ class Log(AppendLog):
         self.noted_point = checkpoint.recovery_point
 
     def truncate_to(self, offset: int) -> None:
-        """Drop everything at or above `offset`, as a follower whose leader never had it."""
+        """Drop everything at or above `offset`, as a follower whose leader never had it.
+
+        Whole files are only renamed here: `purge` frees their space, off the loop.
+        """
         self._begin_cut()
         if offset >= self._end_offset:
             return
@@ -118,7 +123,7 @@ class Log(AppendLog):
         # One that begins at the offset stays, empty: it says where the log ends, whatever
         # compaction has left of the segment before it.
         while len(self._segments) > 1 and self._bases[-1] > offset:
-            self._unlink(self._segments.pop())
+            self._retire(self._segments.pop())
             self._bases.pop()
         active = self._segments[-1]
         self._activate(active)
@@ -134,6 +139,9 @@ class Log(AppendLog):
         elif found is not None:
             active.truncate(found[0], found[1].base_offset)
         active.file.fsync()
+        if active.aborted is not None and active.aborted.crc is None:
+            # Its file says too much and is not believed; sealing replaces or removes it.
+            self._dirty.pop(active.aborted_path, None)
         # The log start may lie inside the batch that went.
         self._end_offset = max(offset, self._log_start_offset)
         self.damage = [
@@ -154,6 +162,54 @@ class Log(AppendLog):
             self.roll(active.created_ms)
         self.changed = True
 
+    def start_at(self, offset: int) -> None:
+        """Throw everything away and go on empty at `offset`, as a follower whose leader has nothing
+        of what is here. `purge` frees the space."""
+        self._begin_cut()
+        # Noted first: half done, some of the old records would pass for all there is.
+        empty = Checkpoint(
+            recovery_point=offset,
+            indexed_offset=offset,
+            log_start_offset=offset,
+            cleaned_offset=offset,
+            sparse_offset=offset,
+            segment_bases=(offset,),
+        )
+        self._write_checkpoint(replace(empty, restarting_at=offset))
+        self.truncations += 1
+        try:
+            self._begin_empty(offset)
+            self._disk.sync_directory(self.directory)
+            self._write_checkpoint(empty)
+        except (OSError, StorageError) as error:
+            self.fail(f"the log could not be begun anew at {offset}: {error}")
+            self._refuse()
+
+    def _begin_empty(self, offset: int) -> None:
+        fresh = Segment(
+            self.directory,
+            offset,
+            self.pool,
+            self.cache,
+            created_ms=self._active.created_ms,
+            index_interval_bytes=self.config.index_interval_bytes,
+        )
+        for segment in self._segments:
+            self._retire(segment)
+        for at in snapshots(self._disk, self.directory):
+            self._drop(f"{self.directory}/{offset_name(at, SNAPSHOT)}")
+        self.pool.create(fresh.path)
+        self._segments[:], self._bases[:] = [fresh], [offset]
+        self._activate(fresh)
+        self._dirty_active, self._unindexed_offset = None, None
+        self._log_start_offset = self._end_offset = self._recovery_point = offset
+        self.cleaned_offset = self.sparse_offset = offset
+        self.damage = []
+        self.producers.clear()
+        self._epochs_dirty |= self.epochs.clear()
+        self._epoch = self.epochs.latest
+        self.changed = True
+
     def _clip(self, held: Damage) -> Damage:
         return replace(held, end_position=held.start_position, end_offset=self._end_offset)
 
@@ -162,11 +218,6 @@ class Log(AppendLog):
             self.pool.forget(path)
             self._dirty.pop(path, None)
         segment.index.clear()
-
-    def _unlink(self, segment: Segment) -> None:
-        segment.index.clear()
-        for path in segment.paths():
-            self._drop(path)
 
     def _drop(self, path: str) -> None:
         self.pool.forget(path)
@@ -216,7 +267,9 @@ class Log(AppendLog):
         with disk_trouble(f"deleted segments of {self.directory} remain"):
             doomed = [name for name in self._disk.listdir(self.directory) if name.endswith(DELETED)]
             for name in doomed:
-                self._disk.unlink(f"{self.directory}/{name}")
+                # Another thread may be at the same.
+                with suppress(FileNotFoundError):
+                    self._disk.unlink(f"{self.directory}/{name}")
         return len(doomed)
 
     def swap_in(self, cleaned: Segment, replaced: Sequence[tuple[Segment, int]]) -> bool:
@@ -256,6 +309,20 @@ class Log(AppendLog):
         self._segments[first:after] = [cleaned]
         self._bases[first:after] = [cleaned.base_offset]
         return True
+
+    def quarantine(self, found: Damage) -> None:
+        """Serve these bytes no more, which have been found bad, and have restarts know of it."""
+        self._begin_cut()
+        segment = self._segments[self._bases.index(found.segment_base)]
+        damage = sorted([*self.damage, found], key=lambda held: held.start_offset)
+        noted = replace(self._checkpoint(self._recovery_point), damage=tuple(damage))
+        self._write_checkpoint(noted)
+        self.damage = damage
+        segment.quarantine(found.start_position, found.end_position)
+        self.changed = True
+        if segment is self._active and found.end_position >= segment.size:
+            # As after a restart: nothing is appended behind bytes that cannot be read.
+            self.roll(segment.created_ms)
 
     def note_sparse(self, offset: int) -> None:
         """From now on gaps below `offset` are compaction's. Durable before there are any."""

@@ -10,6 +10,7 @@ from typing import Final, NoReturn
 
 from penstock.partition.epochs import LeaderEpochs
 from penstock.partition.producers import ProducerStates
+from penstock.storage.aborted_recovery import aborted_notes
 from penstock.storage.checkpoints import Checkpoint
 from penstock.storage.config import LogConfig
 from penstock.storage.damage import Damage
@@ -93,6 +94,7 @@ class LogState:
         "pool",
         "producers",
         "sparse_offset",
+        "suspect",
         "topic",
         "topic_id",
     )
@@ -132,6 +134,8 @@ class LogState:
         self._unindexed_offset = parts.unindexed_offset
         """Base of the first segment that was sealed since the last flush."""
         self._failure: str | None = None
+        self.suspect = False
+        """A read has met bytes that are not right and not quarantined yet."""
         self.changed = False
         """Whether a clean stop has anything to note."""
 
@@ -162,6 +166,11 @@ class LogState:
     def end_offset(self) -> int:
         """The offset the next record will get."""
         return self._end_offset
+
+    @property
+    def lacks_space(self) -> bool:
+        """Appends are refused for want of space on the disk."""
+        return self._space.refusing
 
     @property
     def recovery_point(self) -> int:
@@ -221,4 +230,5 @@ class LogState:
             segment_bases=tuple(self._bases),
             damage=tuple(self.damage),
             epochs=self.epochs.entries,
+            aborted=aborted_notes(self._segments),
         )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from crc32c import crc32c
 
 from penstock.partition.producer_snapshot import CorruptSnapshot, decode_snapshot
-from penstock.partition.producers import ProducerStates
+from penstock.partition.producers import CompletedTransaction, ProducerStates
 from penstock.ports import Buffer, Disk
 from penstock.records.batch import BatchHeader
 from penstock.records.record import read_control, read_records
@@ -27,13 +27,15 @@ def snapshots(disk: Disk, directory: str) -> list[int]:
     return [offset for offset in offsets if offset is not None]
 
 
-def note_producer(producers: ProducerStates, batch: Buffer, header: BatchHeader) -> None:
-    """A batch with a producer is in the log."""
+def note_producer(
+    producers: ProducerStates, batch: Buffer, header: BatchHeader
+) -> CompletedTransaction | None:
+    """A batch with a producer is in the log; the transaction it has ended, if it has."""
     if header.is_control and header.record_count:
         marker = read_control(read_records(batch, header)[0])
-        producers.on_control(header, marker.type, marker.coordinator_epoch)
-    else:
-        producers.update(header)
+        return producers.on_control(header, marker.type, marker.coordinator_epoch)
+    producers.update(header)
+    return None
 
 
 def restore_producers(
@@ -42,14 +44,21 @@ def restore_producers(
     directory: str,
     segments: Sequence[Segment],
     end_offset: int,
+    deriving: Collection[Segment] = (),
 ) -> None:
     """Load the newest good snapshot and replay what the log holds after it.
 
-    A snapshot that does not read is removed: an older one and a longer replay take its place.
+    A snapshot that does not read is removed: an older one and a longer replay take its place. The
+    segments `deriving` get their aborted transactions by it, and so it begins at or below them.
     """
     producers.clear()
     start = 0
+    start_max = min((segment.base_offset for segment in deriving), default=end_offset)
+    for segment in deriving:
+        segment.aborted = None
     for offset in reversed(snapshots(disk, directory)):
+        if offset > start_max:
+            continue
         path = f"{directory}/{offset_name(offset, SNAPSHOT)}"
         try:
             producers.load(decode_snapshot(read_file(disk, path) or b""))
@@ -63,12 +72,16 @@ def restore_producers(
     for position, segment in enumerate(segments):
         last = position == len(segments) - 1
         if last or segments[position + 1].base_offset > start:
-            _replay(producers, segment, start)
+            _replay(producers, segment, start, derives=segment in deriving)
 
 
-def _replay(producers: ProducerStates, segment: Segment, start: int) -> None:
+def _replay(producers: ProducerStates, segment: Segment, start: int, *, derives: bool) -> None:
     found = segment.locate(start)
     for position, header in segment.headers(found[0]) if found else ():
         if header.has_producer:
-            batch = segment.read(position, 0, segment.size, header.size)
-            note_producer(producers, batch, header)
+            batch: Buffer = b""
+            if header.is_control or not segment.has_verified(position, position + header.size):
+                batch = segment.read(position, 0, segment.size, header.size)
+            ended = note_producer(producers, batch, header)
+            if derives and ended is not None and ended.aborted:
+                segment.note_aborted(ended)

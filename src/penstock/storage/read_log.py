@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
+from penstock.partition.transactions import AbortedEntry, TransactionIndex, aborted_entries
+from penstock.records.aborted import AbortedTransaction
 from penstock.records.batch import (
     BatchHeader,
 )
@@ -12,6 +16,7 @@ from penstock.storage.errors import (
     DiskTrouble,
     LogDamaged,
     OffsetOutOfRange,
+    disk_trouble,
 )
 from penstock.storage.log_state import LogState
 from penstock.storage.spans import FileSpan, find_span
@@ -46,6 +51,45 @@ class ReadLog(LogState):
         piece = self._read(offset, bytes_max, upper_offset, spans=True)
         return piece.data if isinstance(piece, LogSlice) else piece
 
+    def read_committed(
+        self, offset: int, bytes_max: int, last_stable_offset: int, *, spans: bool = False
+    ) -> tuple[memoryview | FileSpan, list[AbortedTransaction]] | None:
+        """The batches that `read` or `read_or_span` gives below the last stable offset, and which
+        transactions among them were aborted."""
+        piece = self._read(offset, bytes_max, last_stable_offset, spans=spans)
+        if piece is None:
+            return None
+        data = piece.data if isinstance(piece, LogSlice) else piece
+        end = piece.position + len(data)
+        return data, self._aborted_in(offset, piece.segment_base, end, last_stable_offset)
+
+    def _aborted_in(
+        self, offset: int, segment_base: int, end_position: int, last_stable_offset: int
+    ) -> list[AbortedTransaction]:
+        if next(self._aborted_from(offset), None) is None:
+            return []
+        number = bisect_right(self._bases, segment_base) - 1
+        with disk_trouble(f"{self.directory} did not read"):
+            end_offset = self._segments[number].offset_at(end_position)
+        if end_offset is None:
+            is_last = number == len(self._bases) - 1
+            end_offset = self._end_offset if is_last else self._bases[number + 1]
+        end_offset = min(end_offset, last_stable_offset)
+        return [
+            AbortedTransaction(entry.producer_id, entry.first_offset)
+            for entry in self.aborted_entries(offset, end_offset)
+        ]
+
+    def aborted_entries(self, start_offset: int, end_offset: int) -> list[AbortedEntry]:
+        """The aborted transactions that overlap [start, end), in the order of their markers."""
+        return aborted_entries(self._aborted_from(start_offset), start_offset, end_offset)
+
+    def _aborted_from(self, offset: int) -> Iterator[TransactionIndex]:
+        first = max(0, bisect_right(self._bases, offset) - 1)
+        for segment in islice(self._segments, first, None):
+            if segment.aborted is not None:
+                yield segment.aborted.index
+
     def _read(
         self, offset: int, bytes_max: int, upper_offset: int | None, *, spans: bool
     ) -> LogSlice | FileSpan | None:
@@ -71,6 +115,9 @@ class ReadLog(LogState):
                 found = segment.locate(offset)
                 if found is not None:
                     return self._slice(number, found, bytes_max, upper, spans=spans)
+        except LogDamaged:
+            self.suspect = True
+            raise
         except OSError as error:
             raise DiskTrouble(
                 f"offset {offset} of {self.directory} did not read: {error}"

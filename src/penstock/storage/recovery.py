@@ -4,13 +4,14 @@ What an unclean stop can leave behind, and what is done about it:
 
     half-made files           `.tmp`, `.cleaned`, `.deleted` are removed
     a swap begun              finished: the cleaned segment takes the place of those it replaces
-    a truncation begun        finished
+    a truncation begun,       finished
+    or a new beginning
     a tail that is torn,      cut off at the first bad batch: nothing at or above the recovery
     or full of zeros          point was promised to be on disk (all segments from there are read)
     bad bytes below it        quarantined: they were promised. They stay in the file as evidence,
                               are never served, and the offsets are never used again
     indexes, leader epochs,   not believed above the recovery point: rebuilt from the batches
-    producer state
+    producers, transactions
     no readable checkpoint    everything is read; a bad place that sound batches follow is damage,
                               and only one that nothing follows is a torn tail
 
@@ -26,6 +27,7 @@ from itertools import pairwise
 
 from penstock.partition.epochs import LeaderEpochs
 from penstock.partition.producers import ProducerStates
+from penstock.storage.aborted_recovery import aborted_notes
 from penstock.storage.checkpoints import (
     Checkpoint,
     CleanStop,
@@ -42,13 +44,14 @@ from penstock.storage.errors import CorruptFile, LogDamaged
 from penstock.storage.files import (
     CLEANED,
     DELETED,
-    INDEX,
     LOG,
     LOG_CHECKPOINT,
     PARTITION_METADATA,
+    SEGMENT_SUFFIXES,
     SNAPSHOT,
+    SWAP,
     TEMPORARY,
-    TIME_INDEX,
+    TRANSACTION_INDEX,
     finish_swap,
     offset_name,
     parse_offset_name,
@@ -59,7 +62,7 @@ from penstock.storage.files import (
 from penstock.storage.index import ENTRY_SIZE, TIME_ENTRY_SIZE
 from penstock.storage.log import Log
 from penstock.storage.log_state import LogParts
-from penstock.storage.producer_state import file_crc, restore_producers, snapshots
+from penstock.storage.producer_state import file_crc, snapshots
 from penstock.storage.salvage import LogResources, RecoveryReport, Salvage
 from penstock.storage.scan import BadBatch, scan_headers
 from penstock.storage.segment import Segment
@@ -136,6 +139,7 @@ class _Opening(Salvage):
         topic_id = self._topic_id()
         self._read_checkpoint()
         self._sweep()
+        self._finish_restart()
         self._finish_swaps()
         bases = self._bases()
         bases = self._drop_below_start(bases)
@@ -211,6 +215,20 @@ class _Opening(Salvage):
             if name.endswith((TEMPORARY, CLEANED, DELETED)):
                 self._unlink(name)
 
+    def _finish_restart(self) -> None:
+        """Everything was to go; what has not, goes now."""
+        if self.checkpoint is None or self.checkpoint.restarting_at < 0:
+            return
+        start = self.checkpoint.restarting_at
+        for name in self.disk.listdir(self.directory):
+            kinds = (*SEGMENT_SUFFIXES, SNAPSHOT)
+            if name.endswith(SWAP) or any(
+                parse_offset_name(name, kind) is not None for kind in kinds
+            ):
+                self._unlink(name)
+        self._write_file(offset_name(start, LOG))
+        self.report.notes.append(f"the log was to begin anew at {start}, and does")
+
     def _finish_swaps(self) -> None:
         for name in self.disk.listdir(self.directory):
             swap = parse_swap_name(name)
@@ -222,10 +240,14 @@ class _Opening(Salvage):
         names = self.disk.listdir(self.directory)
         bases = [base for name in names if (base := parse_offset_name(name, LOG)) is not None]
         for name in names:
-            for suffix in (INDEX, TIME_INDEX):
+            for suffix in SEGMENT_SUFFIXES[1:]:
                 offset = parse_offset_name(name, suffix)
-                if offset is not None and offset not in bases:
+                if offset is None:
+                    continue
+                if offset not in bases:
                     self._unlink(name)
+                elif suffix == TRANSACTION_INDEX:
+                    self.aborted_files.add(offset)
         return bases
 
     def _drop_below_start(self, bases: list[int]) -> list[int]:
@@ -421,9 +443,7 @@ class _Opening(Salvage):
             # One at each segment's base and one at the end: others are left from earlier stops.
             if offset > end_offset or (offset != end_offset and offset not in bases):
                 self._unlink(offset_name(offset, SNAPSHOT))
-        producers = ProducerStates()
-        restore_producers(producers, self.disk, self.directory, self.segments, end_offset)
-        return producers
+        return self._restore_producers(end_offset)
 
     def _settle(self, end_offset: int) -> None:
         """Put on disk what was read, cut and found, so that the next start can rely on it.
@@ -441,8 +461,10 @@ class _Opening(Salvage):
             # Without notes nobody knows how far compaction has come.
             old or replace(_first_checkpoint(start), sparse_offset=end_offset),
             truncating_to=-1,
+            restarting_at=-1,
             damage=tuple(self.damage),
             epochs=self.epochs.entries,
+            aborted=aborted_notes(self.segments),
         )
         if not self.report.clean:
             new = replace(
@@ -461,8 +483,8 @@ class _Opening(Salvage):
             write_atomic(self.disk, self.directory, LOG_CHECKPOINT, data)
         except OSError as error:
             # A log on a full disk can be read; what is noted there is true still, if out of date.
-            # Only a truncation begun must be taken back before anything is appended.
-            unfinished = old is None or old.truncating_to >= 0
+            # Only a cut begun must be taken back before anything is appended.
+            unfinished = old is None or max(old.truncating_to, old.restarting_at) >= 0
             if error.errno not in (ENOSPC, EDQUOT) or unfinished:
                 raise
             self.unnoted = True

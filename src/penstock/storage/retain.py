@@ -10,12 +10,16 @@ from penstock.storage.segment import Segment
 
 
 def apply_retention(log: Log, now_ms: int, high_watermark: int) -> RetentionDecision:
-    """Delete what has expired below the high watermark; the files wait for `Log.purge`."""
+    """Delete what has expired and is decided; the files wait for `Log.purge`.
+
+    What an open transaction has written does not expire: it is not committed yet, or was written
+    in vain, and whoever replays the log must find both ends of it."""
+    stable = log.producers.last_stable_offset(high_watermark, log.log_start_offset)
     with disk_trouble(f"the age of {log.directory} is unknown"):
-        decision = _decide(log, now_ms, high_watermark)
+        decision = _decide(log, now_ms, stable)
     if decision.roll_active:
         log.roll(now_ms)
-        decision = _decide(log, now_ms, high_watermark)
+        decision = _decide(log, now_ms, stable)
     if decision.delete:
         log.delete_before(decision.log_start_offset)
     return decision
@@ -29,7 +33,7 @@ def _newest(segment: Segment) -> int:
         return NO_TIMESTAMP
 
 
-def _decide(log: Log, now_ms: int, high_watermark: int) -> RetentionDecision:
+def _decide(log: Log, now_ms: int, last_stable_offset: int) -> RetentionDecision:
     config = log.config
     return expired_segments(
         [
@@ -47,5 +51,5 @@ def _decide(log: Log, now_ms: int, high_watermark: int) -> RetentionDecision:
         retention_ms=config.retention_ms if config.delete else UNLIMITED,
         retention_bytes=config.retention_bytes if config.delete else UNLIMITED,
         log_start_offset=log.log_start_offset,
-        high_watermark=high_watermark,
+        high_watermark=last_stable_offset,
     )

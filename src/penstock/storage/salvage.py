@@ -10,14 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from penstock.partition.epochs import UNDEFINED_EPOCH, LeaderEpochs
+from penstock.partition.producers import ProducerStates
 from penstock.partition.retention import RELATIVE_OFFSET_MAX
 from penstock.ports import Disk
-from penstock.records.batch import HEADER_SIZE, BatchHeader
+from penstock.records.batch import CONTROL, HEADER_SIZE, BatchHeader
+from penstock.storage.aborted_recovery import AbortedOpening
 from penstock.storage.checkpoints import Checkpoint
 from penstock.storage.config import LogConfig
 from penstock.storage.damage import Damage
-from penstock.storage.files import INDEX, LOG, TIME_INDEX, FilePool, offset_name
+from penstock.storage.files import SEGMENT_SUFFIXES, FilePool, offset_name
 from penstock.storage.index import IndexCache
+from penstock.storage.producer_state import restore_producers
 from penstock.storage.scan import BadBatch, find_batch, scan_batches
 from penstock.storage.segment import Segment
 from penstock.storage.space import SpaceGuard
@@ -69,6 +72,10 @@ class Salvage:
         self.scanned: list[Segment] = []
         self.unnoted = False
         self.scanned_epoch = -1
+        self.aborted_files: set[int] = set()
+        """Bases of the segments that have a transaction index in a file."""
+        self.marked: set[int] = set()
+        """Bases of those in which markers of transactions were met."""
         self.unusable: list[str] = []
         """Index files that are missing, or no whole number of entries long."""
 
@@ -94,7 +101,8 @@ class Salvage:
         self.names_changed = True
 
     def _remove_segment(self, base: int) -> None:
-        for suffix in (LOG, INDEX, TIME_INDEX):
+        self.aborted_files.discard(base)
+        for suffix in SEGMENT_SUFFIXES:
             name = offset_name(base, suffix)
             if self.disk.exists(f"{self.directory}/{name}"):
                 self._unlink(name)
@@ -234,6 +242,8 @@ class Salvage:
                     last = (position, expected, epoch)
                     expected, epoch = header.next_offset, header.leader_epoch
                     self._note_epoch(header, epochs)
+                    if header.attributes & CONTROL:
+                        self.marked.add(segment.base_offset)
                 if run_end == segment.size:
                     break
                 bad = BadBatch(run_end, "its offset or epoch does not fit what follows it")
@@ -323,6 +333,27 @@ class Salvage:
         same = (held for held in noted if replace(held, reason="") == replace(found, reason=""))
         self.damage.append(next(same, found))
         return next_offset
+
+    def _restore_producers(self, end_offset: int) -> ProducerStates:
+        """The producers, and with them the segments' aborted transactions."""
+        producers = ProducerStates()
+        aborted = AbortedOpening(
+            self.disk,
+            self.directory,
+            self.segments,
+            self.scanned,
+            marked=self.marked,
+            noted=dict(self.checkpoint.aborted) if self.checkpoint else {},
+        )
+        doubtful = aborted.load(self.aborted_files)
+        place = (self.disk, self.directory, self.segments, end_offset)
+        restore_producers(producers, *place)
+        if doubtful:
+            # Apart: a replay from further back finds less of what compaction has thinned out.
+            restore_producers(ProducerStates(), *place, doubtful)
+        aborted.store(doubtful)
+        self.names_changed |= aborted.names_changed
+        return producers
 
     def _load_epochs(self, end_offset: int) -> None:
         """Epochs below `end_offset` as they were noted, or else from the batches."""

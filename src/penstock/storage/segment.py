@@ -1,4 +1,4 @@
-"""One segment: a `.log` file and its two indexes.
+"""One segment: a `.log` file and its indexes.
 
 A segment knows where its batches are and what it has verified. Bytes it appended itself or scanned
 since it was opened are verified; the rest are checked the first time they are read, so that bad
@@ -25,17 +25,8 @@ from penstock.records.batch import (
 )
 from penstock.storage.checkpoints import write_atomic
 from penstock.storage.errors import LogDamaged
-from penstock.storage.files import (
-    CLEANED,
-    INDEX,
-    LOG,
-    TIME_INDEX,
-    FilePool,
-    Handle,
-    offset_name,
-    write_all,
-)
-from penstock.storage.index import SPILL_ENTRIES, IndexCache, OffsetIndex, TimeIndex
+from penstock.storage.files import Handle, write_all
+from penstock.storage.index import SPILL_ENTRIES
 from penstock.storage.scan import (
     BadBatch,
     read_fitting,
@@ -43,83 +34,11 @@ from penstock.storage.scan import (
     scan_headers,
     sound_prefix,
 )
+from penstock.storage.segment_state import SegmentState
 
 
-class Segment:
-    __slots__ = (
-        "_appended_from",
-        "_handle",
-        "_next_header",
-        "_next_position",
-        "_since_indexed",
-        "base_offset",
-        "created_ms",
-        "damaged",
-        "directory",
-        "first_timestamp",
-        "index",
-        "index_interval_bytes",
-        "max_timestamp",
-        "max_timestamp_offset",
-        "path",
-        "pool",
-        "size",
-        "time_index",
-        "verified",
-    )
-
-    def __init__(
-        self,
-        directory: str,
-        base_offset: int,
-        pool: FilePool,
-        cache: IndexCache,
-        *,
-        created_ms: int,
-        index_interval_bytes: int = 4096,
-    ) -> None:
-        stem = f"{directory}/{offset_name(base_offset, '')}"
-        self.directory = directory
-        self.base_offset = base_offset
-        self.path = stem + LOG
-        self.pool = pool
-        self._handle: Handle | None = None
-        self._next_position = 0
-        """Where the last read ended, a batch boundary; 0 if it is not known to be one still."""
-        self._next_header: BatchHeader | None = None
-        """Of the batch there, if the read saw it."""
-        self.size = 0
-        self.verified = 0
-        """Bytes from the start whose CRCs this process has seen to be right."""
-        self._appended_from = -1
-        """Where this process began to append behind bytes it has not seen; -1 if it did not."""
-        self.damaged: tuple[tuple[int, int], ...] = ()
-        """Holes in the file, as [start, end) positions, that are never read."""
-        self.index = OffsetIndex(stem + INDEX, pool, cache)
-        self.time_index = TimeIndex(stem + TIME_INDEX, pool)
-        self.index_interval_bytes = index_interval_bytes
-        self.created_ms = created_ms
-        self.first_timestamp: int | None = None
-        """Max timestamp of the first batch, which ages the segment."""
-        self.max_timestamp = NO_TIMESTAMP
-        self.max_timestamp_offset = base_offset
-        self._since_indexed = 0
-
-    def __repr__(self) -> str:
-        return f"Segment({self.path}, {self.size} bytes)"
-
-    def paths(self) -> tuple[str, str, str]:
-        return self.path, self.index.path, self.time_index.path
-
-    def written_paths(self) -> list[str]:
-        """The files that exist: an index has none before it is spilled."""
-        return [path for path in self.paths() if self.pool.disk.exists(path)]
-
-    def drop_cleaned(self) -> None:
-        """Remove the files of a cleaning that came to nothing."""
-        for path in self.paths():
-            if self.pool.disk.exists(path + CLEANED):
-                self.pool.disk.unlink(path + CLEANED)
+class Segment(SegmentState):
+    __slots__ = ()
 
     # Writing
 
@@ -190,6 +109,8 @@ class Segment:
             if self.size and not index.spilled:
                 # An index may have no entries, but then its file says so.
                 self.pool.create(index.path)
+        if self.aborted is not None:
+            self.aborted.write(self.pool)
 
     def hold_indexes(self) -> None:
         """Keep all index entries in memory: their files belong to another segment still."""
@@ -236,10 +157,19 @@ class Segment:
             self._appended_from = -1
         self.index.truncate(size)
         self.time_index.truncate(end_offset - self.base_offset)
+        if self.aborted is not None:
+            self.aborted.truncate(end_offset)
         self.damaged = tuple(hole for hole in self.damaged if hole[0] < size)
         last_entry = self.index.last()
         self._since_indexed = size - (last_entry[1] if last_entry else 0)
         self._scan_timestamps()
+
+    def quarantine(self, start: int, end: int) -> None:
+        """Read [start, end) no more, and look anew at what was seen to be right from there on."""
+        self.damaged = tuple(sorted((*self.damaged, (start, end))))
+        self.verified = min(self.verified, start)
+        self._appended_from = -1
+        self._next_position = 0
 
     # Reading
 
@@ -278,6 +208,17 @@ class Segment:
                 return None
             self._next_header = header
         return (position, header) if header[0] == offset and header[6] >= 0 else None
+
+    def offset_at(self, position: int) -> int | None:
+        """The offset of the batch at a boundary; None if there is none, or none to be relied on."""
+        if position == self._next_position and self._next_header is not None:
+            return self._next_header.base_offset
+        if not self.has_verified(position, position + HEADER_SIZE) or position >= self.size:
+            return None
+        if any(start <= position < end for start, end in self.damaged):
+            return None
+        header = self._header_at(position)
+        return None if header is None else header.base_offset
 
     def _header_at(self, position: int) -> BatchHeader | None:
         data = self.file.pread(HEADER_SIZE, position)

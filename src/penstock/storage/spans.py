@@ -28,6 +28,10 @@ class FileSpan:
     def __len__(self) -> int:
         return self._size
 
+    @property
+    def segment_base(self) -> int:
+        return self._segment.base_offset
+
     def fileno(self) -> int:
         """The descriptor of the file, open now."""
         number: int = self._segment.file.fileno()  # type: ignore[attr-defined]

@@ -29,11 +29,11 @@ from penstock.storage.inspect import (
     FileEntry,
     read_checkpoint,
     read_epochs,
-    read_snapshot,
     read_topic_id,
     segment_end,
 )
 from penstock.storage.producer_state import file_crc
+from penstock.storage.verify_producers import TransactionsVerifier, check_snapshots
 from penstock.storage.verify_segment import EpochRun, SegmentScan, SegmentVerifier
 
 _REWRITTEN = "only Kafka's tools read it, and it is written again with the next epoch"
@@ -54,6 +54,7 @@ class LogVerifier:
     findings: Findings = field(default_factory=Findings)
     checkpoint: Checkpoint | None = None
     scans: list[SegmentScan] = field(default_factory=list)
+    transactions: TransactionsVerifier | None = None
     gone: bool = False
     """A segment was deleted meanwhile, so the log starts further up than was noted."""
 
@@ -62,6 +63,8 @@ class LogVerifier:
         topic_id = self._topic_id()
         self.checkpoint = self._read_checkpoint()
         stop = self._clean_stop(bases)
+        noted = dict(self.checkpoint.aborted) if self.checkpoint else {}
+        self.transactions = TransactionsVerifier(self.disk, self.findings, noted)
         for number in range(len(bases)):
             self._segment(bases, number, clean=stop is not None)
         end_offset = self._end_offset()
@@ -76,7 +79,14 @@ class LogVerifier:
             )
         else:
             self._check_promises(end_offset, stop)
-            self._check_snapshots(end_offset)
+            check_snapshots(
+                self.disk,
+                self.directory,
+                self.entries,
+                self.findings,
+                end_offset=end_offset,
+                recovery_point=self.checkpoint.recovery_point if self.checkpoint else 0,
+            )
         self._check_names(bases)
         return self._report(topic_id, end_offset, stop is not None)
 
@@ -153,6 +163,8 @@ class LogVerifier:
             deep=self.deep,
             indexes_trusted=trusted,
             advance=self.advance,
+            transactions=self.transactions,
+            transactions_believed=clean or (not last and bases[number + 1] <= on_disk),
         )
         path = self._path(offset_name(base, LOG))
         try:
@@ -354,6 +366,14 @@ class LogVerifier:
         if checkpoint is None:
             return
         path = self._path(LOG_CHECKPOINT)
+        if checkpoint.restarting_at >= 0:
+            self.findings.warning(
+                "restarting",
+                path,
+                f"all was to go and the log to begin anew at {checkpoint.restarting_at}; the next "
+                "start finishes it",
+            )
+            return
         first = self.scans[0].base_offset
         start, point = checkpoint.log_start_offset, checkpoint.recovery_point
         # Deleted records need not be there: compaction may have removed them first.
@@ -418,27 +438,6 @@ class LogVerifier:
         paths = [(self._path(offset_name(stop.base_offset, suffix)), crc) for suffix, crc in noted]
         return [path for path, crc in paths if file_crc(self.disk, path) != crc]
 
-    def _check_snapshots(self, end_offset: int) -> None:
-        point = self.checkpoint.recovery_point if self.checkpoint else 0
-        for entry in self.entries:
-            if entry.kind.content != Content.PRODUCERS or entry.kind.leftover is not None:
-                continue
-            path = self._path(entry.name)
-            try:
-                read_snapshot(self.disk, path)
-            except CorruptFile as error:
-                self.findings.warning(
-                    "bad-snapshot",
-                    path,
-                    f"{error}; the next start removes it and replays more of the log instead",
-                )
-            if entry.kind.base_offset > max(end_offset, point):
-                self.findings.warning(
-                    "late-snapshot",
-                    path,
-                    f"it is of an offset beyond the end {end_offset}; the next start removes it",
-                )
-
     def _check_names(self, bases: list[int]) -> None:
         for entry in self.entries:
             kind, path = entry.kind, self._path(entry.name)
@@ -450,7 +449,7 @@ class LogVerifier:
             elif kind.content is None:
                 self.findings.info("unknown", path, "not a file of a log; the broker ignores it")
             elif (
-                kind.content in (Content.OFFSET_INDEX, Content.TIME_INDEX)
+                kind.content in (Content.OFFSET_INDEX, Content.TIME_INDEX, Content.TRANSACTIONS)
                 and kind.base_offset not in bases
             ):
                 self.findings.warning(

@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 from penstock.ports import Disk
 from penstock.records.batch import NO_TIMESTAMP, BatchHeader, CorruptBatch, TimestampType
 from penstock.records.record import read_control, read_records
-from penstock.storage.files import INDEX, LOG, TIME_INDEX, offset_name
+from penstock.storage.files import INDEX, LOG, TIME_INDEX, TRANSACTION_INDEX, offset_name
 from penstock.storage.findings import Findings, Severity
 from penstock.storage.inspect import (
     BadRange,
@@ -33,6 +33,7 @@ from penstock.storage.inspect import (
     read_time_index,
     walk_batches,
 )
+from penstock.storage.verify_producers import TransactionsVerifier
 
 _Entry = TypeVar("_Entry", IndexEntry, TimeEntry)
 
@@ -87,6 +88,8 @@ class SegmentVerifier:
         deep: bool,
         indexes_trusted: bool,
         advance: Callable[[int], None],
+        transactions: TransactionsVerifier | None = None,
+        transactions_believed: bool = False,
     ) -> None:
         self._disk = disk
         self._stem = f"{directory}/{offset_name(base_offset, '')}"
@@ -97,6 +100,8 @@ class SegmentVerifier:
         self._index_severity = Severity.ERROR if indexes_trusted else Severity.WARNING
         self._advice = _REMOVE if indexes_trusted else _REBUILT
         self._advance = advance
+        self._transactions = transactions
+        self._transactions_believed = transactions_believed
         self._scan = SegmentScan(base_offset, self._stem + LOG, end_offset=base_offset)
         self._index: list[IndexEntry] = []
         self._times: list[TimeEntry] = []
@@ -127,6 +132,13 @@ class SegmentVerifier:
         finally:
             file.close()
         self._finish_indexes(offset_index, time_index)
+        if self._transactions is not None:
+            self._transactions.end_segment(
+                scan.base_offset,
+                self._stem + TRANSACTION_INDEX,
+                is_bad=bool(scan.bad),
+                is_believed=self._transactions_believed,
+            )
         return scan
 
     # The walk
@@ -143,6 +155,8 @@ class SegmentVerifier:
         self._check_index(item.position, header)
         self._check_times(header)
         self._note_times(header)
+        if header.is_transactional and self._transactions is not None:
+            self._transactions.on_batch(header, item.data)
         if self._deep:
             self._check_records(item)
 
