@@ -268,6 +268,11 @@ class MetadataStore(Protocol):
     def close(self) -> Awaitable[None]: ...
 
 
+def no_boot_id() -> str:
+    """For a node that cannot tell one boot of its machine from the next."""
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Env:
     """All the doors of one node, passed down from where it is wired; never a global."""
@@ -278,3 +283,6 @@ class Env:
     network: Network
     executor: Executor
     store: MetadataStore
+    boot_id: Callable[[], str] = no_boot_id
+    """Names the present boot of the machine: as long as it is the same, what was written to files
+    and not synced is still there, in the page cache. Empty where it is not known."""

@@ -323,9 +323,10 @@ async def _play(
     known = await get_to_know(stage.ask)
     canary = Canary(stage.ask)
     await canary.prepare()
-    seeds = corpus(known, chance.getrandbits(16), 2)
+    # Seconds of work on a busy machine, and the broker has to renew its lease meanwhile.
+    seeds = await asyncio.to_thread(corpus, known, chance.getrandbits(16), 2)
     feeder = _Feeder(stage, findings, logged)
-    _warm_up(stage, seeds)
+    await _warm_up(stage, seeds)
     seed_frame = seeds[0]
     for number in range(frames):
         if number % FRAMES_PER_CANARY == 0:
@@ -339,12 +340,13 @@ async def _play(
     faulthandler.cancel_dump_traceback_later()
 
 
-def _warm_up(stage: Stage, seeds: Sequence[bytes]) -> None:
+async def _warm_up(stage: Stage, seeds: Sequence[bytes]) -> None:
     """Compile every codec and load every handler: what is paid once is no frame's memory."""
     session = stage.broker.server.new_session(_Peer())
     for frame in seeds:
         with suppress(Exception):  # whatever comes here comes again, and is told then
             session.on_frame(memoryview(bytearray(frame)))
+        await asyncio.sleep(0)
 
 
 async def _sing(canary: Canary, findings: Findings) -> None:

@@ -1,4 +1,4 @@
-"""DescribeCluster."""
+"""DescribeCluster and UnregisterBroker."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.config import BrokerConfig
+from penstock.metadata.decisions import Change, Decision
+from penstock.metadata.keys import broker_config_key, encode_configs
 from penstock.wire.errors import ErrorCode
-from penstock.wire.messages import DescribeClusterRequest, DescribeClusterResponse
+from penstock.wire.messages import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
 
 from .stage import TIMEOUT_S, Stage, on_stage, staged, staged_with
 
@@ -78,3 +85,27 @@ def test_clients_are_told_an_address_they_can_use(
             assert [(each.host, each.port) for each in response.brokers] == [address]
 
     asyncio.run(play())
+
+
+async def forget(stage: Stage, broker: int) -> UnregisterBrokerResponse:
+    return await stage.ask(UnregisterBrokerRequest(broker), 0, UnregisterBrokerResponse)
+
+
+@staged
+async def test_a_broker_that_runs_is_not_forgotten(stage: Stage) -> None:
+    """Its answer says what to do first."""
+    response = await forget(stage, 0)
+    assert response.error_code == ErrorCode.INVALID_REQUEST
+    assert "Broker 0 is running" in (response.error_message or "")
+
+
+@staged
+async def test_what_is_left_of_a_broker_is_forgotten(stage: Stage) -> None:
+    """Its configs, once; then nothing is known of it."""
+    left = Change(broker_config_key(7), encode_configs({"log.retention.ms": "1000"}), 0)
+    await stage.broker.controller.decide(lambda image: Decision((left,), None))
+    assert 7 in stage.broker.cluster.image.broker_configs
+    response = await forget(stage, 7)
+    assert (response.error_code, response.error_message) == (ErrorCode.NONE, None)
+    assert 7 not in stage.broker.cluster.image.broker_configs
+    assert (await forget(stage, 7)).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED

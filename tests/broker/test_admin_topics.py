@@ -171,12 +171,14 @@ async def test_assignments_are_kept(stage: Stage) -> None:
 
 
 @staged_with(brokers=3)
-async def test_replicas_that_nobody_would_feed_are_refused(stage: Stage) -> None:
-    """Brokers do not replicate yet: a second replica would promise what is not kept."""
-    answer = (await create(stage, Wanted("orders", 1, 3)))["orders"]
-    assert answer.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
-    assert "use a replication factor of 1" in (answer.error_message or "")
-    assert "orders" not in stage.broker.cluster.image.topics
+async def test_replicas_are_on_as_many_brokers(stage: Stage) -> None:
+    """All of them in sync at first. More than there are brokers is INVALID_REPLICATION_FACTOR."""
+    answers = await create(stage, Wanted("orders", 1, 3), Wanted("many", 1, 4))
+    assert (answers["orders"].error_code, answers["orders"].replication_factor) == (0, 3)
+    assert answers["many"].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    (partition,) = stage.broker.cluster.image.topics["orders"].partitions
+    assert sorted(partition.replicas) == sorted(partition.isr) == [0, 1, 2]
+    assert partition.leader == partition.replicas[0]
 
 
 def test_a_request_too_large_for_one_commit_is_split(

@@ -64,7 +64,7 @@ async def test_ranges_suit_old_and_new_clients(stage: Stage) -> None:
     assert all(each == ranges[0] for each in ranges)
     offered = ranges[0]
     assert set(offered) == {int(key) for key in HANDLED}
-    assert offered[ApiKey.PRODUCE] == (0, 11)
+    assert offered[ApiKey.PRODUCE] == (0, 12)
     looked_for = {
         ApiKey.FIND_COORDINATOR: (0,),
         ApiKey.JOIN_GROUP: (0,),
@@ -81,15 +81,31 @@ async def test_ranges_suit_old_and_new_clients(stage: Stage) -> None:
     for key, versions in looked_for.items():
         low, high = offered[key]
         assert all(low <= version <= high for version in versions), key
-    assert not {17, 24, 26, 36, 68, 76, 78} & set(offered)
+    assert not {17, 36, 68, 76, 78} & set(offered)
 
 
 @staged
-async def test_features_are_left_out_where_there_are_none(stage: Stage) -> None:
-    """A lowest version of 0, which clients below version 4 choke on, is never among them."""
+async def test_transactions_of_version_2_are_a_feature(stage: Stage) -> None:
+    """Offered together with the versions that belong to it. A lowest supported version of 0, which
+    clients below version 4 choke on, is not told to them."""
     for version in (3, 4):
         answer = await stage.ask(ApiVersionsRequest("x", "1"), version, ApiVersionsResponse)
-        assert (answer.supported_features, answer.finalized_features) == ([], [])
+        (final,) = answer.finalized_features
+        level = (final.name, final.min_version_level, final.max_version_level)
+        assert level == ("transaction.version", 2, 2)
+        assert answer.finalized_features_epoch >= 0
+        supported = [
+            (each.name, each.min_version, each.max_version) for each in answer.supported_features
+        ]
+        assert supported == ([("transaction.version", 0, 2)] if version == 4 else [])
+        offered = {each.api_key: each.max_version for each in answer.api_keys}
+        belong = {
+            ApiKey.PRODUCE: 12,
+            ApiKey.END_TXN: 5,
+            ApiKey.TXN_OFFSET_COMMIT: 5,
+            ApiKey.ADD_PARTITIONS_TO_TXN: 5,
+        }
+        assert {key: offered[key] for key in belong} == belong
 
 
 @staged
@@ -120,6 +136,6 @@ async def test_other_requests_that_are_not_served_close_the_connection(stage: St
             for version in (known.serve_min - 1, known.max_version + 1):
                 with pytest.raises(ProtocolError):
                     await stage.exchange(frame(key, version, bytes(60)))
-    for api_key in (24, 68, 999, -1):
+    for api_key in (68, 76, 999, -1):
         with pytest.raises(ProtocolError):
             await stage.exchange(frame(api_key, 0, bytes(60)))

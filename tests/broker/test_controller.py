@@ -1,57 +1,223 @@
-"""The broker's membership: its lease, and what losing it means."""
+"""The broker's membership: its lease, what losing it means, and what a controller sees to."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from penstock.metadata.decisions import Change, Decision
-from penstock.metadata.keys import NO_CONFIGS, encode_topic, topic_key
+from penstock.broker.broker import Broker
+from penstock.broker.membership import Replaced
+from penstock.metadata.decisions import Change, Decision, guarded
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.keys import (
+    CONTROLLER_KEY,
+    NO_CONFIGS,
+    broker_key,
+    encode_broker,
+    encode_topic,
+    topic_key,
+)
+from penstock.metadata.membership import claim_controller
 from penstock.metadata.model import NO_LEADER, Partition, Topic
+from penstock.metadata.topics import TopicDefaults, TopicSpec, create_topic
+from penstock.ports import Committed, Put
+from penstock.stores.errors import OutcomeUnknown, StoreUnreachable
+from penstock.wire.errors import ErrorCode, KafkaError
 
 from .stage import TIMEOUT_S, Stage, on_stage, staged, staged_with
 
 
-async def keep_alive_for(stage: Stage, seconds: float) -> None:
-    """Renew the lease much more often than a broker does, for a while."""
-    controller = stage.broker.controller
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(controller, "_session_timeout_s", 0.003)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await controller.keep_alive()
+def renew_often(broker: Broker, seconds: float = 0.05) -> None:
+    """From now on the broker looks after its lease this often."""
+    broker.membership._session_timeout_s = seconds
+    broker.membership.doubt()
+
+
+def epoch_of(stage: Stage, broker_id: int, seen_by: int = 0) -> int:
+    registered = stage.brokers[seen_by].cluster.image.brokers.get(broker_id)
+    return -1 if registered is None else registered.broker_epoch
+
+
+def only(stage: Stage, name: str) -> Partition:
+    return stage.broker.cluster.image.topics[name].partitions[0]
+
+
+async def create(stage: Stage, name: str, replicas: int, broker: int = 0) -> bytes:
+    """A topic of one partition, whose replicas begin with broker 0."""
+    spec = TopicSpec(name, 1, replicas)
+    topic_id = name.encode().ljust(16)
+    topic = await stage.brokers[broker].controller.decide(
+        lambda image: create_topic(image, spec, topic_id=topic_id, defaults=TopicDefaults())
+    )
+    return topic.topic_id
+
+
+# The lease
 
 
 @staged
 async def test_a_lease_is_kept_by_renewing_it(stage: Stage) -> None:
-    """As long as nobody takes it away."""
-    await keep_alive_for(stage, 0.05)
+    """As long as nobody takes it away; the epoch stays what it was."""
+    before = stage.broker.membership.broker_epoch
+    renew_often(stage.broker, 0.003)
+    await asyncio.sleep(0.05)
+    assert stage.broker.membership.broker_epoch == before == epoch_of(stage, 0)
 
 
-def test_a_lost_lease_ends_the_broker(tmp_path: Path) -> None:
-    """It may have been replaced by now, and must not act as if it had not; it says why it ends,
-    whether the missing lease or the missing registration is noticed first."""
+@staged_with(brokers=2)
+async def test_a_broker_that_lost_its_lease_registers_again(stage: Stage) -> None:
+    """In the same process, under a new epoch; what it led alone it leads again, in a new term, and
+    what it had written is there."""
+    await create(stage, "alone", 1)
+    await stage.broker.replicas.settled()
+    await stage.produce("alone", [b"one"])
+    leader = 0
+    broker = stage.brokers[leader]
+    before = broker.membership.broker_epoch
+    term = stage.hosted("alone", broker=leader).leadership
+    assert term is not None
+    await broker.membership._env.store.revoke_lease(broker.membership._commits.lease)
+    await stage.until(lambda: broker.membership.broker_epoch > before)
+    assert epoch_of(stage, leader, seen_by=leader) == broker.membership.broker_epoch
 
-    async def play() -> None:
-        async with asyncio.timeout(TIMEOUT_S), on_stage(tmp_path) as stage:
-            controller = stage.broker.controller
-            await controller._env.store.revoke_lease(controller._lease)
-            with pytest.raises(RuntimeError, match="lease expired"):
-                await keep_alive_for(stage, 5)
-            await stage.until(lambda: stage.broker._tasks is None)
+    def leads_anew() -> bool:
+        held = stage.hosted("alone", broker=leader).leadership
+        return held is not None and held.epoch > term.epoch
 
-    with pytest.raises(RuntimeError, match="lease expired"):
-        asyncio.run(play())
+    await stage.until(leads_anew)
+    assert stage.hosted("alone", broker=leader).log.end_offset == 1
+    registered = broker.cluster.image.brokers[leader]
+    assert registered.has_kept(before)
+    assert registered.has_synced(before)
+
+
+@staged
+async def test_a_lost_lease_ends_all_leadership_first(stage: Stage) -> None:
+    """While there is no registration nothing is led, and a second loss is survived like the
+    first; a store that gives no answer in between only delays it."""
+    await stage.create("alone")
+    store = stage.broker.membership._env.store
+    hosted = stage.hosted("alone")
+    led_meanwhile = []
+    grant = store.grant_lease
+    refusals = [StoreUnreachable("not now"), StoreUnreachable("not yet")]
+
+    async def grant_lease(ttl_s: float) -> int:
+        led_meanwhile.append(hosted.leadership is not None)
+        if refusals:
+            raise refusals.pop()
+        return await grant(ttl_s)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "grant_lease", grant_lease)
+        patch.setattr("penstock.broker.membership._PUT_OFF_S", 0.01)
+        for _ in range(2):
+            before = stage.broker.membership.broker_epoch
+            await store.revoke_lease(stage.broker.membership._commits.lease)
+            await stage.until(lambda: stage.broker.membership.broker_epoch > before)  # noqa: B023
+            await stage.until(lambda: hosted.leadership is not None)
+    assert led_meanwhile == [False] * 4
 
 
 @staged
 async def test_a_lease_given_back_is_not_lost(stage: Stage) -> None:
     """A broker that stops gives its lease back first and answers who waits next: a renewal that
     falls between the two finds no lease, and is no failure."""
-    await stage.broker.controller.leave()
-    await keep_alive_for(stage, 0.05)
+    await stage.broker.membership.leave()
+    renew_often(stage.broker, 0.003)
+    await asyncio.sleep(0.05)
+    assert epoch_of(stage, 0) == -1
+
+
+def test_two_brokers_of_one_id_do_not_throw_each_other_out(tmp_path: Path) -> None:
+    """The later one stays, and the other ends and says why."""
+
+    async def play() -> None:
+        async with asyncio.timeout(TIMEOUT_S), on_stage(tmp_path) as stage:
+            image = stage.broker.cluster.image
+            other = replace(image.brokers[0], incarnation_id=bytes(16), port=9999)
+            change = Change(broker_key(0), encode_broker(other), image.revision_of(broker_key(0)))
+            await stage.broker.controller.commit_own(lambda _: Decision((change,), None))
+            await stage.until(lambda: stage.broker._tasks is None)
+
+    with pytest.raises(Replaced, match=r"registered as 0, at 127\.0\.0\.1:9999"):
+        asyncio.run(play())
+
+
+# Stopping
+
+
+@staged_with(brokers=3)
+async def test_a_broker_that_stops_hands_over_first(stage: Stage) -> None:
+    """It leads on until another does; it leaves the in-sync set; nobody elects it meanwhile."""
+    await create(stage, "t", 3)
+    before = only(stage, "t")
+    leaving = stage.brokers[before.leader]
+    seen: list[tuple[bool, int]] = []
+    watcher = stage.brokers[(before.leader + 1) % 3].cluster
+    watcher.listen(
+        lambda _: seen.append(
+            (before.leader in watcher.image.brokers, watcher.image.topics["t"].partitions[0].leader)
+        )
+    )
+    await leaving._hand_over()
+    assert leaving.cluster.image.stopping == {before.leader}
+    after = leaving.cluster.image.topics["t"].partitions[0]
+    assert after.leader != before.leader
+    assert after.leader_epoch == before.leader_epoch + 1
+    assert before.leader not in after.isr
+    assert leaving.replicas.get("t", 0) is not None
+    assert stage.hosted("t", broker=before.leader).leadership is None
+    await stage.until(lambda: (True, after.leader) in seen)
+    await leaving._leave()
+    await stage.until(lambda: before.leader not in watcher.image.brokers)
+    assert not watcher.image.stopping
+    assert all(registered for registered, leader in seen if leader == before.leader)
+
+
+@staged_with(brokers=2)
+async def test_the_last_replica_leads_to_the_end(stage: Stage) -> None:
+    """There is nobody to hand it to, and the stop does not wait for somebody."""
+    await create(stage, "t", 1)
+    leader = only(stage, "t").leader
+    async with asyncio.timeout(2):
+        await stage.brokers[leader]._hand_over()
+    assert stage.hosted("t", broker=leader).leadership is not None
+
+
+@staged_with(brokers=2, kafka={"controlled.shutdown.enable": "false"})
+async def test_handing_over_can_be_switched_off(stage: Stage) -> None:
+    """Then the others elect when it has gone."""
+    await create(stage, "t", 2)
+    await stage.brokers[0]._hand_over()
+    assert not stage.broker.cluster.image.stopping
+
+
+@staged_with(brokers=3)
+async def test_a_failed_log_is_led_by_another(stage: Stage) -> None:
+    """The broker lives and keeps the rest; what it cannot write any more others take over, and it
+    no longer proves that it has kept what it wrote."""
+    await create(stage, "t", 3)
+    await create(stage, "u", 3)
+    before = {name: only(stage, name) for name in ("t", "u")}
+    failing = before["t"].leader
+    broker = stage.brokers[failing]
+    stage.hosted("t", broker=failing).log._failure = "it will not sync"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.broker.broker.LOG_CHECK_S", 0.01)
+        task = asyncio.create_task(broker._give_up_failed_logs())
+        await stage.until(lambda: only(stage, "t").leader != failing)
+        task.cancel()
+    assert failing not in only(stage, "t").isr
+    assert only(stage, "u") == before["u"]
+    assert broker._record.again().lossless_since == -1
+    stage.hosted("t", broker=failing).log._failure = None
+
+
+# The controller
 
 
 async def put_topic(stage: Stage, name: str, broker_id: int) -> Partition:
@@ -70,3 +236,169 @@ async def test_a_topic_made_for_a_broker_that_died_gets_a_leader(stage: Stage) -
     """Whoever placed it may not have known yet: the controller looks again when it comes."""
     assert (await put_topic(stage, "restarted", 1)).leader == 1
     assert (await put_topic(stage, "gone", 7)).leader == NO_LEADER
+
+
+@staged_with(brokers=3)
+async def test_another_controller_takes_over(stage: Stage) -> None:
+    """When the lease of the first is gone: a higher epoch, and its partitions get leaders."""
+    await create(stage, "t", 3)
+    others = stage.brokers[1].cluster.image
+    await stage.until(lambda: "t" in others.topics)
+    first = others.controller
+    assert first is not None
+    stopped = stage.brokers[first.broker_id].membership
+    stopped._leaving = True
+    await stopped._env.store.revoke_lease(stopped._commits.lease)
+
+    def is_settled() -> bool:
+        term, partition = others.controller, others.topics["t"].partitions[0]
+        return (
+            term is not None
+            and term.epoch == first.epoch + 1
+            and first.broker_id not in partition.isr
+            and partition.leader not in (NO_LEADER, first.broker_id)
+        )
+
+    await stage.until(is_settled)
+
+
+@staged_with(brokers=2)
+async def test_the_writes_of_a_deposed_controller_fail(stage: Stage) -> None:
+    """Two brokers may both take themselves for the controller for a while: the one whose image is
+    behind decides under a claim that is no more, and nothing of it is committed."""
+    await create(stage, "t", 2)
+    old, new = stage.brokers
+    late = old.controller.term
+    assert late is not None
+    stale = ClusterImage()
+    entries, revision = await old.membership._env.store.range("/penstock/")
+    stale.load(((each.key, each.value, each.modify_revision) for each in entries), revision)
+    await new.controller.commit_own(
+        lambda image: Decision(
+            (Change(CONTROLLER_KEY, None, image.revision_of(CONTROLLER_KEY)),), None
+        )
+    )
+    await stage.until(lambda: new.cluster.image.controller is not None)
+    claimed = new.cluster.image.controller
+    assert claimed is not None
+    assert claimed.epoch > late.epoch
+    topic = stale.topics["t"]
+    moved = replace(topic.partitions[0], leader=1, leader_epoch=9)
+    changed = replace(topic, partitions=(moved,))
+    change = Change(topic_key("t"), encode_topic(changed), stale.revision_of(topic_key("t")))
+    assert not await old.controller._commits.attempt(guarded(Decision((change,), None), late))
+    assert old.cluster.image.topics["t"] == topic
+    assert claim_controller(stale, 1) is None
+
+
+@staged_with(brokers=2)
+async def test_the_preferred_replica_leads_again_by_itself(stage: Stage) -> None:
+    """Soon after it is in sync again, though the interval of the regular check is long."""
+    await create(stage, "t", 2)
+    first = only(stage, "t").replicas[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.broker.controller.PREFER_SOON_S", 0.02)
+        await stage.brokers[first].controller.hand_over([("t", 0)])
+        moved = only(stage, "t")
+        assert moved.leader != first
+
+        def rejoined(image: ClusterImage) -> Decision[None]:
+            topic = image.topics["t"]
+            now = topic.partitions[0]
+            epochs = tuple(image.brokers[each].broker_epoch for each in now.replicas)
+            back = replace(
+                now,
+                isr=now.replicas,
+                member_epochs=epochs,
+                partition_epoch=now.partition_epoch + 1,
+            )
+            key = topic_key("t")
+            value = encode_topic(replace(topic, partitions=(back,)))
+            return Decision((Change(key, value, image.revision_of(key)),), None)
+
+        await stage.broker.controller.decide(rejoined)
+        await stage.until(lambda: only(stage, "t").leader == first)
+    assert only(stage, "t").leader_epoch == moved.leader_epoch + 1
+
+
+@staged_with(brokers=2, kafka={"auto.leader.rebalance.enable": "false"})
+async def test_leaders_stay_where_they_are_if_that_is_wanted(stage: Stage) -> None:
+    """Then only an operator moves them."""
+    await create(stage, "t", 2)
+    first = only(stage, "t").replicas[0]
+    await stage.brokers[first].controller.hand_over([("t", 0)])
+    before = only(stage, "t")
+    controller = next(each.controller for each in stage.brokers if each.controller.term)
+    controller._on_prefer()
+    await controller.claim()
+    await controller._prefer_if_due()
+    assert only(stage, "t") == before
+
+
+# Commits
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+def test_an_unknown_outcome_is_found_out(tmp_path: Path, *, is_made: bool) -> None:
+    """A topic whose creation was not answered is created once, and reported as created, whether
+    the lost commit was made or not."""
+
+    async def play() -> None:
+        async with asyncio.timeout(TIMEOUT_S), on_stage(tmp_path) as stage:
+            store = stage.broker.membership._env.store
+            commit = store.commit
+            lost: list[object] = []
+
+            async def lose_first(compares: object, changes: list[Put]) -> Committed:
+                if lost or not changes[0].key.startswith("/penstock/topics/"):
+                    return await commit(compares, changes)  # type: ignore[arg-type]
+                lost.append(changes)
+                if is_made:
+                    await commit(compares, changes)  # type: ignore[arg-type]
+                raise OutcomeUnknown("no answer")
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(store, "commit", lose_first)
+                topic_id = await create(stage, "t", 1)
+            assert len(lost) == 1
+            assert stage.broker.cluster.image.topics["t"].topic_id == topic_id
+
+    asyncio.run(play())
+
+
+@staged
+async def test_an_outcome_that_cannot_be_learned_is_not_guessed(stage: Stage) -> None:
+    """The store went away for good: whoever asked is told that nobody knows."""
+    store = stage.broker.membership._env.store
+
+    async def lose(*_: object) -> Committed:
+        raise OutcomeUnknown("no answer")
+
+    async def fail(*_: object) -> None:
+        raise StoreUnreachable("still no answer")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "commit", lose)
+        patch.setattr(store, "get", fail)
+        with pytest.raises(OutcomeUnknown, match="may have been made or not"):
+            await create(stage, "t", 1)
+
+
+@staged_with(brokers=2)
+async def test_a_refusal_rests_on_what_is_true_now(stage: Stage) -> None:
+    """A broker whose image is behind does not refuse a name that has just become free, nor a
+    replication factor that has just become possible."""
+    await create(stage, "t", 1)
+    behind = stage.brokers[1]
+    await stage.until(lambda: "t" in behind.cluster.image.topics)
+
+    image = stage.broker.cluster.image
+    with pytest.raises(KafkaError) as caught:
+        await create(stage, "t", 1, broker=1)
+    assert caught.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+    key = topic_key("t")
+    change = Change(key, None, image.revision_of(key))
+    await stage.broker.controller.commit_own(lambda _: Decision((change,), None))
+    # Its watch looks only every 25 ms: at this moment it still shows the topic.
+    assert "t" in behind.cluster.image.topics
+    await create(stage, "t", 1, broker=1)

@@ -179,3 +179,17 @@ async def test_a_retry_of_the_last_five_is_answered_with_its_offset(stage: Stage
     assert await produce(stage, older) == (0, 7)
     assert (await produce(stage, numbered(7)))[0] == ErrorCode.INVALID_PRODUCER_EPOCH
     assert read_header(stored(stage)).producer_id == 7
+
+
+@staged
+async def test_internal_topics_take_nothing_from_clients(stage: Stage) -> None:
+    """It would be taken for the state of groups when their coordinator starts."""
+    name = "__consumer_offsets"
+    await stage.create(name)
+    data = ProduceRequest.Partition(0, batch_of())
+    request = ProduceRequest(None, 1, 1_000, [ProduceRequest.Topic(name, partition_data=[data])])
+    for _ in range(2):
+        response = await stage.ask(request, 9, ProduceResponse)
+        answer = response.responses[0].partition_responses[0]
+        assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert stage.hosted(name).log.end_offset == 0

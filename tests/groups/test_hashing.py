@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.groups.hashing import java_hash, partition_for_group
+from penstock.groups.hashing import partition_for_group
+from penstock.wire.java import java_hash
 
 
 @pytest.mark.parametrize(

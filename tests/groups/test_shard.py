@@ -643,3 +643,54 @@ def test_every_answer_is_a_response() -> None:
     bench = Bench()
     bench.run_group()
     assert all(isinstance(response, Response) for response in bench.replies.values())
+
+
+# An append that takes long
+
+
+def test_a_commit_that_takes_long_is_answered_once_and_counts_when_it_is_there() -> None:
+    """The client is sent to ask again; what then is committed after all is known all the same."""
+    world = Bench()
+    world.holds_log = True
+    token = world.commit({0: 7})
+    append_id = world.waiting[0].append_id
+    world.carry_out(world.shard.on_append_late(append_id))
+    assert world.committed(token) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    world.carry_out(world.shard.on_append_late(append_id))
+    world.settle()
+    asked = OffsetFetchRequest.Group("g", topics=None)
+    found = world.shard.fetch_offsets(asked, require_stable=False)
+    assert found.topics[0].partitions[0].committed_offset == 7
+    world.holds_log = False
+    assert world.committed(world.commit({0: 8})) == [ErrorCode.NONE]
+
+
+def test_members_do_not_wait_for_an_assignment_that_takes_long() -> None:
+    """They may ask again meanwhile, and get what the log says once it does."""
+    world = Bench()
+    joining = world.join()
+    world.advance(1)
+    member_id = world.joined(joining).member_id
+    world.holds_log = True
+    share = [SyncGroupRequest.Assignment(member_id, b"all")]
+    first = world.sync(SyncGroupRequest("g", 1, member_id, assignments=share))
+    world.carry_out(world.shard.on_append_late(world.waiting[0].append_id))
+    assert world.synced(first).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    again = world.sync(SyncGroupRequest("g", 1, member_id, assignments=share))
+    world.settle()
+    assert world.synced(again).assignment == b"all"
+
+
+def test_a_member_whose_sync_was_given_up_still_has_a_session() -> None:
+    """Its session went on while it waited, and ends when it is not heard of again."""
+    world = Bench()
+    joining = world.join()
+    world.advance(1)
+    member_id = world.joined(joining).member_id
+    world.holds_log = True
+    world.sync(SyncGroupRequest("g", 1, member_id))
+    world.advance(25_000)
+    assert member_id in world.shard.core.groups["g"].members
+    world.carry_out(world.shard.on_append_late(world.waiting[0].append_id))
+    world.advance(11_000)
+    assert member_id not in world.shard.core.groups["g"].members

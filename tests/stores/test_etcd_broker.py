@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,13 @@ def etcd() -> Iterator[EtcdCluster]:
         cluster.close()
 
 
-def write_config(folder: Path, store: str) -> Path:
+def write_config(folder: Path, store: str, broker_id: int = 0, session_timeout_s: int = 6) -> Path:
+    folder.mkdir(exist_ok=True)
     path = folder / "broker.toml"
-    path.write_text(f'port = 0\ndata_dir = "{folder / "data"}"\nstore = "{store}"\n')
+    path.write_text(
+        f'broker_id = {broker_id}\nport = 0\ndata_dir = "{folder / "data"}"\nstore = "{store}"\n'
+        f"session_timeout_s = {session_timeout_s}.0\n"
+    )
     return path
 
 
@@ -149,6 +154,65 @@ def test_a_broker_serves_on_while_etcd_has_no_majority(tmp_path: Path) -> None:
             assert topics_of(bootstrap) == {"orders": 1, "later": 1}
     finally:
         etcd.close()
+
+
+def test_a_frozen_broker_comes_back_by_itself(etcd: EtcdCluster, tmp_path: Path) -> None:
+    """Its session has ended meanwhile; it registers again, with what it had."""
+    config = write_config(tmp_path, str(etcd.address("/frozen")), session_timeout_s=1)
+    with broker(config) as (bootstrap, process), Producer(bootstrap) as producer:
+        with Admin(bootstrap) as admin:
+            admin.create_topic("orders", 1)
+        assert producer.send("orders", b"one").result(PATIENCE_S).offset == 0
+        process.send_signal(signal.SIGSTOP)
+        asyncio.run(until_gone(etcd.address("/frozen"), broker_id=0))
+        process.send_signal(signal.SIGCONT)
+        assert process.stderr is not None
+        assert any("registered again" in line for line in process.stderr)
+        assert producer.send("orders", b"two").result(PATIENCE_S).offset == 1
+    assert process.returncode == 0
+
+
+async def until_gone(address: EtcdAddress, broker_id: int) -> None:
+    """Return when etcd has ended the broker's lease."""
+    store = await open_store(address)
+    view = ClusterView(store)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await view.load()
+            async with asyncio.TaskGroup() as tasks:
+                gone = asyncio.Event()
+                view.listen(lambda _: None if broker_id in view.image.brokers else gone.set())
+                following = tasks.create_task(view.follow())
+                await gone.wait()
+                following.cancel()
+    finally:
+        await store.close()
+
+
+def test_three_brokers_go_on_without_their_controller(etcd: EtcdCluster, tmp_path: Path) -> None:
+    """It is killed; another takes over, leaders are elected, and nothing that was acknowledged is
+    lost."""
+    address = str(etcd.address("/three"))
+    configs = [write_config(tmp_path / str(each), address, each, 1) for each in range(3)]
+    with ExitStack() as stack:
+        running = [stack.enter_context(broker(config)) for config in configs]
+        bootstrap = ",".join(each for each, _ in running)
+        with Admin(bootstrap) as admin:
+            admin.create_topic("orders", 3, replication_factor=3)
+            controller = admin.describe_cluster().controller_id
+        with Producer(bootstrap) as producer:
+            for number in range(30):
+                producer.send("orders", b"%d" % number, partition=number % 3).result(PATIENCE_S)
+            running[controller][1].kill()
+            for number in range(30, 60):
+                producer.send("orders", b"%d" % number, partition=number % 3).result(PATIENCE_S)
+        with Admin(bootstrap) as admin:
+            assert admin.describe_cluster().controller_id != controller
+        with Consumer(
+            bootstrap, topics=["orders"], group_id=None, auto_offset_reset="earliest"
+        ) as consumer:
+            read = sorted(int(next(consumer).value or b"") for _ in range(60))
+        assert read == list(range(60))
 
 
 def test_a_broker_without_its_etcd_says_so_and_ends(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,6 +127,63 @@ def test_writes_that_wait_are_committed_together(bench: SqliteBench) -> None:
         assert sorted(each.revision for each in outcomes if each.succeeded) == list(range(1, 50))
         assert [n for n, each in enumerate(outcomes) if not each.succeeded] == [7]
         assert len(commits) < 10
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_renewal_does_not_wait_for_the_turns_of_others(bench: SqliteBench) -> None:
+    """Writes that were served together take one trip to the thread, not one each."""
+
+    async def main() -> None:
+        store = await bench.open()
+        lease = await store.grant_lease(10.0)
+        trips = 0
+        run = bench.threads.run
+
+        async def counted(work: Any) -> Any:
+            nonlocal trips
+            trips += 1
+            return await run(work)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(bench.threads, "run", counted)
+            burst = [store.commit((), [Put(f"/{n}", b"")]) for n in range(100)]
+            *_, alive = await asyncio.gather(*burst, store.keep_alive(lease))
+        assert alive
+        assert trips < 10
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_holder_that_was_held_up_may_renew_before_its_own_watch_ends_its_lease(
+    bench: SqliteBench,
+) -> None:
+    """Both are late by the same stall, and who renews is alive."""
+
+    async def main() -> None:
+        store = await bench.open()
+        lease = await store.grant_lease(10.0)
+        await put(store, "/mine", b"", lease)
+        rests, turns = asyncio.Semaphore(0), asyncio.Semaphore(0)
+
+        async def rest() -> None:
+            rests.release()
+            await turns.acquire()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "_changed_or_poll", rest)
+            watching = asyncio.create_task(take(store, "/", 2, 1))
+            async with asyncio.timeout(10):
+                await rests.acquire()
+                await bench.advance(11.0)
+                turns.release()
+                await rests.acquire()  # The watch has seen that it is due, and the holder comes.
+                assert await store.keep_alive(lease)
+                await put(store, "/last", b"")
+                turns.release()
+                assert [event.key for event in await watching] == ["/last"]
         await store.close()
 
     asyncio.run(main())

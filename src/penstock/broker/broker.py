@@ -1,8 +1,14 @@
 """One broker, wired: who is who, what starts before what, and what stops in which order.
 
-Start: read the cluster's image, open the logs, listen, register, lead, serve. Clients that come in
-between are told to try again. Stop: leave the cluster first, so that nobody is sent here any more;
-answer who waits; then close the logs.
+Start: read the cluster's image, open the logs, listen, register, note what the logs are worth
+(`lossless`), then lead and follow, serve. Clients that come in between are told to try again.
+
+Stop: hand leadership over while all goes on, so that clients find the next leader at once; leave
+the cluster, so that nobody is sent here any more; answer who waits; close the logs; note that the
+stop was clean.
+
+A broker whose session has ended does the middle part of both without stopping: it resigns from
+everything, registers anew and takes up what it is given under its new epoch.
 """
 
 from __future__ import annotations
@@ -14,16 +20,29 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.broker.cluster import ClusterView
+from penstock.broker.commits import Commits
 from penstock.broker.config import BrokerConfig
 from penstock.broker.controller import ControllerRuntime
 from penstock.broker.coordinator import GroupCoordinator
 from penstock.broker.dispatch import HANDLED, BrokerSession, Dispatcher
+from penstock.broker.failures import EXPECTED
 from penstock.broker.fetch_sessions import FetchSessions
-from penstock.broker.hosted import log_config
+from penstock.broker.fullness import Fullness
+from penstock.broker.isr_changes import IsrChanges
+from penstock.broker.led_soon import LedSoon
+from penstock.broker.lossless import LosslessRecord
 from penstock.broker.maintenance import Maintenance
+from penstock.broker.membership import Membership, Place
+from penstock.broker.mending import Mending
 from penstock.broker.producer_ids import ProducerIds
+from penstock.broker.replica_fetcher import ReplicaFetchers
 from penstock.broker.replicas import Replicas
+from penstock.broker.scrubber import Scrubber
 from penstock.broker.services import Services
+from penstock.broker.topic_rules import log_config
+from penstock.broker.txn_coordinator import TransactionCoordinator
+from penstock.broker.txn_markers import MarkerSender, MarkerWriter
+from penstock.broker.txn_verification import TransactionVerification
 from penstock.groups.config import GroupConfig
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import TopicChange
@@ -33,11 +52,16 @@ from penstock.net.session import Peer, Session
 from penstock.ports import Env
 from penstock.storage.config import LogConfig
 from penstock.storage.directory import DirectoryConfig, LogDirectory
+from penstock.txns.config import TransactionConfig
 
 _log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 1.0
 """How long answers under way are waited for when the broker stops."""
+HAND_OVER_TIMEOUT_S = 4.0
+"""How long a broker that stops tries to hand its partitions over."""
+LOG_CHECK_S = 1.0
+"""How soon a log that has failed is given up."""
 
 
 class Broker:
@@ -53,8 +77,20 @@ class Broker:
                 disk_reserve_bytes=config.disk_reserve_bytes,
             ),
         )
+        self._record = LosslessRecord(env.disk, config.data_dir, config.broker_id, env.boot_id)
+        self._logs_are_whole = True
+        commits = Commits(env.store, self.cluster)
+        self.membership = Membership(
+            env, self.cluster, commits, config.broker_id, config.session_timeout_s
+        )
         self.controller = ControllerRuntime(
-            env, self.cluster, config.broker_id, config.session_timeout_s
+            env,
+            self.cluster,
+            commits,
+            self.membership,
+            config.broker_id,
+            self.configs,
+            dict(config.kafka),
         )
         self.replicas = Replicas(
             env,
@@ -63,6 +99,9 @@ class Broker:
             self._directory,
             self.configs,
             config.flush_threads,
+        )
+        self.fetchers = ReplicaFetchers(
+            env, config.broker_id, self.cluster, self.replicas, self.configs
         )
         self._dispatcher = Dispatcher()
         self.server = Server(env.network, env.clock, self._server_config(), self._new_session)
@@ -138,25 +177,28 @@ class Broker:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 self._services = self._wire()
-                running = [
-                    tasks.create_task(work)
-                    for work in (
-                        self.replicas.flusher.run(),
-                        self.cluster.follow(),
-                        self.replicas.run(),
-                    )
-                ]
-                host, port = await self._join()
-                running += [
-                    tasks.create_task(work)
-                    for work in (
-                        self.controller.keep_alive(),
-                        self.controller.watch_over(),
-                        Maintenance(self._services).run(),
-                    )
-                ]
-                on_ready(host, port)
+                running: list[asyncio.Task[None]] = []
+
+                def start(*works: Coroutine[Any, Any, None]) -> None:
+                    running.extend(tasks.create_task(work) for work in works)
+
+                start(self.replicas.flusher.run(), self.cluster.follow(), self.replicas.run())
+                place = await self._join()
+                start(self.membership.keep(lambda: self._start_over(place)))
+                await self.controller.begin()
+                start(
+                    self.controller.watch_over(),
+                    Maintenance(self._services).run(),
+                    self._give_up_failed_logs(),
+                    self._services.isr_changes.run(),
+                    self.fetchers.run(),
+                    *self._repairs(),
+                )
+                self._take_up()
+                await self.replicas.settled()
+                on_ready(place.host, place.port)
                 await stop.wait()
+                await self._hand_over()
                 await self._leave()
                 for task in (*running, *self._spawned):
                     task.cancel()
@@ -180,12 +222,28 @@ class Broker:
                     damage.end_offset,
                     damage.reason,
                 )
+        opened = {log.directory for log in self._directory}
+        self._logs_are_whole = all(
+            report.directory in opened and not report.damage for report in reports
+        )
 
     def _wire(self) -> Services:
-        groups = GroupCoordinator(self._env, self.cluster.image, self._group_config(), self._spawn)
-        self.replicas.on_leading(groups.on_leading)
-        self.replicas.on_resigned(groups.on_resigned)
-        self.cluster.listen(groups.on_change)
+        env, broker_id, spawn = self._env, self._config.broker_id, self._spawn
+        groups = GroupCoordinator(env, self.cluster.image, self._group_config(), spawn)
+        producer_ids = ProducerIds(self.controller)
+        writer = MarkerWriter(env, self.replicas, groups)
+        transactions = TransactionCoordinator(
+            env,
+            self.cluster,
+            self._transaction_config(),
+            producer_ids,
+            MarkerSender(env, broker_id, self.cluster, writer, spawn),
+            spawn,
+        )
+        for coordinator in (groups, transactions):
+            self.replicas.on_leading(coordinator.on_leading)
+            self.replicas.on_resigned(coordinator.on_resigned)
+            self.cluster.listen(coordinator.on_change)
         return Services(
             env=self._env,
             config=self._config,
@@ -194,13 +252,33 @@ class Broker:
             replicas=self.replicas,
             directory=self._directory,
             groups=groups,
-            producer_ids=ProducerIds(self.controller),
+            transactions=transactions,
+            marker_writer=writer,
+            verification=TransactionVerification(env, broker_id, self.cluster, transactions, spawn),
+            producer_ids=producer_ids,
             fetch_sessions=FetchSessions(),
+            isr_changes=IsrChanges(
+                self._env,
+                self._config.broker_id,
+                self.replicas,
+                self.controller,
+                self.cluster,
+                self.configs,
+            ),
+            led_soon=LedSoon(broker_id, self.cluster, self.replicas),
             configs=self.configs,
             spawn=self._spawn,
             apis=frozenset(HANDLED),
             creating=set(),
         )
+
+    def _repairs(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        parts = self._env, self._config.broker_id, self.cluster, self.replicas
+        scrubber = Scrubber(*parts, lambda: self._config.scrub_bytes_per_s)
+        mending = Mending(*parts, self.controller, self.fetchers)
+        space = self._directory.space
+        fullness = Fullness(self._env, self.replicas, self.controller, self.fetchers, space)
+        return mending.run(), scrubber.run(), fullness.run()
 
     def _group_config(self) -> GroupConfig:
         configs = self.configs()
@@ -209,33 +287,91 @@ class Broker:
             session_timeout_min_ms=configs.int_value("group.min.session.timeout.ms"),
             session_timeout_max_ms=configs.int_value("group.max.session.timeout.ms"),
             group_size_max=configs.int_value("group.max.size"),
+            append_timeout_ms=configs.int_value("offsets.commit.timeout.ms"),
             offset_metadata_max=configs.int_value("offset.metadata.max.bytes"),
             offsets_retention_ms=configs.int_value("offsets.retention.minutes") * 60_000,
         )
 
-    async def _join(self) -> tuple[str, int]:
-        config = self._config
+    def _transaction_config(self) -> TransactionConfig:
+        configs = self.configs()
+        return TransactionConfig(
+            timeout_max_ms=configs.int_value("transaction.max.timeout.ms"),
+            id_expiration_ms=configs.int_value("transactional.id.expiration.ms"),
+        )
+
+    async def _join(self) -> Place:
+        config, record, membership = self._config, self._record, self.membership
         await self.server.start()
         listening = self.server.address
         host = config.advertised_host or _reachable(config.host)
         port = config.advertised_port or listening[1]
-        await self.controller.join(host, port, config.rack or None)
-        self.replicas.broker_epoch = self.controller.broker_epoch
+        place = Place(host, port, config.rack or None)
+        run = self._env.executor.run
+        cluster_id = await membership.found_cluster()
+        proof = await run(lambda: record.read(cluster_id, logs_are_whole=self._logs_are_whole))
+        await membership.register(place, proof)
+        await run(lambda: record.begin(cluster_id, membership.broker_epoch))
+        return place
+
+    def _take_up(self) -> None:
+        """Lead and follow what the image says, under the epoch that the broker has now."""
+        self.replicas.broker_epoch = self.membership.broker_epoch
         # Everything the image showed before this broker had its epoch is looked at once more.
         for topic in self.cluster.image.topics.values():
             self.replicas.review(TopicChange(topic.name, topic, topic))
-        await self.replicas.settled()
-        return host, port
+
+    async def _start_over(self, place: Place) -> None:
+        """The session has ended: resign from everything, register anew, take up what is given."""
+        self.replicas.resign_all()
+        await self.membership.register(place, self._record.again())
+        self._take_up()
+
+    async def _hand_over(self) -> None:
+        """Let others lead before this broker goes; at once done where there is nobody else."""
+        enabled = self.configs().bool_value("controlled.shutdown.enable")
+        if not enabled or len(self.cluster.image.brokers) < 2:
+            return
+        try:
+            async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
+                await self.membership.announce_stop()
+                await self.controller.hand_over()
+                await self.replicas.settled()
+        except EXPECTED as error:
+            _log.warning("partitions could not be handed over before the stop: %r", error)
+
+    async def _give_up_failed_logs(self) -> None:
+        """Let others lead what this broker can no longer write, until cancelled."""
+        while True:
+            await self._env.clock.sleep(LOG_CHECK_S)
+            failed = frozenset(
+                (hosted.topic, hosted.index)
+                for hosted in self.replicas
+                if hosted.log.failure is not None
+            )
+            if not failed:
+                continue
+            try:
+                await self._env.executor.run(self._record.void)
+                await self.controller.hand_over(failed)
+            except (*EXPECTED, OSError) as error:
+                _log.warning("failed logs could not be given up as yet: %r", error)
 
     async def _leave(self) -> None:
-        with suppress(Exception):
-            await self.controller.leave()
+        with suppress(*EXPECTED):
+            await self.membership.leave()
         self.replicas.resign_all()
         await self.server.stop(STOP_TIMEOUT_S)
 
     def _close_logs(self) -> None:
-        for trouble in self._directory.close():
+        failed = any(log.failure is not None for log in self._directory)
+        troubles = self._directory.close()
+        for trouble in troubles:
             _log.error("%s", trouble)
+        if not failed and not troubles:
+            try:
+                self._record.end()
+            except OSError as error:
+                _log.error("the clean stop could not be noted: %s", error)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if self._tasks is None:

@@ -7,17 +7,19 @@ the change has come round: so a broker reads its own writes, and sees them the w
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final
 
 from penstock.metadata.image import Changed, ClusterImage
 from penstock.metadata.keys import PREFIX
 from penstock.ports import MetadataStore
-from penstock.stores.errors import RevisionNotKept
+from penstock.stores.errors import RevisionNotKept, StoreError
 
 Listener = Callable[[Changed], None]
 
 _WATCH_PATIENCE_S: Final = 0.5
+_log = logging.getLogger(__name__)
 
 
 class ClusterView:
@@ -45,11 +47,20 @@ class ClusterView:
         """Keep the image up to date until cancelled."""
         while True:
             try:
-                async for events in self._store.watch(PREFIX, self.image.revision + 1):
-                    for event in events:
-                        self._tell(self.image.apply(event.key, event.value, event.revision))
-            except RevisionNotKept:
-                await self.load()
+                await self._watch()
+            except StoreError as error:
+                if not error.retriable:
+                    raise
+                _log.warning("the cluster's changes cannot be read at the moment: %s", error)
+                await asyncio.sleep(_WATCH_PATIENCE_S)
+
+    async def _watch(self) -> None:
+        try:
+            async for events in self._store.watch(PREFIX, self.image.revision + 1):
+                for event in events:
+                    self._tell(self.image.apply(event.key, event.value, event.revision))
+        except RevisionNotKept:
+            await self.load()
 
     async def wait_for(self, revision: int, timeout_s: float = 30.0) -> None:
         """Return when the image shows everything up to `revision`.

@@ -50,6 +50,9 @@ class BrokerConfig:
     disk_reserve_bytes: int = _key(256 << 20, "Appends are refused when less than this is free.")
     flush_threads: int = _key(4, "Threads for fsync and other waits on the disk.")
     session_timeout_s: float = _key(6.0, "The cluster takes this broker for dead after this long.")
+    scrub_bytes_per_s: int = _key(
+        4 << 20, "How fast logs at rest are read and checked, in bytes a second; 0: never."
+    )
     kafka: tuple[tuple[str, str], ...] = _key((), "Kafka's broker settings, by their names.")
 
     def __post_init__(self) -> None:
@@ -61,6 +64,10 @@ class BrokerConfig:
         for name in ("connections_max", "request_bytes_max", "flush_threads", "open_files_max"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.scrub_bytes_per_s < 0:
+            raise ConfigError(f"scrub_bytes_per_s is {self.scrub_bytes_per_s}: write 0 or more")
+        if not self.session_timeout_s > 0:
+            raise ConfigError(f"session_timeout_s is {self.session_timeout_s}: write more than 0")
         for name, _ in self.kafka:
             if name not in BROKER_CONFIGS:
                 raise ConfigError(_unknown(name, BROKER_CONFIGS))

@@ -1,155 +1,202 @@
-"""Membership and control: this broker's registration, and its term as controller if it has one.
+"""Control: this broker's term as controller if it has one, and the door to decisions for all.
 
-Decisions are pure (`penstock.metadata`): an image and a wish give the changes to make. Here they
-are committed, guarded by the revision each rests on and by the controller's term. A commit that
-fails rested on an old image: the image is waited for and the decision made again.
+What clients ask for (topics, configs), and what leaders ask for (in-sync sets), any broker carries
+out, under the term of whoever is the controller: clients come to any of them, and Kafka's brokers
+pass such requests on. Elections are the controller's alone.
 
-What clients ask for (topics, configs) any broker carries out, under the term of whoever is the
-controller: clients come to any of them, and Kafka's brokers pass such requests on. Elections are
-the controller's alone.
+Every commit of either kind compares the claim it was made under, so a controller that was deposed
+while it thought has no effect. Duties are found in the image, not remembered: a new controller
+looks at everything once, and what another one left half done is like any other work.
+
+- Elections, whenever brokers come, go or are about to stop, in portions: the work and the size of
+  one commit are bounded, however many partitions a broker had.
+- Leadership goes back to preferred replicas soon after one has caught up, and is checked from time
+  to time (`auto.leader.rebalance.enable`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeVar
 
 from penstock.broker.cluster import ClusterView
+from penstock.broker.commits import Commits, Make
+from penstock.broker.membership import Membership
+from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.decisions import Decision, guarded
-from penstock.metadata.elections import elect_leaders
+from penstock.metadata.edits import in_decisions
+from penstock.metadata.elections import elect_among
 from penstock.metadata.image import Changed, ClusterImage
-from penstock.metadata.membership import (
-    claim_controller,
-    create_cluster,
-    register_broker,
-    resign_controller,
-    unregister_broker,
-)
-from penstock.metadata.model import NO_LEADER, BrokerInfo, Controller, Topic
-from penstock.metadata.topic_ids import new_id, to_text
-from penstock.ports import Compare, Delete, Env, Put
-from penstock.stores.errors import OutcomeUnknown, StoreBusy, StoreError
+from penstock.metadata.membership import claim_controller
+from penstock.metadata.model import NO_LEADER, Controller, Topic
+from penstock.metadata.preferred import Place, elect, hand_over, in_portions, is_due
+from penstock.ports import Env
+from penstock.stores.errors import LeaseNotFound, OutcomeUnknown, StoreError
 from penstock.wire.errors import ErrorCode, KafkaError
 
 R = TypeVar("R")
 
-_ATTEMPTS: Final = 20
 _PUT_OFF_S: Final = 0.5
+_NO_CONTROLLER_PAUSE_S: Final = 0.05
+PREFER_SOON_S: Final = 5.0
+"""How long after a preferred replica has caught up it leads again: brokers that are restarted one
+after the other are not to pass leadership round for nothing."""
 _log = logging.getLogger(__name__)
 
 
 class ControllerRuntime:
+    """`static` are the settings of this broker's config file, under their Kafka names."""
+
     def __init__(
-        self, env: Env, cluster: ClusterView, broker_id: int, session_timeout_s: float
+        self,
+        env: Env,
+        cluster: ClusterView,
+        commits: Commits,
+        membership: Membership,
+        broker_id: int,
+        configs: Callable[[], BrokerConfigs],
+        static: Mapping[str, str],
     ) -> None:
         self._env = env
         self._cluster = cluster
+        self._commits = commits
+        self._membership = membership
         self._broker_id = broker_id
-        self._session_timeout_s = session_timeout_s
-        self._lease = 0
-        self._incarnation_id = new_id(env.random.bytes)
+        self._configs = configs
+        self.static = static
         self._work = asyncio.Event()
-        self._leaving = False
-        self.broker_epoch = -1
+        self._prefer_timer: asyncio.TimerHandle | None = None
+        self._prefer_now = False
         cluster.listen(self._on_change)
 
     @property
     def term(self) -> Controller | None:
         """This broker's term as controller, None when another has it."""
         held = self._cluster.image.controller
-        if held is None or held.incarnation_id != self._incarnation_id:
+        if held is None or held.incarnation_id != self._membership.incarnation_id:
             return None
         return held
 
-    # Membership
+    @property
+    def broker_epoch(self) -> int:
+        return self._membership.broker_epoch
 
-    async def join(self, host: str, port: int, rack: str | None) -> None:
-        """Register with a lease. The caller holds the lock of the data directory, so a
-        registration under the same id is a dead process's."""
-        await self._commit(lambda image: create_cluster(image, self._new_cluster_id()))
-        self._lease = await self._env.store.grant_lease(self._session_timeout_s)
-        broker = BrokerInfo(self._broker_id, host, port, rack, self._incarnation_id)
-        registered = await self._commit(
-            lambda image: register_broker(image, broker, take_over=True)
-        )
-        image = self._cluster.image
-        self.broker_epoch = image.brokers[registered.broker_id].broker_epoch
-        await self.claim()
+    @property
+    def stopping(self) -> frozenset[int]:
+        """Brokers that are about to stop: every decision wants to know."""
+        return self._cluster.image.stopping
+
+    # Decisions
+
+    async def decide(self, make: Make[R]) -> R:
+        """Carry out a decision for the cluster, while the controller's term lasts."""
+
+        def with_term(image: ClusterImage) -> Decision[R]:
+            if image.controller is None:
+                raise KafkaError(
+                    ErrorCode.NOT_CONTROLLER, "There is no controller at the moment: try again."
+                )
+            return guarded(make(image), image.controller)
+
+        return await self._commits.commit(with_term)
+
+    async def commit_own(self, make: Make[R]) -> R:
+        """Carry out a decision that any broker may make."""
+        return await self._commits.commit(make)
+
+    async def hand_over(self, places: Collection[Place] | None = None) -> int:
+        """Take this broker out of what it leads and is in sync for: all of it, or these partitions.
+
+        Returns how many of them it still leads, since nobody else can.
+        """
+
+        def step(image: ClusterImage) -> Decision[tuple[bool, int]]:
+            decision = hand_over(
+                image, self._broker_id, places, stopping=image.stopping, static=self.static
+            )
+            result = bool(decision.changes), decision.result
+            return Decision(decision.changes, result, decision.guards)
+
+        changed, leads = True, 0
+        while changed:
+            try:
+                changed, leads = await self.decide(step)
+            except KafkaError as error:
+                if error.code is not ErrorCode.NOT_CONTROLLER:
+                    raise
+                await self._env.clock.sleep(_NO_CONTROLLER_PAUSE_S)
+        return leads
+
+    # The controller's duties
+
+    async def watch_over(self) -> None:
+        """The controller's duties, as they come up, until cancelled."""
+        try:
+            while True:
+                await self._work.wait()
+                self._work.clear()
+                try:
+                    await self.claim()
+                    await self._prefer_if_due()
+                except (StoreError, KafkaError, TimeoutError) as error:
+                    self._put_off(error)
+                    await self._env.clock.sleep(_PUT_OFF_S)
+        finally:
+            self._cancel_timer()
+
+    def _put_off(self, error: Exception) -> None:
+        if isinstance(error, LeaseNotFound):
+            self._membership.doubt()
+        elif isinstance(error, StoreError) and not (
+            error.retriable or isinstance(error, OutcomeUnknown)
+        ):
+            raise error
+        _log.warning("the controller's work is put off: %s", error)
+        self._work.set()
+
+    async def begin(self) -> None:
+        """Claim for the first time; what fails is gone on with in `watch_over`."""
+        try:
+            await self.claim()
+        except (StoreError, KafkaError, TimeoutError) as error:
+            self._put_off(error)
 
     async def claim(self) -> None:
         """Take the controller's lease if nobody has it, and do what a new term begins with."""
-        if self._leaving:
+        if not self._membership.is_registered:
             return
-        if self._broker_id not in self._cluster.image.brokers:
-            # The registration goes with its lease, and its absence may be seen first.
-            raise self._lease_lost()
         # Also when the claim in force is a dead incarnation's of this very broker.
         held = self.term
         if held is None:
-            await self._commit_optional(lambda image: claim_controller(image, self._broker_id))
+            decision = claim_controller(self._cluster.image, self._broker_id)
+            if decision is not None:
+                await self._commits.attempt(decision)
             held = self.term
             if held is not None:
                 _log.info("broker %d is the controller now", self._broker_id)
+                self._prefer_in(PREFER_SOON_S)
         if held is not None:
             await self.elect()
 
     async def elect(self) -> None:
         """Give every partition that can have one a leader among the living."""
-        while (term := self.term) is not None:
-            decisions = elect_leaders(self._cluster.image)
-            if not decisions:
-                return
-            for decision in decisions:
-                await self._try(guarded(decision, term))
-
-    async def keep_alive(self) -> None:
-        """Renew the lease until cancelled; losing it ends the broker, giving it back does not."""
-        while True:
-            await self._env.clock.sleep(self._session_timeout_s / 3)
-            try:
-                alive = await self._env.store.keep_alive(self._lease)
-            except StoreError as error:
-                # Whether the lease is lost is for the store to say, once it answers again. Until
-                # then this broker serves on: whatever it may not do, the store refuses.
-                if not error.retriable:
-                    raise
-                _log.warning("the lease could not be renewed: %s", error)
-                continue
-            if not alive and not self._leaving:
-                raise self._lease_lost()
-
-    def _lease_lost(self) -> RuntimeError:
-        return RuntimeError(
-            "this broker's lease expired: the machine was stopped or too slow for "
-            f"{self._session_timeout_s} s; restart it"
-        )
-
-    async def watch_over(self) -> None:
-        """The controller's duties, as they come up: elections, and taking over."""
-        while True:
-            await self._work.wait()
-            self._work.clear()
-            try:
-                await self.claim()
-            except StoreError as error:
-                if not error.retriable and not isinstance(error, OutcomeUnknown):
-                    raise
-                _log.warning("the controller's work is put off: %s", error)
-                self._work.set()
-                await self._env.clock.sleep(_PUT_OFF_S)
-
-    async def leave(self) -> None:
-        """Give everything back at a clean stop."""
-        self._leaving = True
-        term = self.term
-        if term is not None:
-            await self._commit_optional(lambda image: resign_controller(image, term))
-        await self._commit_optional(
-            lambda image: unregister_broker(image, self._broker_id, self._incarnation_id)
-        )
-        await self._env.store.revoke_lease(self._lease)
+        is_settled = False
+        while not is_settled:
+            is_settled = True
+            for portion in in_decisions(list(self._cluster.image.topics.values())):
+                term = self.term
+                if term is None:
+                    return
+                decision = elect_among(
+                    self._cluster.image, portion, static=self.static, stopping=self.stopping
+                )
+                if not decision.changes:
+                    # Others are served between portions.
+                    await asyncio.sleep(0)
+                elif not await self._commits.attempt(guarded(decision, term)):
+                    is_settled = False
 
     def _on_change(self, changed: Changed) -> None:
         # A topic can be new with a leader that has died since it was chosen, by another broker.
@@ -158,6 +205,11 @@ class ControllerRuntime:
         )
         if changed.brokers or changed.controller or misled:
             self._work.set()
+        if self.term is not None and any(
+            change.after is not None and self._is_unbalanced(change.after)
+            for change in changed.topics
+        ):
+            self._prefer_in(PREFER_SOON_S)
 
     def _is_misled(self, topic: Topic) -> bool:
         brokers = self._cluster.image.brokers
@@ -168,52 +220,52 @@ class ControllerRuntime:
                 return True
         return False
 
-    def _new_cluster_id(self) -> str:
-        return to_text(new_id(self._env.random.bytes))
+    # Preferred leaders
 
-    # Decisions
+    def _is_unbalanced(self, topic: Topic) -> bool:
+        image = self._cluster.image
+        return any(is_due(image, partition) for partition in topic.partitions)
 
-    async def decide(self, make: Callable[[ClusterImage], Decision[R]]) -> R:
-        """Carry out a decision for the cluster, while the controller's term lasts."""
+    def _prefer_in(self, delay_s: float) -> None:
+        """Look at preferred leaders in that time at the latest."""
+        loop = asyncio.get_running_loop()
+        timer = self._prefer_timer
+        if timer is None or timer.when() > loop.time() + delay_s:
+            self._cancel_timer()
+            self._prefer_timer = loop.call_later(delay_s, self._on_prefer)
 
-        def with_term(image: ClusterImage) -> Decision[R]:
-            if image.controller is None:
-                raise KafkaError(
-                    ErrorCode.NOT_CONTROLLER, "There is no controller at the moment: try again."
-                )
-            return guarded(make(image), image.controller)
+    def _on_prefer(self) -> None:
+        self._prefer_timer = None
+        self._prefer_now = True
+        self._work.set()
 
-        return await self._commit(with_term)
+    def _cancel_timer(self) -> None:
+        if self._prefer_timer is not None:
+            self._prefer_timer.cancel()
+            self._prefer_timer = None
 
-    async def commit_own(self, make: Callable[[ClusterImage], Decision[R]]) -> R:
-        """Carry out a decision that any broker may make."""
-        return await self._commit(make)
+    async def _prefer_if_due(self) -> None:
+        if not self._prefer_now or self.term is None:
+            return
+        configs = self._configs()
+        if configs.bool_value("auto.leader.rebalance.enable"):
+            await self._prefer()
+        # Only now: what failed half way is gone on with when the store answers again.
+        self._prefer_now = False
+        self._prefer_in(configs.int_value("leader.imbalance.check.interval.seconds"))
 
-    async def _commit(self, make: Callable[[ClusterImage], Decision[R]]) -> R:
-        for _ in range(_ATTEMPTS):
-            decision = make(self._cluster.image)
-            if not decision.changes or await self._try(decision):
-                return decision.result
-        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the cluster changes too fast; try again")
-
-    async def _commit_optional(self, make: Callable[[ClusterImage], Decision[R] | None]) -> None:
-        decision = make(self._cluster.image)
-        if decision is not None and decision.changes:
-            await self._try(decision)
-
-    async def _try(self, decision: Decision[R]) -> bool:
-        """Commit, and wait until the image shows what is true now; False if it was out of date."""
-        compares = [Compare(change.key, change.expected_revision) for change in decision.changes]
-        compares += [Compare(guard.key, guard.expected_revision) for guard in decision.guards]
-        changes = [
-            Delete(change.key)
-            if change.value is None
-            else Put(change.key, change.value, self._lease if change.leased else 0)
-            for change in decision.changes
+    async def _prefer(self) -> None:
+        image = self._cluster.image
+        places = [
+            (topic.name, index)
+            for topic in image.topics.values()
+            for index, partition in enumerate(topic.partitions)
+            if is_due(image, partition)
         ]
-        try:
-            committed = await self._env.store.commit(compares, changes)
-        except StoreBusy as error:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
-        await self._cluster.wait_for(committed.revision)
-        return committed.succeeded
+        for portion in in_portions(image, places):
+            term = self.term
+            if term is None:
+                return
+            decision = elect(image, portion, stopping=self.stopping, static=self.static)
+            if decision.changes and await self._commits.attempt(guarded(decision, term)):
+                _log.info("%d partitions are led by their preferred replicas again", len(portion))

@@ -6,11 +6,10 @@ import logging
 
 from penstock.broker.failures import EXPECTED, code_of
 from penstock.broker.services import Services
-from penstock.metadata.decisions import Decision
-from penstock.metadata.model import Topic
 from penstock.metadata.topic_ids import new_id
 from penstock.metadata.topics import TopicDefaults, TopicSpec, create_topic
-from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.txns.formats import TOPIC as TRANSACTIONS_TOPIC
+from penstock.wire.errors import ErrorCode
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -25,17 +24,6 @@ def topic_defaults(services: Services) -> TopicDefaults:
     )
 
 
-def single_replicas(decision: Decision[Topic]) -> Decision[Topic]:
-    """Refuse what would not be kept: brokers do not replicate yet, and a follower that does not
-    follow could be elected empty."""
-    if any(len(partition.replicas) > 1 for partition in decision.result.partitions):
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            "brokers do not replicate to each other yet: use a replication factor of 1",
-        )
-    return decision
-
-
 def create_missing(services: Services, name: str) -> None:
     """Have a topic created with the broker's defaults; nobody waits, and twice is once."""
     if name in services.creating:
@@ -46,20 +34,44 @@ def create_missing(services: Services, name: str) -> None:
 
 def create_offsets_topic(services: Services) -> None:
     """The topic that holds the groups' offsets, made when the first group needs it."""
-    if OFFSETS_TOPIC in services.creating:
+    _create_compacted(services, OFFSETS_TOPIC, "offsets.topic", ("compression.type", "producer"))
+
+
+def create_transactions_topic(services: Services) -> None:
+    """The topic of the transaction coordinators, made when the first transaction needs it.
+
+    One replica may always be missing, whatever `transaction.state.log.min.isr` says.
+    """
+    insync = services.configs().int_value("transaction.state.log.min.isr")
+    replicas = _replicas_for(services, "transaction.state.log")
+    _create_compacted(
+        services,
+        TRANSACTIONS_TOPIC,
+        "transaction.state.log",
+        ("compression.type", "uncompressed"),
+        ("min.insync.replicas", str(max(1, min(insync, replicas - 1)))),
+        ("unclean.leader.election.enable", "false"),
+    )
+
+
+def _replicas_for(services: Services, prefix: str) -> int:
+    wanted = services.configs().int_value(f"{prefix}.replication.factor")
+    return max(1, min(wanted, len(services.image.living)))
+
+
+def _create_compacted(services: Services, name: str, prefix: str, *more: tuple[str, str]) -> None:
+    if name in services.creating:
         return
-    services.creating.add(OFFSETS_TOPIC)
+    services.creating.add(name)
     configs = services.configs()
     spec = TopicSpec(
-        OFFSETS_TOPIC,
-        configs.int_value("offsets.topic.num.partitions"),
-        # One replica until brokers replicate: a follower that does not follow would hold up
-        # every commit. offsets.topic.replication.factor takes effect with replication.
-        1,
+        name,
+        configs.int_value(f"{prefix}.num.partitions"),
+        _replicas_for(services, prefix),
         configs=(
             ("cleanup.policy", "compact"),
-            ("compression.type", "producer"),
-            ("segment.bytes", str(configs.int_value("offsets.topic.segment.bytes"))),
+            ("segment.bytes", str(configs.int_value(f"{prefix}.segment.bytes"))),
+            *more,
         ),
     )
     services.spawn(_create(services, spec))
@@ -69,8 +81,8 @@ async def _create(services: Services, spec: TopicSpec) -> None:
     try:
         topic_id = new_id(services.env.random.bytes)
         await services.controller.decide(
-            lambda image: single_replicas(
-                create_topic(image, spec, topic_id=topic_id, defaults=topic_defaults(services))
+            lambda image: create_topic(
+                image, spec, topic_id=topic_id, defaults=topic_defaults(services)
             )
         )
         await services.replicas.settled()

@@ -30,6 +30,7 @@ class Wanted:
     """One partition that a fetch asks for."""
 
     __slots__ = (
+        "counted_ms",
         "fetch_offset",
         "high_watermark",
         "index",
@@ -37,8 +38,10 @@ class Wanted:
         "last_fetched_epoch",
         "last_stable_offset",
         "leader_epoch",
+        "log_start",
         "log_start_offset",
         "max_bytes",
+        "term",
         "topic",
         "topic_id",
     )
@@ -57,6 +60,11 @@ class Wanted:
         self.leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
         self.max_bytes = asked.partition_max_bytes
+        self.log_start = asked.log_start_offset
+        """Where a follower's log starts; -1 for a consumer."""
+        self.term: object = None
+        """The leader's term in which this was last found to be in order, for a follower."""
+        self.counted_ms = 0
 
     def has_news(self, answer: FetchResponse.Partition, size: int) -> bool:
         """Whether a session's client must be told; remembers what it will have been told."""
@@ -64,6 +72,7 @@ class Wanted:
         now = (answer.high_watermark, answer.last_stable_offset, answer.log_start_offset)
         self.high_watermark, self.last_stable_offset, self.log_start_offset = now
         news = bool(size) or seen != now or answer.diverging_epoch is not None
+        news = news or answer.preferred_read_replica >= 0
         if answer.error_code:
             # Say it again next time, whatever the watermarks are.
             self.high_watermark = -2

@@ -1,25 +1,39 @@
-"""A partition on this broker: its log, and if this broker leads it, its term as leader.
+"""A partition on this broker: its log, and its part in it, as leader, as follower or at rest.
+
+`partition.replication.Leadership` decides what is committed, `partition.follower.Follower` what to
+make of a leader's answers; here they meet the log and whoever waits. A term with followers begins
+only when its epoch is on disk: so no record, and no answer, is of an epoch that the log could
+forget. Two terms write nothing: one without followers, and a partition's very first, from which no
+older one has to be told apart.
+
+The high watermark outlives its role: a follower hands it to the leader it becomes, and the other
+way round. It is not kept over restarts: from the log start on it is learned again, from the leader
+or by the followers' fetches. Until then the leader says nothing of where the partition ends.
 
 Appends come from clients (`append`) and from the broker itself (`append_own`, for the group
 coordinator). Whoever must wait for the high watermark leaves a callback; offsets are due in order,
-so the waiting form a queue.
+so the waiting form a queue. Times are those of `Replicas.now_ms`, on a clock that never goes back.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, NoReturn
 
+from penstock.broker.topic_rules import (
+    append_rules,
+    counts_by_disk,
+    follower_rules,
+    log_config,
+)
+from penstock.broker.txn_appends import require_open
 from penstock.metadata.configs import TopicSettings
 from penstock.metadata.model import Partition
-from penstock.partition.leader import (
-    INVALID_RECORD,
-    AppendRules,
-    BatchRefused,
-    Leadership,
-    check_batch,
-)
+from penstock.partition.follower import BACKOFF_MS, Follower, LogView
+from penstock.partition.leader import INVALID_RECORD, BatchRefused, check_batch
+from penstock.partition.producers import Verification
+from penstock.partition.replication import AlterIsr, InSyncRules, Leadership
 from penstock.records.batch import (
     LOG_OVERHEAD,
     BatchHeader,
@@ -30,7 +44,6 @@ from penstock.records.batch import (
     validate_fields,
 )
 from penstock.records.record import read_records, rebuild_batch
-from penstock.storage.config import LogConfig
 from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -48,18 +61,37 @@ class Written(NamedTuple):
     """-1 unless the topic has log-append time."""
 
 
+class _Term(NamedTuple):
+    """What a term as leader begins with."""
+
+    broker_id: int
+    broker_epoch: int
+    partition: Partition
+    brokers: Mapping[int, int]
+    now_ms: int
+
+
 class HostedPartition:
     __slots__ = (
+        "_append_listeners",
+        "_backoff_ms",
+        "_beginning",
         "_codec",
+        "_counted_bytes",
+        "_counted_offset",
+        "_flush_listeners",
         "_flusher",
         "_flushes_by_policy",
+        "_high_watermark",
+        "_lag_max_ms",
         "_listeners",
         "_rules",
         "_settings",
         "_stamps_time",
         "_waiting",
         "_waits_for_disk",
-        "committed_bytes",
+        "appended_bytes",
+        "follower",
         "index",
         "leadership",
         "log",
@@ -81,55 +113,154 @@ class HostedPartition:
         self.index = index
         self.log = log
         self.leadership: Leadership | None = None
-        self.committed_bytes = 0
-        """Bytes that have come below the high watermark since the broker started."""
+        self.follower: Follower | None = None
+        self.appended_bytes = 0
+        """Bytes that were written here as leader since the broker started."""
+        self._counted_bytes = 0
+        self._counted_offset = log.log_start_offset
+        self._high_watermark = log.log_start_offset
+        self._beginning: _Term | None = None
+        self._lag_max_ms = 0
+        self._backoff_ms = BACKOFF_MS
         self._flusher = flusher
         self._waiting: deque[tuple[int, Callable[[ErrorCode | None], None]]] = deque()
         self._listeners: dict[int, Callable[[HostedPartition], None]] = {}
+        self._append_listeners: dict[int, Callable[[HostedPartition], None]] = {}
+        self._flush_listeners: dict[int, Callable[[HostedPartition], None]] = {}
+        self._waits_for_disk = True
         self.configure(settings)
 
     def configure(self, settings: TopicSettings) -> None:
         """Take up the topic's settings, now or after they were changed."""
+        waited_for_disk = self._waits_for_disk
         self._settings = settings
         self._stamps_time = settings.message_timestamp_type == "LogAppendTime"
-        self._waits_for_disk = settings.durability == "fsync"
+        self._waits_for_disk = counts_by_disk(self.topic, settings)
         self._flushes_by_policy = min(settings.flush_messages, settings.flush_ms) < _NEVER
         self._codec = _CODECS.get(settings.compression_type)
-        self._rules = AppendRules(
-            max_message_bytes=settings.max_message_bytes,
-            timestamp_before_max_ms=settings.message_timestamp_before_max_ms,
-            timestamp_after_max_ms=settings.message_timestamp_after_max_ms,
-            checks_timestamps=not self._stamps_time,
-        )
+        self._rules = append_rules(settings)
         self.log.reconfigure(log_config(settings))
+        if self._waits_for_disk and not waited_for_disk:
+            # From now on elections trust that what counted is on disk, on every replica.
+            self._flusher.request(self.log)
+        if self.follower is not None:
+            self.follower.configure(follower_rules(self._settings, self._backoff_ms))
+        if self.leadership is not None:
+            moved = self.leadership.configure(self._insync_rules())
+            if self.leadership.on_own_end(self.counted_end) or moved:
+                self._tell(self.leadership)
 
     @property
     def settings(self) -> TopicSettings:
         return self._settings
 
-    # Leading
+    def _insync_rules(self) -> InSyncRules:
+        return InSyncRules(self._settings.min_insync_replicas, self._lag_max_ms)
 
-    def lead(self, broker_id: int, partition: Partition) -> None:
-        """Begin a term, or go on with the one there is under a changed ISR."""
-        held = self.leadership
-        if held is not None and held.epoch == partition.leader_epoch:
-            held.isr = frozenset(partition.isr)
-            return
-        self.resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        # The log notes the epoch with the first batch of it: leading alone writes nothing.
-        self.leadership = Leadership(
-            broker_id, partition.leader_epoch, partition.isr, self._counted_end()
-        )
-        if self._waits_for_disk and self.log.needs_flush:
+    # Roles
+
+    def lead(
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        partition: Partition,
+        brokers: Mapping[int, int],
+        now_ms: int,
+        lag_max_ms: int,
+    ) -> None:
+        """Begin a term, or go on with the one there is, by what the metadata shows now.
+
+        `brokers` are the epochs of those that are registered and not about to stop. With followers
+        the term begins in `on_flushed`.
+        """
+        self._lag_max_ms = lag_max_ms
+        term = _Term(broker_id, broker_epoch, partition, brokers, now_ms)
+        held, beginning = self.leadership, self._beginning
+        if held is not None and _is_of(term, held.epoch, held.broker_epoch):
+            self._go_on(held, term)
+        elif beginning is not None and _is_of(
+            term, beginning.partition.leader_epoch, beginning.broker_epoch
+        ):
+            self._beginning = term
+        elif len(partition.replicas) == 1 or partition.leader_epoch == 0:
+            self._leave_role()
+            self._begin(term)
+            if self._waits_for_disk and self.log.needs_flush:
+                self._flusher.request(self.log)
+        else:
+            self._leave_role()
+            self.log.note_epoch(partition.leader_epoch)
+            self._beginning = term
             self._flusher.request(self.log)
 
-    def resign(self, code: ErrorCode) -> None:
-        """Stop leading; whoever waits is told why."""
-        self.leadership = None
+    def _begin_if_noted(self, term: _Term) -> None:
+        epoch = term.partition.leader_epoch
+        if self.log.epochs.latest != epoch:
+            # The log was being cut when the term was to begin, and the note went with the end.
+            self.log.note_epoch(epoch)
+            self._flusher.request(self.log)
+        elif not self.log.needs_flush:
+            # Otherwise it was an earlier flush, and the one that was asked for is still to come.
+            self._begin(term)
+
+    def _go_on(self, held: Leadership, term: _Term) -> None:
+        if len(term.partition.replicas) > 1:
+            # One that was led alone so far may not have noted its epoch.
+            self.log.note_epoch(held.epoch)
+        moved = held.on_partition(term.partition, term.now_ms)
+        moved = held.on_brokers(term.brokers) or moved
+        if held.configure(self._insync_rules()) or moved:
+            self._tell(held)
+
+    def _begin(self, term: _Term) -> None:
+        self._beginning = None
+        self.leadership = Leadership(
+            term.broker_id,
+            term.broker_epoch,
+            term.partition,
+            high_watermark=max(self._high_watermark, self.log.log_start_offset),
+            start_offset=self.log.end_offset,
+            own_end=self.counted_end,
+            rules=self._insync_rules(),
+            brokers=term.brokers,
+            now_ms=term.now_ms,
+        )
+        self._tell(self.leadership)
+
+    @property
+    def is_beginning(self) -> bool:
+        """A term waits for its epoch to be on disk."""
+        return self._beginning is not None
+
+    def follow(self, partition: Partition, backoff_ms: int = BACKOFF_MS) -> None:
+        """Follow the leader the metadata shows; a new leader epoch is a new follower."""
+        held = self.follower
+        if held is not None and held.epoch == partition.leader_epoch:
+            return
+        self.rest()
+        self._backoff_ms = backoff_ms
+        self.follower = Follower(
+            partition.leader,
+            partition.leader_epoch,
+            high_watermark=min(self._high_watermark, self.log.end_offset),
+            rules=follower_rules(self._settings, self._backoff_ms),
+        )
+
+    def rest(self, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
+        """Neither lead nor follow; whoever waits is told why."""
         waiting, self._waiting = self._waiting, deque()
+        self._leave_role()
         for _, tell in waiting:
             tell(code)
-        self._notify()
+
+    def _leave_role(self) -> None:
+        """What was written by a leader that leads again stays in its log, and who waits for it to
+        be committed goes on waiting: told to try again, some would write it twice."""
+        # A follower may have been about to begin a new log further on.
+        self._high_watermark = min(self.high_watermark, self.log.end_offset)
+        self.leadership = self.follower = self._beginning = None
+        self._notify(self._listeners)
+        self._notify(self._append_listeners)
 
     def require_leader(self, current_epoch: int = -1) -> Leadership:
         """This broker's term, if it has one and the client knows of it (KIP-320)."""
@@ -137,40 +268,95 @@ class HostedPartition:
         if leadership is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if current_epoch >= 0 and current_epoch != leadership.epoch:
-            if current_epoch < leadership.epoch:
-                raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
-            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+            _refuse_epoch(current_epoch, leadership.epoch)
         return leadership
+
+    def require_reader(self, current_epoch: int = -1) -> Leadership | Follower:
+        """Whoever serves consumers here: the leader, or a follower (KIP-392)."""
+        if self.follower is None:
+            return self.require_leader(current_epoch)
+        if current_epoch >= 0 and current_epoch != self.follower.epoch:
+            _refuse_epoch(current_epoch, self.follower.epoch)
+        return self.follower
 
     def require_insync(self) -> None:
         """Enough replicas for acks=all, as `min.insync.replicas` asks."""
         held = self.leadership
-        if held is not None and len(held.isr) < self._settings.min_insync_replicas:
-            raise KafkaError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(held.isr)} replicas are in sync and min.insync.replicas is "
-                f"{self._settings.min_insync_replicas}",
-            )
+        if held is not None:
+            held.require_insync()
 
     @property
     def high_watermark(self) -> int:
         held = self.leadership
-        return held.high_watermark if held is not None else self.log.log_start_offset
+        if held is not None:
+            return held.high_watermark
+        return self._high_watermark if self.follower is None else self.follower.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
-        unstable = self.log.producers.first_unstable_offset(self.high_watermark)
-        return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
+        log = self.log
+        return log.producers.last_stable_offset(self.high_watermark, log.log_start_offset)
 
-    def _counted_end(self) -> int:
+    @property
+    def counted_end(self) -> int:
+        """How far the log counts: what is written, or with `durability=fsync` what is on disk."""
         return self.log.recovery_point if self._waits_for_disk else self.log.end_offset
+
+    def log_view(self) -> LogView:
+        log = self.log
+        return LogView(log.log_start_offset, log.end_offset, self.counted_end, log.epochs)
+
+    # What a leader hears
+
+    def on_brokers(self, brokers: Mapping[int, int]) -> None:
+        """These are registered, by their epochs, and not about to stop."""
+        if self._beginning is not None:
+            self._beginning = self._beginning._replace(brokers=brokers)
+        held = self.leadership
+        if held is not None and held.on_brokers(brokers):
+            self._tell(held)
+
+    def on_follower_fetch(
+        self,
+        replica: int,
+        broker_epoch: int,
+        fetch_offset: int,
+        now_ms: int,
+        log_start_offset: int,
+    ) -> None:
+        """A follower has everything below an offset of this log, which does not part from its own
+        (`partition.replication.diverging_epoch`)."""
+        held = self.require_leader()
+        if held.on_follower_fetch(
+            replica, broker_epoch, fetch_offset, self.log.end_offset, now_ms, log_start_offset
+        ):
+            self._tell(held)
+
+    def on_isr_answer(self, held: Leadership, partition: Partition, now_ms: int) -> None:
+        """The controller has made this of a proposal of that term."""
+        if held is self.leadership and held.on_isr_answer(partition, now_ms):
+            self._tell(held)
+
+    def on_isr_refused(
+        self, held: Leadership, proposal: AlterIsr, reason: ErrorCode, now_ms: int
+    ) -> None:
+        if held is self.leadership and held.on_isr_refused(proposal, reason, now_ms):
+            self._tell(held)
 
     # Appending
 
     def append(
-        self, records: memoryview | None, now_ms: int, *, zstd_allowed: bool = True
+        self,
+        records: memoryview | None,
+        now_ms: int,
+        *,
+        zstd_allowed: bool = True,
+        verification: Verification | None = None,
     ) -> Written:
-        """Write one batch of a client. The batch is stamped in place."""
+        """Write one batch of a client. The batch is stamped in place.
+
+        One that would begin a transaction here is `NotVerified` until it comes with a guard.
+        """
         leadership = self.leadership
         if leadership is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -191,7 +377,10 @@ class HostedPartition:
             fields = stamp_append_time(batch, 0, now_ms)
             append_time_ms = now_ms
         if fields[9] >= 0:
-            seen = self.log.producers.check(BatchHeader._make(fields))
+            header = BatchHeader._make(fields)
+            if verification is None and header.is_transactional:
+                verification = require_open(self.log.producers, header, now_ms)
+            seen = self.log.producers.check(header, verification=verification)
             if seen is not None:
                 stamped = seen.timestamp if self._stamps_time else -1
                 return Written(seen.base_offset, seen.last_offset + 1, stamped)
@@ -212,16 +401,16 @@ class HostedPartition:
     ) -> Written:
         log = self.log
         base_offset, last_offset = log.append(batch, leadership.epoch, now_ms, fields)
-        self.committed_bytes += len(batch)
+        self.appended_bytes += len(batch)
         if self._waits_for_disk:
             self._flusher.request(log)
         else:
             if self._flushes_by_policy and log.flush_due(now_ms):
                 self._flusher.request(log)
-            if leadership.on_replica_end(leadership.broker_id, last_offset + 1) and (
-                self._waiting or self._listeners
-            ):
-                self._tell(leadership.high_watermark)
+            if leadership.on_own_end(last_offset + 1) and (self._waiting or self._listeners):
+                self._tell(leadership)
+        if self._append_listeners:
+            self._notify(self._append_listeners)
         return _make(Written, (base_offset, last_offset + 1, append_time_ms))
 
     # Waiting for what was appended
@@ -231,58 +420,97 @@ class HostedPartition:
         if self.leadership is None:
             tell(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return False
-        if self.leadership.high_watermark >= end_offset:
-            return True
-        self._waiting.append((end_offset, tell))
-        return False
+        outcome = self.leadership.outcome(end_offset)
+        if outcome is None:
+            self._waiting.append((end_offset, tell))
+        elif outcome != ErrorCode.NONE:
+            tell(outcome)
+        return outcome == ErrorCode.NONE
 
     def on_flushed(self) -> None:
         """The flusher has been here: more is on disk, or the log is offline."""
         if self.log.failure is not None:
-            self.resign(ErrorCode.KAFKA_STORAGE_ERROR)
-        elif self._waits_for_disk:
-            self._advance(self.log.recovery_point)
+            self.rest(ErrorCode.KAFKA_STORAGE_ERROR)
+        elif self._beginning is not None:
+            self._begin_if_noted(self._beginning)
+        elif (
+            self._waits_for_disk
+            and self.leadership is not None
+            and self.leadership.on_own_end(self.log.recovery_point)
+        ):
+            self._tell(self.leadership)
+        self._notify(self._flush_listeners)
 
-    def _advance(self, end_offset: int) -> None:
-        leadership = self.leadership
-        if leadership is not None and leadership.on_replica_end(leadership.broker_id, end_offset):
-            self._tell(leadership.high_watermark)
+    def on_replicated(self) -> None:
+        """A follower's log has grown or been cut, or it knows of more that is committed."""
+        if self.follower is not None and self.follower.high_watermark != self._high_watermark:
+            self._high_watermark = self.follower.high_watermark
+            self._notify(self._listeners)
 
-    def _tell(self, high_watermark: int) -> None:
+    def on_log_start(self) -> None:
+        """Records were deleted here: followers that wait for more are told where the log starts."""
+        self._notify(self._append_listeners)
+
+    def _tell(self, leadership: Leadership) -> None:
         """The high watermark has moved: those who waited for that, and those who listen."""
-        waiting = self._waiting
-        while waiting and waiting[0][0] <= high_watermark:
-            waiting.popleft()[1](None)
-        self._notify()
+        waiting, high_watermark = self._waiting, leadership.high_watermark
+        if waiting and waiting[0][0] <= high_watermark:
+            # Whether there were enough replicas is the same for all that are committed by now.
+            outcome = leadership.outcome(waiting[0][0])
+            code = None if outcome == ErrorCode.NONE else outcome
+            while waiting and waiting[0][0] <= high_watermark:
+                waiting.popleft()[1](code)
+        self._notify(self._listeners)
+        self._notify(self._append_listeners)
+
+    @property
+    def committed_bytes(self) -> int:
+        """About how many of the appended bytes are below the high watermark.
+
+        It rises whenever the high watermark does; in between, the bytes appended count by offsets.
+        """
+        reached, end = self.high_watermark, self.log.end_offset
+        gained = reached - self._counted_offset
+        if gained > 0:
+            left = self.appended_bytes - self._counted_bytes
+            share = left if reached >= end else left * gained // (end - self._counted_offset)
+            self._counted_bytes += max(1, share)
+            self._counted_offset = reached
+        return self._counted_bytes
 
     def listen(self, key: int, tell: Callable[[HostedPartition], None]) -> None:
-        """Have `tell` called whenever more is committed, until `unlisten`."""
+        """Have `tell` called whenever more is committed or the role changes, until `unlisten`."""
         self._listeners[key] = tell
 
     def unlisten(self, key: int) -> None:
         self._listeners.pop(key, None)
 
-    def _notify(self) -> None:
-        if self._listeners:
-            for tell in list(self._listeners.values()):
+    def listen_appends(self, key: int, tell: Callable[[HostedPartition], None]) -> None:
+        """Have `tell` called whenever more is written or committed here as leader, or the role
+        changes."""
+        self._append_listeners[key] = tell
+
+    def unlisten_appends(self, key: int) -> None:
+        self._append_listeners.pop(key, None)
+
+    def listen_flushed(self, key: int, tell: Callable[[HostedPartition], None]) -> None:
+        """Have `tell` called after every flush of the log, a failed one included."""
+        self._flush_listeners[key] = tell
+
+    def unlisten_flushed(self, key: int) -> None:
+        self._flush_listeners.pop(key, None)
+
+    def _notify(self, listeners: dict[int, Callable[[HostedPartition], None]]) -> None:
+        if listeners:
+            for tell in list(listeners.values()):
                 tell(self)
 
 
-def log_config(settings: TopicSettings) -> LogConfig:
-    return LogConfig(
-        segment_bytes=settings.segment_bytes,
-        segment_ms=settings.segment_ms,
-        segment_jitter_ms=settings.segment_jitter_ms,
-        segment_index_bytes=settings.segment_index_bytes,
-        index_interval_bytes=settings.index_interval_bytes,
-        retention_ms=settings.retention_ms,
-        retention_bytes=settings.retention_bytes,
-        delete=settings.delete,
-        compact=settings.compact,
-        min_cleanable_dirty_ratio=settings.min_cleanable_dirty_ratio,
-        min_compaction_lag_ms=settings.min_compaction_lag_ms,
-        max_compaction_lag_ms=settings.max_compaction_lag_ms,
-        delete_retention_ms=settings.delete_retention_ms,
-        flush_messages=settings.flush_messages,
-        flush_ms=settings.flush_ms,
+def _is_of(term: _Term, leader_epoch: int, broker_epoch: int) -> bool:
+    return term.partition.leader_epoch == leader_epoch and term.broker_epoch == broker_epoch
+
+
+def _refuse_epoch(asked: int, held: int) -> NoReturn:
+    raise KafkaError(
+        ErrorCode.FENCED_LEADER_EPOCH if asked < held else ErrorCode.UNKNOWN_LEADER_EPOCH
     )

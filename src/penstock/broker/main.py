@@ -68,6 +68,7 @@ async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
             network=SocketNetwork(),
             executor=threads,
             store=store,
+            boot_id=system_boot_id,
         )
         await Broker(env, config).run(stop, ready)
     finally:
@@ -90,6 +91,15 @@ async def open_store(
             f"store: {address} needs the etcd extra: pip install 'penstock[etcd]'"
         ) from error
     return await EtcdStore.open(address, clock, random)
+
+
+def system_boot_id() -> str:
+    """Linux names each boot of a machine; elsewhere it is not known, and the text empty."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """What a broker does now and then: retention, compaction, flush policies, forgetting producers.
 
-One round looks at every log it leads. Rounds are spread over time by their own intervals; each
-piece of surgery takes turns with that log's flushes.
+One round looks at every log, led or followed: each replica deletes and compacts its own, below the
+high watermark it knows of. Rounds are spread over time by their own intervals; each piece of
+surgery takes turns with that log's flushes.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Maintenance:
 
     async def _each(self, work: _Work) -> None:
         for hosted in self._services.replicas:
-            if hosted.leadership is None or hosted.log.failure is not None:
+            if hosted.log.failure is not None:
                 continue
             try:
                 await work(hosted)
@@ -60,7 +61,8 @@ class Maintenance:
     def _flush_due(self) -> None:
         now_ms = self._services.now_ms()
         for hosted in self._services.replicas:
-            if hosted.log.flush_due(now_ms):
+            # A term that could not begin for want of room to note its epoch tries again.
+            if hosted.is_beginning or hosted.log.flush_due(now_ms):
                 self._services.replicas.flusher.request(hosted.log)
 
     async def _retain(self, hosted: HostedPartition) -> None:

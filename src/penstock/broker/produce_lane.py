@@ -24,6 +24,7 @@ from penstock.broker.failures import EXPECTED
 from penstock.broker.hosted import HostedPartition
 from penstock.broker.purgatory import CommitWait
 from penstock.broker.services import Services
+from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.net.session import Answer
 from penstock.records.batch import HEADER_SIZE
 from penstock.wire.codec import RequestHeader, encode_response
@@ -154,6 +155,8 @@ class ProduceLanes:
         if request.transactional_id is not None or len(request.topic_data) != 1:
             return
         topic = request.topic_data[0]
+        if topic.name in INTERNAL_TOPICS:
+            return
         name_bytes = len(topic.name.encode())
         if len(topic.partition_data) != 1 or not 0 < name_bytes < 127:
             return

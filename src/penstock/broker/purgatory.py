@@ -13,6 +13,15 @@ from penstock.wire.errors import ErrorCode
 T = TypeVar("T")
 
 _keys = count(1)
+ROLES_S = 0.005
+"""How long partitions that take up their roles one after the other are waited for."""
+COMMITS_S = 0.05
+"""How late a follower at rest may hear of what is committed."""
+
+
+def next_key() -> int:
+    """A key that no other listener has."""
+    return next(_keys)
 
 
 class CommitWait(Generic[T]):
@@ -57,9 +66,28 @@ class CommitWait(Generic[T]):
 
 class DataWait(Generic[T]):
     """A fetch with too little to answer yet: done when enough bytes were committed, when a
-    partition changed hands, or when time is up. `finish` reads what there is by then."""
+    partition changed hands, or when time is up. `finish` reads what there is by then.
 
-    __slots__ = ("_bytes_due", "_finish", "_key", "_partitions", "_timer", "future")
+    With `appends` it is a follower's: done when enough was written. What else is written in the
+    same turn of the loop comes along: each answer costs the follower a request, and a flush. That
+    more is committed is worth an answer too, but no hurry.
+
+    With `stable` it reads committed transactions only: what is written in one that is open, or
+    behind it, is nothing to it until the last stable offset moves.
+    """
+
+    __slots__ = (
+        "_appends",
+        "_bytes_due",
+        "_finish",
+        "_is_due",
+        "_key",
+        "_seen",
+        "_soon",
+        "_stable",
+        "_timer",
+        "future",
+    )
 
     def __init__(
         self,
@@ -67,23 +95,70 @@ class DataWait(Generic[T]):
         bytes_due: int,
         timeout_s: float,
         finish: Callable[[], T],
+        *,
+        appends: bool = False,
+        stable: bool = False,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.future: asyncio.Future[T] = loop.create_future()
         self._finish = finish
-        self._key = next(_keys)
-        self._partitions = list(partitions)
-        self._bytes_due = bytes_due + sum(held.committed_bytes for held in self._partitions)
-        for hosted in self._partitions:
-            hosted.listen(self._key, self._on_news)
+        self._key = next_key()
+        self._appends = appends
+        self._is_due = False
+        self._soon: asyncio.TimerHandle | None = None
+        self._seen = {hosted: self._bytes(hosted) for hosted in partitions}
+        self._stable = {each: _stability(each) for each in self._seen} if stable else None
+        self._bytes_due = bytes_due
+        for hosted in self._seen:
+            if appends:
+                hosted.listen_appends(self._key, self._on_append)
+            else:
+                hosted.listen(self._key, self._on_commit)
         self._timer = loop.call_later(timeout_s, self._end)
         self.future.add_done_callback(self._forget)
 
-    def _on_news(self, hosted: HostedPartition) -> None:
-        if hosted.leadership is None or (
-            sum(held.committed_bytes for held in self._partitions) >= self._bytes_due
-        ):
+    def _bytes(self, hosted: HostedPartition) -> int:
+        if self._appends:
+            # Followers delete as the leader does: a log start that moved is news as well.
+            return hosted.appended_bytes + hosted.log.log_start_offset
+        return hosted.committed_bytes
+
+    def _count(self, hosted: HostedPartition) -> int:
+        """Note what is new; how much is still due."""
+        if self._stable is not None:
+            stable, was_held_back = self._stable[hosted]
+            if hosted.last_stable_offset == stable:
+                return self._bytes_due
+            self._stable[hosted] = _stability(hosted)
+            if was_held_back:
+                # Whatever its size, it has been waited for: a transaction has ended.
+                return 0
+        now = self._bytes(hosted)
+        self._bytes_due -= now - self._seen[hosted]
+        self._seen[hosted] = now
+        return self._bytes_due
+
+    def _on_commit(self, hosted: HostedPartition) -> None:
+        if hosted.leadership is None or self._count(hosted) <= 0:
             self._end()
+
+    def _on_append(self, hosted: HostedPartition) -> None:
+        if self._is_due:
+            return
+        if hosted.leadership is not None and self._count(hosted) <= 0:
+            self._is_due = True
+            self.future.get_loop().call_soon(self._end)
+        else:
+            self.end_within(ROLES_S if hosted.leadership is None else COMMITS_S)
+
+    def end_within(self, seconds: float) -> None:
+        """There is something to tell: answer, but a little later, when more may have come."""
+        loop = self.future.get_loop()
+        if self._soon is not None:
+            if self._soon.when() <= loop.time() + seconds:
+                return
+            self._soon.cancel()
+        self._soon = loop.call_later(seconds, self._end)
 
     def _end(self) -> None:
         if self.future.done():
@@ -95,5 +170,16 @@ class DataWait(Generic[T]):
 
     def _forget(self, _: object) -> None:
         self._timer.cancel()
-        for hosted in self._partitions:
-            hosted.unlisten(self._key)
+        if self._soon is not None:
+            self._soon.cancel()
+        for hosted in self._seen:
+            if self._appends:
+                hosted.unlisten_appends(self._key)
+            else:
+                hosted.unlisten(self._key)
+
+
+def _stability(hosted: HostedPartition) -> tuple[int, bool]:
+    """The last stable offset, and whether an open transaction holds it back."""
+    stable = hosted.last_stable_offset
+    return stable, stable < hosted.high_watermark

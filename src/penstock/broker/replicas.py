@@ -1,8 +1,11 @@
 """The partitions on this broker, kept in step with the cluster's image.
 
 Changes are worked off in order by one task: logs are made and deleted on threads, and a partition
-is led once its log is there. Between a topic's creation and that moment its partitions answer
-NOT_LEADER_OR_FOLLOWER, which every client retries.
+is led or followed once its log is there. Between a topic's creation and that moment its partitions
+answer NOT_LEADER_OR_FOLLOWER, which every client retries.
+
+A log is deleted when its topic is, or when the metadata names this broker no longer among the
+replicas of that very topic, by its id: never for lack of metadata.
 """
 
 from __future__ import annotations
@@ -11,13 +14,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Final
 
 from penstock.broker.cluster import ClusterView
-from penstock.broker.hosted import HostedPartition, log_config
+from penstock.broker.hosted import HostedPartition
+from penstock.broker.topic_rules import log_config
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import Changed, TopicChange
-from penstock.metadata.model import Partition, Topic
+from penstock.metadata.model import NO_LEADER, Partition, Topic
 from penstock.metadata.topic_ids import to_text
+from penstock.partition.follower import Follower
+from penstock.partition.replication import Leadership
 from penstock.ports import Env
 from penstock.storage.append_log import AppendLog
 from penstock.storage.directory import LogDirectory
@@ -25,6 +32,8 @@ from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log
 from penstock.wire.errors import ErrorCode, KafkaError
 
+_BUILT_AT_ONCE: Final = 100
+_BUILT_IN_TURN: Final = 25
 _log = logging.getLogger(__name__)
 
 Listener = Callable[[HostedPartition], None]
@@ -50,7 +59,14 @@ class Replicas:
         self._due: asyncio.Queue[TopicChange] = asyncio.Queue()
         self._leading: list[Listener] = []
         self._resigned: list[Listener] = []
+        self._roles: list[Listener] = []
+        self._role_listeners: dict[int, Listener] = {}
+        self._brokers: dict[int, int] = {}
+        self._beginning: dict[HostedPartition, None] = {}
+        self._all_begun = asyncio.Event()
+        self._all_begun.set()
         self.broker_epoch = -1
+        """Of this broker's registration; without one it neither leads nor follows."""
         self.flusher = Flusher(env.executor, flush_threads, self._on_flushed)
         cluster.listen(self._on_change)
 
@@ -70,14 +86,35 @@ class Replicas:
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def on_leading(self, listener: Listener) -> None:
+        """Be told when a term as leader has begun."""
         self._leading.append(listener)
 
     def on_resigned(self, listener: Listener) -> None:
+        """Be told when one has ended; another may have begun."""
         self._resigned.append(listener)
+
+    def on_role(self, listener: Listener) -> None:
+        """Be told when a partition is led or followed in another term, or no longer."""
+        self._roles.append(listener)
+
+    def listen_roles(self, key: int, tell: Listener) -> None:
+        """`on_role` for a while, until `unlisten_roles`."""
+        self._role_listeners[key] = tell
+
+    def unlisten_roles(self, key: int) -> None:
+        self._role_listeners.pop(key, None)
+
+    def now_ms(self) -> int:
+        """What leaders measure lag by: it never goes back, and means nothing elsewhere."""
+        return int(self._env.clock.monotonic() * 1000 + 0.001)
 
     # Following the image
 
     def _on_change(self, changed: Changed) -> None:
+        if changed.brokers:
+            self._brokers = self._cluster.image.living
+            for hosted in self:
+                hosted.on_brokers(self._brokers)
         for change in changed.topics:
             self._due.put_nowait(change)
         if changed.configs:
@@ -91,6 +128,7 @@ class Replicas:
     async def settled(self) -> None:
         """Return when everything the image has shown so far is in place here."""
         await self._due.join()
+        await self._all_begun.wait()
 
     async def run(self) -> None:
         """Work off changes until cancelled."""
@@ -110,6 +148,8 @@ class Replicas:
             if before is not None and (after is None or after.topic_id != before.topic_id):
                 await self._remove(before)
         topics = {change.name: change.after for change in changes if change.after is not None}
+        for topic in topics.values():
+            await self._drop_moved(topic)
         wanted = [
             (topic, index)
             for topic in topics.values()
@@ -117,16 +157,18 @@ class Replicas:
             if self._broker_id in partition.replicas and (topic.name, index) not in self._hosted
         ]
         await self._host(wanted)
+        configs = self._configs()
         for topic in topics.values():
-            settings = self._configs().settings(topic.configs)
+            settings = configs.settings(topic.configs)
             for index, partition in enumerate(topic.partitions):
                 hosted = self._hosted.get((topic.name, index))
                 if hosted is not None:
-                    hosted.configure(settings)
-                    self._take_role(hosted, partition)
+                    if hosted.settings != settings:
+                        hosted.configure(settings)
+                    self._take_role(hosted, partition, configs)
 
     async def _host(self, wanted: list[tuple[Topic, int]]) -> None:
-        """Find or make the logs, many at a time on one thread's turn."""
+        """Find or make the logs, some on each of a few threads: the disk syncs them together."""
         missing = []
         for topic, index in wanted:
             log = self._directory.get(topic.name, index)
@@ -138,14 +180,20 @@ class Replicas:
                 missing.append((topic, index))
             else:
                 self._add(topic, index, log)
-        for start in range(0, len(missing), 100):
-            chunk = missing[start : start + 100]
-            built = await self._env.executor.run(partial(self._build, chunk))
-            for (topic, index), made in zip(chunk, built, strict=True):
-                if isinstance(made, Log):
-                    self._add(topic, index, self._directory.adopt(made))
-                else:
-                    _log.error("%s-%d could not be created: %s", topic.name, index, made)
+        for start in range(0, len(missing), _BUILT_AT_ONCE):
+            async with asyncio.TaskGroup() as threads:
+                for first in range(start, start + _BUILT_AT_ONCE, _BUILT_IN_TURN):
+                    chunk = missing[first : first + _BUILT_IN_TURN]
+                    if chunk:
+                        threads.create_task(self._create(chunk))
+
+    async def _create(self, chunk: list[tuple[Topic, int]]) -> None:
+        built = await self._env.executor.run(partial(self._build, chunk))
+        for (topic, index), made in zip(chunk, built, strict=True):
+            if isinstance(made, Log):
+                self._add(topic, index, self._directory.adopt(made))
+            else:
+                _log.error("%s-%d could not be created: %s", topic.name, index, made)
 
     def _build(self, chunk: list[tuple[Topic, int]]) -> list[Log | Exception]:
         built: list[Log | Exception] = []
@@ -170,44 +218,106 @@ class Replicas:
         self._hosted[topic.name, index] = hosted
         self._by_directory[log.directory] = hosted
 
-    def _take_role(self, hosted: HostedPartition, partition: Partition) -> None:
-        leads = (
-            partition.leader == self._broker_id
-            and partition.leader_broker_epoch == self.broker_epoch
-        )
-        led = hosted.leadership is not None
-        if leads:
-            hosted.lead(self._broker_id, partition)
-            if not led:
-                for listener in self._leading:
-                    listener(hosted)
-        elif led:
-            self._resign(hosted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    def _take_role(
+        self, hosted: HostedPartition, partition: Partition, configs: BrokerConfigs
+    ) -> None:
+        before = hosted.leadership, hosted.follower
+        broker_id = self._broker_id
+        if partition.leader == broker_id and self.broker_epoch == partition.leader_broker_epoch:
+            hosted.lead(
+                broker_id,
+                self.broker_epoch,
+                partition,
+                self._brokers,
+                self.now_ms(),
+                configs.int_value("replica.lag.time.max.ms"),
+            )
+        elif (
+            broker_id in partition.replicas
+            and partition.leader not in (NO_LEADER, broker_id)
+            and self.broker_epoch >= 0
+            and hosted.log.failure is None
+        ):
+            hosted.follow(partition, configs.int_value("replica.fetch.backoff.ms"))
+        elif hosted.is_beginning or before != (None, None):
+            hosted.rest()
+        self._tell_role(hosted, *before)
 
-    def _resign(self, hosted: HostedPartition, code: ErrorCode) -> None:
-        hosted.resign(code)
-        for listener in self._resigned:
+    def _tell_role(
+        self, hosted: HostedPartition, led: Leadership | None, followed: Follower | None
+    ) -> None:
+        if hosted.is_beginning:
+            self._beginning[hosted] = None
+            self._all_begun.clear()
+        elif self._beginning:
+            self._beginning.pop(hosted, None)
+            if not self._beginning:
+                self._all_begun.set()
+        if hosted.leadership is led and hosted.follower is followed:
+            return
+        if led is not None:
+            for listener in self._resigned:
+                listener(hosted)
+        if hosted.leadership is not None:
+            for listener in self._leading:
+                listener(hosted)
+        for listener in (*self._roles, *self._role_listeners.values()):
             listener(hosted)
+
+    def _rest(self, hosted: HostedPartition, code: ErrorCode) -> None:
+        before = hosted.leadership, hosted.follower
+        hosted.rest(code)
+        self._tell_role(hosted, *before)
 
     async def _remove(self, topic: Topic) -> None:
         for index in range(len(topic.partitions)):
-            hosted = self._hosted.pop((topic.name, index), None)
-            if hosted is None:
+            hosted = self._hosted.get((topic.name, index))
+            if hosted is not None:
+                await self._delete(hosted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    async def _drop_moved(self, topic: Topic) -> None:
+        """Delete the logs of partitions that others have taken over."""
+        if self.broker_epoch < 0:
+            return
+        for index, partition in enumerate(topic.partitions):
+            log = self._directory.get(topic.name, index)
+            if (
+                self._broker_id in partition.replicas
+                or log is None
+                or log.topic_id != to_text(topic.topic_id)
+            ):
                 continue
-            self._resign(hosted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            async with self.flusher.exclusive(hosted.log):
-                self._by_directory.pop(hosted.log.directory, None)
-                free_space = self._directory.delete(topic.name, index)
-            self.flusher.forget(hosted.log)
-            await self._env.executor.run(free_space)
+            newest = self._cluster.image.partition(topic.name, index)
+            if newest is not None and self._broker_id in newest.replicas:
+                continue  # It was taken back meanwhile, which the next change will show.
+            _log.info("%s-%d has moved to %s", topic.name, index, list(partition.replicas))
+            hosted = self._hosted.get((topic.name, index))
+            if hosted is not None:
+                await self._delete(hosted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            else:
+                await self._env.executor.run(self._directory.delete(topic.name, index))
+
+    async def _delete(self, hosted: HostedPartition, code: ErrorCode) -> None:
+        del self._hosted[hosted.topic, hosted.index]
+        self._rest(hosted, code)
+        self._by_directory.pop(hosted.log.directory, None)
+        async with self.flusher.exclusive(hosted.log):
+            free_space = self._directory.delete(hosted.topic, hosted.index)
+        self.flusher.forget(hosted.log)
+        await self._env.executor.run(free_space)
 
     def _on_flushed(self, log: AppendLog) -> None:
         hosted = self._by_directory.get(log.directory)
         if hosted is not None:
+            before = hosted.leadership, hosted.follower
             hosted.on_flushed()
+            self._tell_role(hosted, *before)
 
     def resign_all(self) -> None:
-        """The broker stops: whoever waits is told to look elsewhere."""
+        """The broker stops, or has lost its registration: whoever waits is told to look elsewhere.
+
+        Nothing is led or followed from then on until there is another registration.
+        """
+        self.broker_epoch = -1
         for hosted in self:
-            if hosted.leadership is not None:
-                self._resign(hosted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._rest(hosted, ErrorCode.NOT_LEADER_OR_FOLLOWER)

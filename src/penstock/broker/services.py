@@ -18,7 +18,12 @@ from penstock.wire.api import ApiKey
 if TYPE_CHECKING:
     from penstock.broker.coordinator import GroupCoordinator
     from penstock.broker.fetch_sessions import FetchSessions
+    from penstock.broker.isr_changes import IsrChanges
+    from penstock.broker.led_soon import LedSoon
     from penstock.broker.producer_ids import ProducerIds
+    from penstock.broker.txn_coordinator import TransactionCoordinator
+    from penstock.broker.txn_markers import MarkerWriter
+    from penstock.broker.txn_verification import TransactionVerification
     from penstock.storage.directory import LogDirectory
 
 
@@ -31,8 +36,13 @@ class Services:
     replicas: Replicas
     directory: LogDirectory
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    marker_writer: MarkerWriter
+    verification: TransactionVerification
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
+    isr_changes: IsrChanges
+    led_soon: LedSoon
     configs: Callable[[], BrokerConfigs]
     """Broker settings as they are now: static, dynamic, default."""
     spawn: Callable[[Coroutine[Any, Any, None]], None]

@@ -17,6 +17,8 @@ class GroupConfig:
     """group.max.size"""
     new_member_join_timeout_ms: int = 300_000
     """How long a new member's first join may wait; before it is answered it cannot heartbeat."""
+    append_timeout_ms: int = 5_000
+    """offsets.commit.timeout.ms: whoever waits for an append is sent away after that."""
     offset_metadata_max: int = 4_096
     """offset.metadata.max.bytes; like Kafka we count UTF-16 units, which its name belies."""
     offsets_retention_ms: int = 7 * 24 * 3_600_000

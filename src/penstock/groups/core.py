@@ -22,9 +22,10 @@ from penstock.groups.effects import (
     TimerKey,
     TimerKind,
     Token,
+    TransactionalProducer,
 )
 from penstock.groups.group import Group, InvariantViolated, Member
-from penstock.groups.image import ShardImage
+from penstock.groups.image import NO_PRODUCER, ShardImage
 from penstock.groups.parts import Together, split
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.base import Response
@@ -38,12 +39,13 @@ class Outcome(Protocol):
     def failed(self, core: Core, error: ErrorCode, now: Now) -> None: ...
 
     def abandoned(self, core: Core, code: ErrorCode) -> None:
-        """The shard goes away before the fate is known: answer whoever waits."""
+        """The fate is not known in time, or not to this shard: answer whoever waits."""
 
 
 class InFlight(NamedTuple):
     records: tuple[LogRecord, ...]
     outcome: Outcome
+    producer_id: int
 
 
 class Core:
@@ -61,21 +63,31 @@ class Core:
         self.in_flight: dict[int, InFlight] = {}
         self._next_append_id = 0
         self._effects: list[Effect] = []
+        self._answered: set[Token] = set()
+        """Who was not made to wait for an append that is still in flight."""
 
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
 
     def reply(self, token: Token, response: Response) -> None:
-        self._effects.append(Reply(token, response))
+        if token not in self._answered:
+            self._effects.append(Reply(token, response))
 
     # Appends
 
-    def append(self, records: Sequence[LogRecord], outcome: Outcome, now: Now) -> None:
+    def append(
+        self,
+        records: Sequence[LogRecord],
+        outcome: Outcome,
+        now: Now,
+        producer: TransactionalProducer | None = None,
+    ) -> None:
         append_id = self._next_append_id
         self._next_append_id += 1
-        self.in_flight[append_id] = InFlight(tuple(records), outcome)
-        self._effects.append(Append(append_id, tuple(records), now.wall_ms))
+        producer_id = NO_PRODUCER if producer is None else producer.producer_id
+        self.in_flight[append_id] = InFlight(tuple(records), outcome, producer_id)
+        self._effects.append(Append(append_id, tuple(records), now.wall_ms, producer))
 
     def append_in_parts(self, records: Sequence[LogRecord], outcome: Outcome, now: Now) -> None:
         """Append records that need not be taken all or none, as few batches as hold them."""
@@ -87,11 +99,26 @@ class Core:
     def on_committed(self, append_id: int, now: Now) -> None:
         in_flight = self._finish(append_id)
         for record in in_flight.records:
-            self.image.replay(record.key, record.value)
+            self.image.replay(record.key, record.value, in_flight.producer_id)
         in_flight.outcome.committed(self, now)
+        self._forget_answered()
 
     def on_append_failed(self, append_id: int, error: ErrorCode, now: Now) -> None:
         self._finish(append_id).outcome.failed(self, error, now)
+        self._forget_answered()
+
+    def on_append_late(self, append_id: int) -> None:
+        """It takes so long that nobody shall wait for it any more; its fate is still to come."""
+        in_flight = self.in_flight.get(append_id)
+        if in_flight is not None:
+            before = len(self._effects)
+            in_flight.outcome.abandoned(self, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            replies = [each for each in self._effects[before:] if isinstance(each, Reply)]
+            self._answered.update(reply.token for reply in replies)
+
+    def _forget_answered(self) -> None:
+        if self._answered and not self.in_flight:
+            self._answered.clear()
 
     def _finish(self, append_id: int) -> InFlight:
         oldest = next(iter(self.in_flight), None)

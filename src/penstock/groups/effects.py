@@ -59,6 +59,14 @@ class LogRecord(NamedTuple):
     value: bytes | None
 
 
+class TransactionalProducer(NamedTuple):
+    """In whose transaction records are appended; the guard is `partition.verification`'s."""
+
+    producer_id: int
+    producer_epoch: int
+    guard: int
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     token: Token
@@ -72,6 +80,7 @@ class Append:
     append_id: int
     records: tuple[LogRecord, ...]
     timestamp_ms: int
+    producer: TransactionalProducer | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,8 @@ class Group:
     assignment_in_flight: bool = False
     commits_in_flight: Counter[TopicPartition] = field(default_factory=Counter)
     """Offsets that are being appended: they are neither expired nor forgotten meanwhile."""
+    unstable_in_flight: Counter[TopicPartition] = field(default_factory=Counter)
+    """Those of them that are committed in transactions."""
 
     def transition(self, state: State, wall_ms: int) -> None:
         if state not in NEXT_STATES[self.state]:

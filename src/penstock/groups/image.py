@@ -1,45 +1,118 @@
 """What the log says: the state of a shard that survives a restart.
 
-Only `replay` changes it, with records that are committed, in the order of the log. The broker that
-wrote a record and the one that reads it after a restart therefore end up with the same image. What
-is not in here (who is waiting for what, who was last heard of when) may be lost: clients join
-again.
+Only `replay` and `end_transaction` change it, with records and markers that are committed, in the
+order of the log. The broker that wrote them and the one that reads them after a restart therefore
+end up with the same image. What is not in here (who is waiting for what, who was last heard of
+when) may be lost: clients join again.
 
 Committed offsets live nowhere else. A group's image is its last written generation, which the live
 group may have left behind.
+
+Offsets committed in a transaction are pending until its marker. With the commit they take effect as
+of where they stand in the log: what was committed for the same partition after them, plainly or by
+another transaction that ended first, stays.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Final
+
 from penstock.groups.formats import GroupValue, OffsetEntry, OffsetValue, read_record
 
 TopicPartition = tuple[str, int]
+NO_PRODUCER: Final = -1
+
+
+class Pending:
+    """An offset in an open transaction; `place` counts the pending offsets of this log."""
+
+    __slots__ = ("is_overtaken", "place", "value")
+
+    def __init__(self, value: OffsetValue, place: int) -> None:
+        self.value = value
+        self.place = place
+        self.is_overtaken = False
 
 
 class ShardImage:
     def __init__(self) -> None:
         self.groups: dict[str, GroupValue] = {}
         self.offsets: dict[str, dict[TopicPartition, OffsetValue]] = {}
+        self._pending: dict[str, dict[TopicPartition, dict[int, Pending]]] = {}
+        self._of_producer: dict[int, dict[tuple[str, TopicPartition], None]] = {}
+        self._places = 0
 
-    def replay(self, key: bytes | None, value: bytes | None) -> None:
+    def replay(
+        self, key: bytes | None, value: bytes | None, producer_id: int = NO_PRODUCER
+    ) -> None:
+        """One record; of a transaction of this producer, if there is one."""
         entry = read_record(key, value)
         if entry is None:
             return
         if isinstance(entry, OffsetEntry):
-            about = entry.key
-            self._set_offset(about.group, (about.topic, about.partition), entry.value)
+            about = entry.key.topic, entry.key.partition
+            if producer_id != NO_PRODUCER and entry.value is not None:
+                self._set_pending(entry.key.group, about, producer_id, entry.value)
+            else:
+                self._set_offset(entry.key.group, about, entry.value)
         elif entry.value is None:
             self.groups.pop(entry.key.group, None)
         else:
             self.groups[entry.key.group] = entry.value
 
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """A marker: what the producer's transaction committed takes effect, or never was."""
+        for group_id, about in self._of_producer.pop(producer_id, {}):
+            ended = self._pending[group_id][about].pop(producer_id)
+            if committed and not ended.is_overtaken:
+                self.offsets.setdefault(group_id, {})[about] = ended.value
+                for other in self._pending[group_id][about].values():
+                    other.is_overtaken = other.is_overtaken or other.place < ended.place
+            self._tidy(group_id, about)
+
+    def _set_pending(
+        self, group_id: str, about: TopicPartition, producer_id: int, value: OffsetValue
+    ) -> None:
+        self._places += 1
+        pending = self._pending.setdefault(group_id, {}).setdefault(about, {})
+        pending[producer_id] = Pending(value, self._places)
+        self._of_producer.setdefault(producer_id, {})[group_id, about] = None
+
     def _set_offset(self, group_id: str, about: TopicPartition, value: OffsetValue | None) -> None:
+        pending = self._pending.get(group_id, {}).get(about, {})
         if value is not None:
             self.offsets.setdefault(group_id, {})[about] = value
-        elif group_id in self.offsets:
+            for each in pending.values():
+                each.is_overtaken = True
+            return
+        if group_id in self.offsets:
             self.offsets[group_id].pop(about, None)
             if not self.offsets[group_id]:
                 del self.offsets[group_id]
+        if pending:
+            # A tombstone is for what is pending too: the topic, or the group, is gone.
+            for producer_id in pending:
+                of_producer = self._of_producer[producer_id]
+                del of_producer[group_id, about]
+                if not of_producer:
+                    del self._of_producer[producer_id]
+            pending.clear()
+            self._tidy(group_id, about)
+
+    def _tidy(self, group_id: str, about: TopicPartition) -> None:
+        if not self._pending[group_id][about]:
+            del self._pending[group_id][about]
+            if not self._pending[group_id]:
+                del self._pending[group_id]
 
     def offsets_of(self, group_id: str) -> dict[TopicPartition, OffsetValue]:
         return self.offsets.get(group_id, {})
+
+    def pending_of(self, group_id: str) -> Collection[TopicPartition]:
+        """What is committed in transactions that are open."""
+        return self._pending.get(group_id, {}).keys()
+
+    def group_ids(self) -> set[str]:
+        """Of all groups that have offsets, pending ones included."""
+        return self.offsets.keys() | self._pending.keys()

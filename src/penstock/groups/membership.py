@@ -135,7 +135,10 @@ class AssignmentStored:
         begin(core, group, now)
 
     def abandoned(self, core: Core, code: ErrorCode) -> None:
-        """Those who wait are parked with their group."""
+        group = self._waiting_group(core)
+        if group is not None:
+            for member_id in group.members:
+                evict_parked(core, group, member_id, code)
 
     def _waiting_group(self, core: Core) -> Group | None:
         group = core.groups.get(self.group_id)

@@ -4,17 +4,18 @@ Up to version 7 a request asks for one group, from 8 for any number; here every 
 newer shape. Null topics (from version 2) ask for all there are. A partition without a committed
 offset is no error: its offset is -1. Version 1 has no place for an error about the whole group.
 
-From version 7 a client may insist on stable offsets, which none but those in an open transaction
-fail to be.
+From version 7 a client may insist on stable offsets. A partition for which one is committed in a
+transaction that is open, or on its way to be, then has none: ask again when it has ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from penstock.groups.core import Core
 from penstock.groups.formats import OffsetValue
 from penstock.groups.image import TopicPartition
+from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 
 _MANY_GROUPS_SINCE = 8
@@ -61,37 +62,55 @@ def response_of(groups: list[OffsetFetchResponse.Group], version: int) -> Offset
     )
 
 
-def fetch_offsets(core: Core, asked: OffsetFetchRequest.Group) -> OffsetFetchResponse.Group:
+def fetch_offsets(
+    core: Core, asked: OffsetFetchRequest.Group, *, require_stable: bool
+) -> OffsetFetchResponse.Group:
     known = core.image.offsets_of(asked.group_id)
+    unstable = _unstable(core, asked.group_id) if require_stable else frozenset()
     if asked.topics is None:
-        return OffsetFetchResponse.Group(asked.group_id, _all_topics(known))
+        return OffsetFetchResponse.Group(asked.group_id, _all_topics(known, unstable))
     return OffsetFetchResponse.Group(
         asked.group_id,
         [
-            _topic(topic.name, topic.topic_id, topic.partition_indexes, known)
+            _topic(topic.name, topic.topic_id, topic.partition_indexes, known, unstable)
             for topic in asked.topics
         ],
     )
 
 
+def _unstable(core: Core, group_id: str) -> Set[TopicPartition]:
+    group = core.groups.get(group_id)
+    in_flight: Iterable[TopicPartition] = () if group is None else group.unstable_in_flight
+    return frozenset((*core.image.pending_of(group_id), *in_flight))
+
+
 def _all_topics(
-    known: dict[TopicPartition, OffsetValue],
+    known: dict[TopicPartition, OffsetValue], unstable: Set[TopicPartition]
 ) -> list[OffsetFetchResponse.GroupTopic]:
     indexes: dict[str, list[int]] = {}
-    for name, index in sorted(known):
+    for name, index in sorted(known.keys() | unstable):
         indexes.setdefault(name, []).append(index)
-    return [_topic(name, bytes(16), those, known) for name, those in indexes.items()]
+    return [_topic(name, bytes(16), those, known, unstable) for name, those in indexes.items()]
 
 
 def _topic(
-    name: str, topic_id: bytes, indexes: Iterable[int], known: dict[TopicPartition, OffsetValue]
+    name: str,
+    topic_id: bytes,
+    indexes: Iterable[int],
+    known: dict[TopicPartition, OffsetValue],
+    unstable: Set[TopicPartition],
 ) -> OffsetFetchResponse.GroupTopic:
     partitions = []
     for index in indexes:
-        value = known.get((name, index), _NOTHING)
+        is_stable = (name, index) not in unstable
+        value = known.get((name, index), _NOTHING) if is_stable else _NOTHING
         partitions.append(
             OffsetFetchResponse.GroupPartition(
-                index, value.offset, value.leader_epoch, value.metadata
+                index,
+                value.offset,
+                value.leader_epoch,
+                value.metadata,
+                ErrorCode.NONE if is_stable else ErrorCode.UNSTABLE_OFFSET_COMMIT,
             )
         )
     return OffsetFetchResponse.GroupTopic(name, topic_id, partitions)

@@ -9,8 +9,8 @@ later, as when an operator sets them; for bookmarks, after the commit; and in a 
 group, after the commit if nobody is subscribed to the topic any more. A group without members and
 offsets goes altogether. Offsets on their way into the log are spared.
 
-Everything here turns into records, and takes effect when they are committed. Offsets committed in
-a transaction will be kept beside these, by producer, until the transaction ends.
+Everything here turns into records, and takes effect when they are committed. What is pending in a
+transaction (`transactions`) counts as an offset the group has, and does not lapse.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from penstock.groups.core import Core, Outcome
 from penstock.groups.effects import LogRecord, Now, RequestInfo, TimerKey, TimerKind, Token
 from penstock.groups.formats import NO_TIMESTAMP, OffsetValue, group_record, offset_record
 from penstock.groups.group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER, Group, State
-from penstock.groups.hashing import utf16_units
 from penstock.groups.image import TopicPartition
 from penstock.groups.refusals import commit_response, offsets_append_error
 from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.java import utf16_units
 from penstock.wire.messages import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -57,7 +57,7 @@ def offset_commit(
     stored: list[TopicPartition] = []
     for topic in request.topics:
         for partition in topic.partitions:
-            if _fits(partition, metadata_max):
+            if fits(partition.committed_metadata, metadata_max):
                 about = topic.name, partition.partition_index
                 value = _offset_value(request, partition, now)
                 records.append(offset_record(group.group_id, *about, value))
@@ -100,8 +100,9 @@ def _committing_group(
     return group
 
 
-def _fits(partition: OffsetCommitRequest.Partition, metadata_max: int) -> bool:
-    return len(utf16_units(partition.committed_metadata or "")) <= metadata_max
+def fits(metadata: str | None, metadata_max: int) -> bool:
+    """Whether what comes with an offset is short enough to be kept."""
+    return len(utf16_units(metadata or "")) <= metadata_max
 
 
 def _offset_value(
@@ -151,7 +152,9 @@ def _commit_outcome(
     return commit_response(
         request,
         lambda topic, partition: (
-            code if _fits(partition, metadata_max) else ErrorCode.OFFSET_METADATA_TOO_LARGE
+            code
+            if fits(partition.committed_metadata, metadata_max)
+            else ErrorCode.OFFSET_METADATA_TOO_LARGE
         ),
     )
 
@@ -219,12 +222,21 @@ def tombstones(group: Group, abouts: Iterable[TopicPartition]) -> list[LogRecord
 
 
 def all_offsets(core: Core, group: Group) -> list[TopicPartition]:
-    """Those in the log and those on their way there."""
-    return list(core.image.offsets_of(group.group_id) | dict.fromkeys(group.commits_in_flight))
+    """Those in the log, pending or not, and those on their way there."""
+    image, group_id = core.image, group.group_id
+    return list(
+        dict.fromkeys(
+            (*image.offsets_of(group_id), *image.pending_of(group_id), *group.commits_in_flight)
+        )
+    )
 
 
 def _holds(core: Core, group: Group, about: TopicPartition) -> bool:
-    return about in core.image.offsets_of(group.group_id) or about in group.commits_in_flight
+    return about in core.image.offsets_of(group.group_id) or _is_under_way(core, group, about)
+
+
+def _is_under_way(core: Core, group: Group, about: TopicPartition) -> bool:
+    return about in group.commits_in_flight or about in core.image.pending_of(group.group_id)
 
 
 def forget_topics(core: Core, names: Collection[str], now: Now) -> None:
@@ -263,7 +275,7 @@ def _expired_offsets(core: Core, group: Group, now: Now) -> list[TopicPartition]
         ends_ms = value.expire_timestamp
         if ends_ms == NO_TIMESTAMP:
             ends_ms = since_ms + core.config.offsets_retention_ms
-        spared = about in group.commits_in_flight or (runs and group.is_subscribed_to(about[0]))
+        spared = _is_under_way(core, group, about) or (runs and group.is_subscribed_to(about[0]))
         if now.wall_ms >= ends_ms and not spared:
             expired.append(about)
     return expired

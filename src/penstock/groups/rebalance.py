@@ -127,7 +127,9 @@ def on_session_timer(core: Core, group: Group, member_id: str, now: Now) -> None
     member.session_timer_at_ms = None
     waiting = member_id in group.joining or member_id in group.syncing
     if waiting and not member.is_new:
-        return  # It waits for us, so it cannot heartbeat; its session goes on with the answer.
+        # It waits for us, so it cannot heartbeat.
+        core.extend_session(group, member, now)
+        return
     remove_member(core, group, member)
     rebalance_or_complete(core, group, now)
 

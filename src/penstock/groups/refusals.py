@@ -31,6 +31,8 @@ from penstock.wire.messages import (
     OffsetFetchResponse,
     SyncGroupRequest,
     SyncGroupResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
 )
 from penstock.wire.messages.base import Request, Response
 
@@ -107,6 +109,24 @@ def commit_response(
     )
 
 
+def txn_commit_response(
+    request: TxnOffsetCommitRequest,
+    code_of: Callable[[TxnOffsetCommitRequest.Partition], ErrorCode],
+) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponse.Topic(
+                topic.name,
+                [
+                    TxnOffsetCommitResponse.Partition(partition.partition_index, code_of(partition))
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
 def refuse(request: Request, version: int, code: ErrorCode) -> Response:
     """The answer to a request of this package's APIs that is refused as a whole."""
     return _REFUSALS[type(request)](request, version, code)
@@ -164,6 +184,9 @@ _REFUSALS: Final[Mapping[type[Request], Callable[[Any, int, ErrorCode], Response
     LeaveGroupRequest: lambda request, version, code: leave_error(code),
     OffsetCommitRequest: lambda request, version, code: commit_response(
         request, lambda topic, partition: code
+    ),
+    TxnOffsetCommitRequest: lambda request, version, code: txn_commit_response(
+        request, lambda partition: code
     ),
     OffsetFetchRequest: _refuse_offset_fetch,
     OffsetDeleteRequest: lambda request, version, code: OffsetDeleteResponse(error_code=code),

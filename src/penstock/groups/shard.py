@@ -5,21 +5,32 @@ whoever runs a shard:
 
 - each `Append` is reported once, by `on_committed` or `on_append_failed`, in the order they came;
   while its fate is unknown it is neither. Its records are replayed here, by `on_committed`;
+- markers of transactions are appended by whoever runs the shard, and told by `on_marker` once they
+  are committed, in the order of the log among the appends;
 - each token is answered by exactly one `Reply`, sooner or later; `unload` answers what is left;
 - timers may fire late, or for nothing: they are checked;
-- `replay` every record of the partition, then `on_loaded`, then ask.
+- `replay` every record of the partition, `replay_marker` every marker, then `on_loaded`, then ask.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from penstock.groups import admin, joining, membership, offset_fetch, offsets, rebalance
+from penstock.groups import (
+    admin,
+    joining,
+    membership,
+    offset_fetch,
+    offsets,
+    rebalance,
+    transactions,
+)
 from penstock.groups.config import GroupConfig
 from penstock.groups.core import Core
 from penstock.groups.effects import Effect, Now, RequestInfo, TimerKey, TimerKind, Token
 from penstock.groups.formats import NO_TIMESTAMP
 from penstock.groups.group import Group
+from penstock.groups.image import NO_PRODUCER
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DeleteGroupsRequest,
@@ -33,6 +44,7 @@ from penstock.wire.messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     SyncGroupRequest,
+    TxnOffsetCommitRequest,
 )
 
 
@@ -88,6 +100,13 @@ class GroupShard:
         offsets.offset_delete(self.core, request, info, token, now)
         return self.core.take_effects()
 
+    def txn_offset_commit(
+        self, request: TxnOffsetCommitRequest, guard: int, token: Token, now: Now
+    ) -> list[Effect]:
+        """`guard` is what the partition gave for the time its coordinator was asked; 0: none."""
+        transactions.txn_offset_commit(self.core, request, guard, token, now)
+        return self.core.take_effects()
+
     def delete_groups(
         self, request: DeleteGroupsRequest, info: RequestInfo, token: Token, now: Now
     ) -> list[Effect]:
@@ -109,8 +128,7 @@ class GroupShard:
     def fetch_offsets(
         self, group: OffsetFetchRequest.Group, *, require_stable: bool
     ) -> OffsetFetchResponse.Group:
-        """Every offset is stable as long as none is committed in a transaction."""
-        return offset_fetch.fetch_offsets(self.core, group)
+        return offset_fetch.fetch_offsets(self.core, group, require_stable=require_stable)
 
     # Events
 
@@ -137,14 +155,30 @@ class GroupShard:
         self.core.on_append_failed(append_id, error, now)
         return self.core.take_effects()
 
+    def on_append_late(self, append_id: int) -> list[Effect]:
+        """An append takes too long: whoever waits is answered. Its fate is to be reported still."""
+        self.core.on_append_late(append_id)
+        return self.core.take_effects()
+
+    def on_marker(self, producer_id: int, *, committed: bool) -> list[Effect]:
+        """A producer's transaction has ended on this partition."""
+        self.core.image.end_transaction(producer_id, committed=committed)
+        return self.core.take_effects()
+
     def forget_topics(self, names: Collection[str], now: Now) -> list[Effect]:
         offsets.forget_topics(self.core, names, now)
         return self.core.take_effects()
 
     # Life
 
-    def replay(self, key: bytes | None, value: bytes | None) -> None:
-        self.core.image.replay(key, value)
+    def replay(
+        self, key: bytes | None, value: bytes | None, producer_id: int = NO_PRODUCER
+    ) -> None:
+        """A record; of the transaction of this producer, if it is of one."""
+        self.core.image.replay(key, value, producer_id)
+
+    def replay_marker(self, producer_id: int, *, committed: bool) -> None:
+        self.core.image.end_transaction(producer_id, committed=committed)
 
     def on_loaded(self, now: Now) -> list[Effect]:
         """Go on from the log. A rebalance that was under way is not in it: members that took part
@@ -156,7 +190,7 @@ class GroupShard:
                 core.extend_session(group, member, now)
             if len(group.members) > core.config.group_size_max:
                 rebalance.begin(core, group, now)
-        for group_id in core.image.offsets:
+        for group_id in sorted(core.image.group_ids()):
             core.groups.setdefault(group_id, Group(group_id, NO_TIMESTAMP))
         core.set_timer(
             offsets.EXPIRY_TIMER, now.ticks_ms + core.config.offsets_retention_check_interval_ms

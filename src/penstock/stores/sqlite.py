@@ -152,6 +152,8 @@ class SqliteStore:
             if changes.events:
                 yield changes.events
             if self._is_due(changes.lease_deadline_ms):
+                # It may be this process's own, which was held up: its renewal goes first.
+                await self._changed_or_poll()
                 # Whoever holds the lock sweeps as well; the watch must not end over it.
                 with suppress(StoreBusy):
                     await self._transact(lambda _: None)
@@ -173,7 +175,9 @@ class SqliteStore:
         request = _Request(body, renews)
         self._requests.append(request)
         try:
-            await self._writer.run(self._serve_requests)
+            # Most are served with one that came before them, and a renewal must not wait for the
+            # turns of a hundred others.
+            await self._writer.run_if(lambda: not request.is_served, self._serve_requests)
         except BaseException:
             request.abandoned = True
             raise
@@ -249,6 +253,10 @@ class _Request(Generic[T]):
         self.error: StoreError | None = None
         self.result: T | None = None
 
+    @property
+    def is_served(self) -> bool:
+        return self.done or self.error is not None
+
     def run(self, transaction: Transaction) -> None:
         # A body raises `StoreError` only before it writes, so the others can go on.
         try:
@@ -295,6 +303,14 @@ class _Connection:
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         async with self._lock:
             return await self._executor.run(partial(self._run, work))
+
+    async def run_if(
+        self, is_needed: Callable[[], bool], work: Callable[[sqlite3.Connection], None]
+    ) -> None:
+        """Run it unless there is no need any more when its turn comes."""
+        async with self._lock:
+            if is_needed():
+                await self._executor.run(partial(self._run, work))
 
     async def close(self) -> None:
         async with self._lock:

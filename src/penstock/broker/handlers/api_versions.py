@@ -1,21 +1,30 @@
-"""ApiVersions, versions 0 to 4: which APIs this broker serves.
+"""ApiVersions, versions 0 to 4: which APIs this broker serves, and the features of its cluster.
 
 The first request of most clients, and the only one whose response header never has tags. From
 version 3 on clients introduce themselves; a name that breaks Kafka's rule is refused, since it ends
-up in logs and metrics. Versions below 4 cannot show features whose lowest version is 0; there are
-none to show yet.
+up in logs and metrics.
+
+There is one feature: transaction.version 2, by which each transaction has an epoch of its own
+(KIP-890). It goes together with Produce 12, TxnOffsetCommit 5 and EndTxn 5: clients that do not see
+it as finalized keep to the versions before those. Versions below 4 cannot show what is supported
+from version 0 on.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from penstock.broker.context import RequestContext
-from penstock.wire.api import advertised
+from penstock.txns.config import EPOCH_PER_TRANSACTION
+from penstock.wire.api import ApiKey, advertised
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_TRANSACTIONS: Final = "transaction.version"
+_FEATURES_EPOCH: Final = 1
+"""Features never change while the cluster runs, so any number will do."""
 
 
 def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
@@ -24,4 +33,16 @@ def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsR
         and _NAME.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return ApiVersionsResponse(api_keys=advertised(context.services.apis))
+    apis = context.services.apis
+    response = ApiVersionsResponse(api_keys=advertised(apis))
+    if ApiKey.END_TXN in apis:
+        level = EPOCH_PER_TRANSACTION
+        response.finalized_features_epoch = _FEATURES_EPOCH
+        response.finalized_features = [
+            ApiVersionsResponse.FinalizedFeature(_TRANSACTIONS, level, level)
+        ]
+        if context.version >= 4:
+            response.supported_features = [
+                ApiVersionsResponse.SupportedFeature(_TRANSACTIONS, 0, level)
+            ]
+    return response

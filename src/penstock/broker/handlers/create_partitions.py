@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 
 from penstock.broker.context import RequestContext
-from penstock.broker.creation import single_replicas
 from penstock.broker.handlers.admin_requests import Make, decide_each, error_of, repeated
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
@@ -64,7 +63,7 @@ def _maker(topic: CreatePartitionsRequest.Topic, twice: bool) -> Make[Topic]:
                 f"Topic '{topic.name}' is the cluster's own: what it holds is spread by the "
                 "number of its partitions, which therefore cannot change.",
             )
-        return single_replicas(create_partitions(image, topic.name, topic.count, replicas))
+        return create_partitions(image, topic.name, topic.count, replicas)
 
     return make
 

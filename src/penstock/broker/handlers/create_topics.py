@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 
 from penstock.broker.context import RequestContext
-from penstock.broker.creation import single_replicas, topic_defaults
+from penstock.broker.creation import topic_defaults
 from penstock.broker.handlers.admin_requests import Make, decide_each, error_of, repeated
 from penstock.broker.services import Services
 from penstock.metadata.configs import BrokerConfigs
@@ -101,14 +101,12 @@ def _maker(topic: CreateTopicsRequest.Topic, services: Services) -> Make[Topic]:
     random = services.env.random
     topic_id = new_id(random.bytes)
     start_index = random.below(max(1, len(services.image.brokers)))
-    return lambda image: single_replicas(
-        create_topic(
-            image,
-            spec,
-            topic_id=topic_id,
-            defaults=topic_defaults(services),
-            start_index=start_index,
-        )
+    return lambda image: create_topic(
+        image,
+        spec,
+        topic_id=topic_id,
+        defaults=topic_defaults(services),
+        start_index=start_index,
     )
 
 

@@ -1,30 +1,34 @@
 """DeleteRecords, versions 0 to 2: move the start of partitions up to an offset.
 
 -1 stands for the high watermark; beyond it nothing may be deleted, since it is not committed. An
-offset below the start changes nothing. The answer's low watermark is the lowest start of any
-replica: until there are followers, this one's. A topic that is compacted only keeps the last
-record of every key for ever, so deleting by offset is against its policy. Internal topics are
-refused.
+offset below the start changes nothing. The answer's low watermark is the lowest start of the leader
+and of all followers that are alive: they are waited for, so that the records are gone for good,
+whoever leads next; REQUEST_TIMED_OUT says that they are gone here and not everywhere as yet. A
+topic that is compacted only keeps the last record of every key for ever, so deleting by offset is
+against its policy. Internal topics are refused.
 
-The start is durable when the answer leaves. The versions differ in their encoding only.
+The start is durable here when the answer leaves. The versions differ in their encoding only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Final
 
 from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED, code_of
 from penstock.broker.hosted import HostedPartition
 from penstock.broker.services import Services
 from penstock.metadata.model import INTERNAL_TOPICS
+from penstock.partition.replication import Leadership
 from penstock.storage.errors import StorageError
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import DeleteRecordsRequest, DeleteRecordsResponse
 
 _HIGH_WATERMARK = -1
 _NO_WATERMARK = -1
+_LOOK_AGAIN_S: Final = 0.02
 _log = logging.getLogger(__name__)
 
 
@@ -35,7 +39,9 @@ def handle(
 
 
 async def _run(request: DeleteRecordsRequest, services: Services) -> DeleteRecordsResponse:
+    deadline = services.env.clock.monotonic() + max(0, request.timeout_ms) / 1000
     response = DeleteRecordsResponse()
+    deleted: list[tuple[DeleteRecordsResponse.Partition, HostedPartition, Leadership]] = []
     for topic in request.topics:
         answers = DeleteRecordsResponse.Topic(topic.name)
         response.topics.append(answers)
@@ -43,22 +49,43 @@ async def _run(request: DeleteRecordsRequest, services: Services) -> DeleteRecor
             answer = DeleteRecordsResponse.Partition(asked.partition_index, _NO_WATERMARK)
             answers.partitions.append(answer)
             try:
-                answer.low_watermark = await _delete(services, topic.name, asked)
+                deleted.append((answer, *await _delete(services, topic.name, asked)))
             except EXPECTED as error:
                 answer.error_code = code_of(error)
+    for answer, hosted, term in deleted:
+        try:
+            answer.low_watermark = await _low_watermark(services, hosted, term, deadline)
+        except EXPECTED as error:
+            answer.error_code = code_of(error)
     return response
 
 
-async def _delete(services: Services, topic: str, asked: DeleteRecordsRequest.Partition) -> int:
+async def _low_watermark(
+    services: Services, hosted: HostedPartition, term: Leadership, deadline: float
+) -> int:
+    """Where every living replica starts, once that is where this one does."""
+    clock, start = services.env.clock, hosted.log.log_start_offset
+    while (low := term.low_watermark(start)) < start:
+        if hosted.leadership is not term:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if clock.monotonic() >= deadline:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        await clock.sleep(_LOOK_AGAIN_S)
+    return low
+
+
+async def _delete(
+    services: Services, topic: str, asked: DeleteRecordsRequest.Partition
+) -> tuple[HostedPartition, Leadership]:
     if topic in INTERNAL_TOPICS:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
     hosted = services.replicas.require(topic, asked.partition_index)
     log = hosted.log
     async with services.replicas.flusher.exclusive(log):
         # Only now: while others had the log, its leader or its settings may have changed.
-        offset = _checked_offset(hosted, asked.offset)
+        term = hosted.require_leader()
         segments_before = len(log.segments)
-        start = log.delete_before(offset)
+        log.delete_before(_checked_offset(hosted, term.high_watermark, asked.offset))
         has_waste = len(log.segments) < segments_before
     if has_waste:
         try:
@@ -66,11 +93,11 @@ async def _delete(services: Services, topic: str, asked: DeleteRecordsRequest.Pa
         except StorageError as error:
             # The records are gone all the same; the next deletion takes the files along.
             _log.warning("%s-%d: %s", topic, asked.partition_index, error)
-    return start
+    hosted.on_log_start()
+    return hosted, term
 
 
-def _checked_offset(hosted: HostedPartition, offset: int) -> int:
-    high_watermark = hosted.require_leader().high_watermark
+def _checked_offset(hosted: HostedPartition, high_watermark: int, offset: int) -> int:
     if not hosted.settings.delete:
         raise KafkaError(ErrorCode.POLICY_VIOLATION)
     if offset == _HIGH_WATERMARK:

@@ -4,9 +4,21 @@ Each partition is given whole batches from the one that holds the offset on, the
 larger than the limit, so that every consumer gets on. When less than `min_bytes` is there the
 request waits, at most `max_wait_ms`.
 
+Who reads committed records only (isolation level 1) gets what lies below the last stable offset,
+where the first transaction begins that is still open, and is told which transactions among the
+batches were aborted: leaving those out is the client's part.
+
+Consumers get what is committed, followers all there is. Which of them asks the replica id says; a
+follower also names its broker epoch, and counts only in the life that is registered: nobody else
+can move the in-sync set. Its offset is what it has, if its log does not part from this one before.
+One that knows of a leader before the leader does is not refused, since it would keep away for a
+while then: it waits until the partition is led here.
+
 From version 7 on there are fetch sessions. Version 9 sends the leader epoch the client knows, 12
 the epoch of its last record (a truncated log is told by a diverging epoch), and from 13 on topics
-are named by id only.
+are named by id only. With version 11 a consumer may read from a follower, up to the high watermark
+that knows of, and is sent to the one in its own rack if there is one in sync (KIP-392). Version 15
+moved the replica id and added the broker epoch (KIP-903): brokers of ours send no older one.
 """
 
 from __future__ import annotations
@@ -18,22 +30,46 @@ from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED, code_of
 from penstock.broker.fetch_sessions import Session, Wanted
 from penstock.broker.hosted import HostedPartition
-from penstock.broker.purgatory import DataWait
+from penstock.broker.purgatory import COMMITS_S, ROLES_S, DataWait, next_key
+from penstock.broker.replicas import Replicas
 from penstock.broker.services import Services
 from penstock.partition.epochs import UNDEFINED_EPOCH
+from penstock.partition.replication import Leadership, diverging_epoch
+from penstock.records.aborted import AbortedTransaction
 from penstock.storage.spans import FileSpan
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import FetchRequest, FetchResponse
 
 _READ_COMMITTED = 1
 _EMPTY = b""
+_NOTHING = -1
+_NOT_YET = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+_QUIET_MS = 50
+"""How long a follower that has everything is believed to go on so, without being counted again."""
+_RACKS_SINCE = 11
+_REPLICA_STATE_SINCE = 15
 
 
 class _Read(NamedTuple):
-    answers: list[FetchResponse.Partition]
+    answers: list[FetchResponse.Partition | None]
+    """None for a partition of a session that there is nothing to say of."""
     size: int
     must_answer: bool
-    """An error or a divergence: waiting would not make it better."""
+    """An error, a divergence, another replica: waiting would not make it better."""
+
+
+class _Replica(NamedTuple):
+    """A follower that fetches."""
+
+    broker_id: int
+    broker_epoch: int
 
 
 def handle(
@@ -53,8 +89,20 @@ def handle(
         request.min_bytes - read.size,
         request.max_wait_ms / 1000,
         lambda: fetch.answer(fetch.read()),
+        appends=fetch.is_replicas,
+        stable=request.isolation_level == _READ_COMMITTED and not fetch.is_replicas,
     )
+    if fetch.is_behind:
+        wait.end_within(COMMITS_S)
+    if fetch.is_early:
+        _end_with_news_of_roles(wait, services.replicas)
     return wait.future
+
+
+def _end_with_news_of_roles(wait: DataWait[FetchResponse], replicas: Replicas) -> None:
+    key = next_key()
+    replicas.listen_roles(key, lambda _: wait.end_within(ROLES_S))
+    wait.future.add_done_callback(lambda _: replicas.unlisten_roles(key))
 
 
 def _name_topics(wanted: list[Wanted], services: Services) -> None:
@@ -64,17 +112,35 @@ def _name_topics(wanted: list[Wanted], services: Services) -> None:
             each.topic = topic.name if topic is not None else ""
 
 
+def _replica(request: FetchRequest, version: int) -> _Replica | None:
+    """Who fetches, if it is a broker."""
+    if version < _REPLICA_STATE_SINCE:
+        return _Replica(request.replica_id, -1) if request.replica_id >= 0 else None
+    state = request.replica_state
+    if state is None or state.replica_id < 0:
+        return None
+    return _Replica(state.replica_id, state.replica_epoch)
+
+
 class _Fetch:
     """One fetch, which may be read twice: when it comes and when it has waited."""
 
     __slots__ = (
         "_by_id",
         "_bytes_max",
+        "_counted",
         "_has_epochs",
+        "_has_racks",
+        "_is_incremental",
+        "_now_ms",
+        "_racks",
+        "_replica",
         "_request",
         "_services",
         "_session",
         "hosted",
+        "is_behind",
+        "is_early",
         "wanted",
     )
 
@@ -89,33 +155,80 @@ class _Fetch:
         self._request = request
         self._services = services
         self._session = session
+        self._is_incremental = session is not None and request.session_epoch > 0
+        self._now_ms = 0
         self._by_id = version >= 13
         self._has_epochs = version >= 12
+        self._has_racks = version >= _RACKS_SINCE
+        self._replica = _replica(request, version)
+        self._counted: set[tuple[str, bytes, int]] = set()
+        """What a follower has it had when it asked: it does not count again after a wait."""
+        self.is_early = False
+        """A follower asks for a partition that is not led here as yet."""
+        self.is_behind = False
+        """A follower knows of less than is committed."""
+        self._racks = self._known_racks() if self._has_racks and request.rack_id else None
         self._bytes_max = services.configs().int_value("fetch.max.bytes")
         self.wanted = wanted
         self.hosted: list[HostedPartition | None] = [
             services.replicas.get(each.topic, each.index) for each in wanted
         ]
 
+    @property
+    def is_replicas(self) -> bool:
+        return self._replica is not None
+
+    def _known_racks(self) -> dict[int, str | None]:
+        return {each: broker.rack for each, broker in self._services.image.brokers.items()}
+
     def read(self, *, spans: bool = False) -> _Read:
         """What there is. With `spans` as much of it as can be is left in its file, good only for an
         answer that leaves at once."""
-        answers: list[FetchResponse.Partition] = []
+        answers: list[FetchResponse.Partition | None] = []
         size, must_answer = 0, False
+        if self._replica is not None:
+            self._now_ms = self._services.replicas.now_ms()
+        may_be_quiet = self._replica is not None and self._is_incremental
         left = min(self._request.max_bytes, self._bytes_max)
         for each, hosted in zip(self.wanted, self.hosted, strict=True):
+            if may_be_quiet and hosted is not None and self._is_quiet(each, hosted):
+                answers.append(None)
+                continue
             answer = FetchResponse.Partition(partition_index=each.index, records=_EMPTY)
             answers.append(answer)
             try:
                 given = self._read_one(each, hosted, answer, left, first=size == 0, spans=spans)
             except EXPECTED as error:
-                self._fill_error(answer, each, error)
-                must_answer = True
+                if self._comes_early(each, code_of(error)):
+                    answer.high_watermark = answer.last_stable_offset = -1
+                    self.is_early = True
+                else:
+                    self._fill_error(answer, each, error)
+                    must_answer = True
                 continue
-            must_answer = must_answer or answer.diverging_epoch is not None
+            must_answer = (
+                must_answer
+                or answer.diverging_epoch is not None
+                or answer.preferred_read_replica >= 0
+            )
             size += given
             left -= given
         return _Read(answers, size, must_answer)
+
+    def _is_quiet(self, each: Wanted, hosted: HostedPartition) -> bool:
+        """Whether nothing has changed for a follower since it was last looked at.
+
+        Most partitions of a session are so most of the time, and a session may have thousands.
+        """
+        held, log = hosted.leadership, hosted.log
+        return (
+            held is not None
+            and held is each.term
+            and each.fetch_offset == log.end_offset
+            and each.high_watermark == held.high_watermark
+            and each.log_start_offset == log.log_start_offset
+            and self._now_ms - each.counted_ms < _QUIET_MS
+        )
 
     def _read_one(
         self,
@@ -128,16 +241,52 @@ class _Fetch:
         spans: bool,
     ) -> int:
         if self._by_id and not each.topic:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+            _name_topics([each], self._services)
+            if not each.topic:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         if hosted is None:
             hosted = self._services.replicas.require(each.topic, each.index)
         if self._by_id and hosted.topic_id != each.topic_id:
             # A session's topic was deleted, and another has its name now.
             raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID)
-        leadership = hosted.require_leader(each.leader_epoch)
+        if self._replica is not None:
+            upper = self._upper_for_replica(self._replica, each, hosted, answer)
+        else:
+            upper = self._upper_for_consumer(each, hosted, answer)
+        if each.fetch_offset >= upper or (left <= 0 and not first):
+            return 0
+        log = hosted.log
+        bytes_max = max(0, min(each.max_bytes, left))
+        piece: memoryview | FileSpan | None
+        aborted: list[AbortedTransaction] | None = None
+        if answer.aborted_transactions is not None:
+            found = log.read_committed(each.fetch_offset, bytes_max, upper, spans=spans)
+            piece, aborted = (None, None) if found is None else found
+        elif spans:
+            piece = log.read_or_span(each.fetch_offset, bytes_max, upper)
+        else:
+            held = log.read(each.fetch_offset, bytes_max, upper)
+            piece = None if held is None else held.data
+        if piece is None or (len(piece) > left and not first):
+            return 0
+        if aborted:
+            answer.aborted_transactions = [
+                FetchResponse.AbortedTransaction(*transaction) for transaction in aborted
+            ]
+        # The codec asks a large one only for its length, and the connection knows both kinds.
+        answer.records = cast(memoryview, piece)
+        return len(piece)
+
+    def _upper_for_consumer(
+        self, each: Wanted, hosted: HostedPartition, answer: FetchResponse.Partition
+    ) -> int:
+        """The offset below which a consumer may read; `_NOTHING` when it is told more than that."""
+        role = (hosted.require_reader if self._has_racks else hosted.require_leader)(
+            each.leader_epoch
+        )
         log = hosted.log
         committed = self._request.isolation_level == _READ_COMMITTED
-        answer.high_watermark = leadership.high_watermark
+        answer.high_watermark = role.high_watermark
         answer.last_stable_offset = hosted.last_stable_offset
         answer.log_start_offset = log.log_start_offset
         answer.aborted_transactions = [] if committed else None
@@ -147,24 +296,60 @@ class _Fetch:
             and each.last_fetched_epoch >= 0
             and self._diverges(each, hosted, answer)
         ):
-            return 0
+            return _NOTHING
+        leads = isinstance(role, Leadership)
+        if each.fetch_offset > log.end_offset and not leads:
+            # The leader may have it: too early is not the same as out of range.
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
         if each.fetch_offset > log.end_offset or each.fetch_offset < log.log_start_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        upper = answer.last_stable_offset if committed else leadership.high_watermark
-        if each.fetch_offset >= upper or (left <= 0 and not first):
-            return 0
-        bytes_max = max(0, min(each.max_bytes, left))
-        piece: memoryview | FileSpan | None
-        if spans:
-            piece = log.read_or_span(each.fetch_offset, bytes_max, upper)
-        else:
-            held = log.read(each.fetch_offset, bytes_max, upper)
-            piece = None if held is None else held.data
-        if piece is None or (len(piece) > left and not first):
-            return 0
-        # The codec asks a large one only for its length, and the connection knows both kinds.
-        answer.records = cast(memoryview, piece)
-        return len(piece)
+        if self._racks is not None and isinstance(role, Leadership):
+            nearest = role.preferred_read_replica(
+                self._request.rack_id, self._racks, each.fetch_offset
+            )
+            if nearest is not None:
+                answer.preferred_read_replica = nearest
+                return _NOTHING
+        return answer.last_stable_offset if committed else answer.high_watermark
+
+    def _upper_for_replica(
+        self,
+        replica: _Replica,
+        each: Wanted,
+        hosted: HostedPartition,
+        answer: FetchResponse.Partition,
+    ) -> int:
+        """The end of the log, for a follower whose log is a beginning of this one."""
+        services, log = self._services, hosted.log
+        each.term = None
+        registered = services.image.brokers.get(replica.broker_id)
+        if registered is None or registered.broker_epoch != replica.broker_epoch:
+            raise KafkaError(ErrorCode.STALE_BROKER_EPOCH)
+        if each.leader_epoch < 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        held = hosted.require_leader(each.leader_epoch)
+        answer.high_watermark = held.high_watermark
+        answer.last_stable_offset = hosted.last_stable_offset
+        answer.log_start_offset = log.log_start_offset
+        answer.aborted_transactions = None
+        parted = diverging_epoch(
+            log.epochs, each.fetch_offset, each.last_fetched_epoch, log.end_offset
+        )
+        if parted is not None:
+            answer.diverging_epoch = FetchResponse.DivergingEpoch(*parted)
+            return _NOTHING
+        if not log.log_start_offset <= each.fetch_offset <= log.end_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if each.key not in self._counted:
+            self._counted.add(each.key)
+            hosted.on_follower_fetch(*replica, each.fetch_offset, self._now_ms, each.log_start)
+            answer.high_watermark = held.high_watermark
+            self.is_behind = self.is_behind or held.is_behind(replica.broker_id)
+            if replica.broker_id not in held.isr and each.fetch_offset >= held.high_watermark:
+                services.isr_changes.due(hosted)
+            each.counted_ms = self._now_ms
+        each.term = held
+        return log.end_offset
 
     def _diverges(
         self, each: Wanted, hosted: HostedPartition, answer: FetchResponse.Partition
@@ -179,6 +364,16 @@ class _Fetch:
             return True
         return False
 
+    def _comes_early(self, each: Wanted, code: ErrorCode) -> bool:
+        """Whether a follower is refused only since it heard of the leader before the leader did."""
+        if self._replica is None or code not in _NOT_YET or self._request.max_wait_ms <= 0:
+            return False
+        partition = self._services.image.partition(each.topic, each.index)
+        if partition is None or each.leader_epoch > partition.leader_epoch:
+            return True
+        leads = partition.leader == self._services.config.broker_id
+        return leads and each.leader_epoch == partition.leader_epoch
+
     def _fill_error(self, answer: FetchResponse.Partition, each: Wanted, error: Exception) -> None:
         code = code_of(error)
         answer.error_code = code
@@ -188,18 +383,31 @@ class _Fetch:
         if self._has_epochs and code in moved and partition is not None and partition.leader >= 0:
             answer.current_leader = FetchResponse.Leader(partition.leader, partition.leader_epoch)
 
+    def _note_told(self, replica: int, answers: list[FetchResponse.Partition | None]) -> None:
+        for hosted, answer in zip(self.hosted, answers, strict=True):
+            if (
+                answer is not None
+                and not answer.error_code
+                and hosted is not None
+                and hosted.leadership is not None
+            ):
+                hosted.leadership.on_told(replica)
+
     def answer(self, read: _Read) -> FetchResponse:
         session = self._session
         response = FetchResponse(session_id=session.session_id if session is not None else 0)
-        incremental = session is not None and self._request.session_epoch > 0
         topic: FetchResponse.Topic | None = None
         served: list[Wanted] = []
+        if self._replica is not None:
+            self._note_told(self._replica.broker_id, read.answers)
         for each, answer in zip(self.wanted, read.answers, strict=True):
+            if answer is None:
+                continue
             size = len(answer.records) if answer.records else 0
             news = each.has_news(answer, size) if session is not None else True
             if size:
                 served.append(each)
-            if incremental and not news:
+            if self._is_incremental and not news:
                 continue
             if topic is None or topic.topic != each.topic or topic.topic_id != each.topic_id:
                 topic = FetchResponse.Topic(topic=each.topic, topic_id=each.topic_id)

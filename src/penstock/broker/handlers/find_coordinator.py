@@ -1,20 +1,39 @@
-"""FindCoordinator, versions 0 to 5: the broker that looks after a group.
+"""FindCoordinator, versions 0 to 5: the broker that looks after a group or a transactional id.
 
-It is the leader of the group's partition of `__consumer_offsets`. That topic is made when it is
-first asked for; until then the answer is COORDINATOR_NOT_AVAILABLE and clients ask again. From
-version 4 on several keys may be asked for at once. Key type 1, transactions, comes with them.
+It is the leader of its partition of `__consumer_offsets` or `__transaction_state`. Those topics are
+made when they are first asked for; until then the answer is COORDINATOR_NOT_AVAILABLE and clients
+ask again. From version 4 on several keys may be asked for at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
 from penstock.broker.context import RequestContext
-from penstock.broker.creation import OFFSETS_TOPIC, create_offsets_topic
+from penstock.broker.creation import (
+    OFFSETS_TOPIC,
+    create_offsets_topic,
+    create_transactions_topic,
+)
+from penstock.broker.services import Services
 from penstock.groups.hashing import partition_for_group
+from penstock.txns.formats import TOPIC
+from penstock.txns.hashing import partition_for_transactional_id
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
 
-_GROUP = 0
-_TRANSACTION = 1
+
+class _Kind(NamedTuple):
+    topic: str
+    create: Callable[[Services], None]
+    partition_for: Callable[[str, int], int]
+
+
+_KINDS: Final = {
+    0: _Kind(OFFSETS_TOPIC, create_offsets_topic, partition_for_group),
+    1: _Kind(TOPIC, create_transactions_topic, partition_for_transactional_id),
+}
 
 
 def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
@@ -34,17 +53,15 @@ def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoor
 
 
 def _find(key: str, key_type: int, context: RequestContext) -> FindCoordinatorResponse.Coordinator:
-    if key_type not in (_GROUP, _TRANSACTION):
+    kind = _KINDS.get(key_type)
+    if kind is None:
         return _none(key, ErrorCode.INVALID_REQUEST, f"key type {key_type} has no meaning")
-    if key_type == _TRANSACTION:
-        return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "transactions are not served yet")
-    services = context.services
-    image = services.image
-    topic = image.topics.get(OFFSETS_TOPIC)
+    image = context.services.image
+    topic = image.topics.get(kind.topic)
     if topic is None:
-        create_offsets_topic(services)
-        return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group topic is being created")
-    partition = topic.partitions[partition_for_group(key, len(topic.partitions))]
+        kind.create(context.services)
+        return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{kind.topic} is being created")
+    partition = topic.partitions[kind.partition_for(key, len(topic.partitions))]
     broker = image.brokers.get(partition.leader)
     if broker is None:
         return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker leads it at the moment")

@@ -1,8 +1,11 @@
-"""InitProducerId, versions 0 to 5: an id for an idempotent producer, from any broker.
+"""InitProducerId, versions 0 to 5: an id for an idempotent or transactional producer.
 
-Version 3 lets a producer ask for the next epoch of the id it has; without a transactional id it is
-simply given a new id, as Kafka does. An id without its epoch, or the other way round, is a mistake.
-Transactional ids come with transactions.
+Without a transactional id any broker answers. Version 3 lets a producer ask for the next epoch of
+the id it has; it is simply given a new id then, as Kafka does. An id without its epoch, or the
+other way round, is a mistake.
+
+With one its coordinator does: whoever had the transactional id before is fenced, and what it had
+open aborted. Then version 3 lets a producer go on under a new epoch, if it is not fenced itself.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import asyncio
 from typing import Final
 
 from penstock.broker.context import RequestContext
+from penstock.broker.handlers.transaction_requests import ask
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 
@@ -25,7 +29,10 @@ def handle(
     if (request.producer_id == _NONE) != (request.producer_epoch == _NONE):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        answer: InitProducerIdResponse | asyncio.Future[InitProducerIdResponse] = ask(
+            context, request.transactional_id, request, lambda shard: shard.init_producer_id
+        )
+        return answer
     taken = context.services.producer_ids.take()
     if taken is not None:
         return InitProducerIdResponse(producer_id=taken)

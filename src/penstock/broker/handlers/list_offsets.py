@@ -9,6 +9,12 @@
 A mark below its version, or one that is no mark, is UNSUPPORTED_VERSION. A time is answered with
 the first record at or after it, -1 if there is none. Version 4 added the leader epoch of the
 offset. A partition that is asked for twice is refused, and answered once.
+
+A new leader may know less of what is committed than its predecessor told clients. Until it has
+caught up with that, what would be behind it is OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before
+version 5, which does not know the other): no client sees the end of a partition go back.
+
+A follower that asks is told where the log itself starts and ends, committed or not.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED, code_of
 from penstock.broker.handlers.admin_requests import repeated
 from penstock.broker.hosted import HostedPartition
+from penstock.partition.replication import Leadership
 from penstock.storage.timesearch import newest_record, offset_for_time
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import ListOffsetsRequest, ListOffsetsResponse
@@ -44,6 +51,7 @@ def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsR
     asked_for = [(topic.name, asked) for topic in request.topics for asked in topic.partitions]
     # Searching by time costs something: twice in one request is a mistake, or worse.
     twice = repeated((name, asked.partition_index) for name, asked in asked_for)
+    is_replica = request.replica_id in context.services.image.brokers
     topics: dict[str, dict[int, ListOffsetsResponse.Partition]] = {}
     for name, asked in asked_for:
         answer = ListOffsetsResponse.Partition(partition_index=asked.partition_index)
@@ -51,9 +59,11 @@ def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsR
         try:
             if (name, asked.partition_index) in twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST)
-            _fill(answer, name, asked, committed, context)
+            _fill(answer, name, asked, committed, context, is_replica=is_replica)
         except EXPECTED as error:
             answer.error_code = code_of(error)
+            if context.version < 5 and answer.error_code == ErrorCode.OFFSET_NOT_AVAILABLE:
+                answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE
     return ListOffsetsResponse(
         topics=[
             ListOffsetsResponse.Topic(name=name, partitions=list(answers.values()))
@@ -68,12 +78,17 @@ def _fill(
     asked: ListOffsetsRequest.Partition,
     committed: bool,
     context: RequestContext,
+    *,
+    is_replica: bool,
 ) -> None:
     if asked.timestamp < 0 and context.version < _MARKS_SINCE.get(asked.timestamp, _NEVER):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     hosted = context.services.replicas.require(topic, asked.partition_index)
     term = hosted.require_leader(asked.current_leader_epoch)
-    _find(answer, hosted, asked.timestamp, committed)
+    if is_replica and asked.timestamp == _LATEST:
+        answer.offset = hosted.log.end_offset
+    else:
+        _find(answer, hosted, term, asked.timestamp, committed)
     if context.version >= 4 and answer.offset >= 0:
         # What nobody has written yet will be this leader's.
         known = hosted.log.epochs.epoch_at(answer.offset)
@@ -83,18 +98,22 @@ def _fill(
 def _find(
     answer: ListOffsetsResponse.Partition,
     hosted: HostedPartition,
+    term: Leadership,
     timestamp: int,
     committed: bool,
 ) -> None:
     log = hosted.log
     upper = hosted.last_stable_offset if committed else hosted.high_watermark
     if timestamp == _LATEST:
+        term.latest_offset()
         answer.offset = upper
     elif timestamp in (_EARLIEST, _EARLIEST_LOCAL):
         answer.offset = log.log_start_offset
     elif timestamp != _LAST_TIERED:
         found = newest_record(log) if timestamp == _NEWEST else offset_for_time(log, timestamp)
-        if found is not None and found.offset < upper:
+        if found is None or found.offset >= upper:
+            term.latest_offset()
+        else:
             answer.offset, answer.timestamp = found
 
 

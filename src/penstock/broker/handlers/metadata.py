@@ -103,7 +103,7 @@ def _topic(topic: Topic, alive: frozenset[int]) -> MetadataResponse.Topic:
             MetadataResponse.Partition(
                 ErrorCode.LEADER_NOT_AVAILABLE if leaderless else 0,
                 index,
-                partition.leader,
+                NO_LEADER if leaderless else partition.leader,
                 partition.leader_epoch,
                 list(partition.replicas),
                 list(partition.isr),

@@ -1,28 +1,56 @@
-"""Produce, versions 3 to 11: append one batch to each of some partitions.
+"""Produce, versions 3 to 12: append one batch to each of some partitions.
 
 acks=0 gets no answer at all, and a closed connection when a batch is refused; acks=1 one when the
 batch is in the leader's file, acks=-1 when it is committed: on every in-sync replica, by the
 topic's durability. A batch seen before (an idempotent producer's retry) is answered with the offset
-of its first copy.
+of its first copy. The internal topics take batches of the cluster's own tools only, as Kafka's do:
+anybody else's would be read as the state of groups.
+
+A batch for a partition that is about to be led here waits for that (`led_soon`).
+
+The first batch of a transaction on a partition waits until the transaction's coordinator has said
+that the partition is in it (`txn_verification`); with version 12 it joins it by that, which belongs
+to transaction.version 2.
 
 zstd is taken from version 7 on. Version 8 added an error message. From version 10 on a client that
-came to the wrong broker is told the leader.
+came to the wrong broker is told the leader. TRANSACTION_ABORTABLE is known from version 11 on.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
+from typing import Final, NamedTuple
 
 from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED, code_of
 from penstock.broker.hosted import HostedPartition, Written
 from penstock.broker.purgatory import CommitWait
 from penstock.broker.services import Services
-from penstock.wire.errors import ErrorCode, ProtocolError
+from penstock.broker.txn_appends import NotVerified
+from penstock.broker.txn_verification import Asker, Word
+from penstock.metadata.model import INTERNAL_TOPICS
+from penstock.partition.producers import Verification
+from penstock.txns.effects import TopicPartition
+from penstock.wire.errors import ErrorCode, KafkaError, ProtocolError
 from penstock.wire.messages import ProduceRequest, ProduceResponse
 
 _ALL = -1
+_ABORTABLE_SINCE: Final = 11
+_ADDS_SINCE: Final = 12
+_NO_WORD: Final = frozenset(
+    (
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    )
+)
+"""What keeps a coordinator from giving its word: the batch was not taken and may be sent again."""
+_TOOLS = "__admin_client"
+"""The client id that Kafka's tools write to internal topics under."""
 
 
 def handle(
@@ -30,40 +58,198 @@ def handle(
 ) -> ProduceResponse | asyncio.Future[ProduceResponse] | None:
     if request.acks not in (-1, 0, 1):
         return refuse(request, context.version, ErrorCode.INVALID_REQUIRED_ACKS)
-    services = context.services
-    now_ms = services.now_ms()
-    response = ProduceResponse()
-    waits: list[tuple[HostedPartition, int]] = []
-    waiting: list[ProduceResponse.Partition] = []
+    producing = _Producing(request, context)
     for topic in request.topic_data:
         answers = ProduceResponse.Topic(name=topic.name)
-        response.responses.append(answers)
+        producing.response.responses.append(answers)
         for partition in topic.partition_data:
-            hosted = services.replicas.get(topic.name, partition.index)
             answer = ProduceResponse.Partition(index=partition.index)
             answers.partition_responses.append(answer)
-            try:
-                if hosted is None:
-                    hosted = services.replicas.require(topic.name, partition.index)
-                _check_room(hosted, request.acks)
-                written = hosted.append(
-                    _writable(partition.records), now_ms, zstd_allowed=context.version >= 7
-                )
-            except EXPECTED as error:
-                _fill_error(answer, error)
-                if context.version >= 10:
-                    _tell_leader(answer, services, topic.name)
-                continue
-            _fill(answer, hosted, written)
-            if request.acks == _ALL and hosted.high_watermark < written.end_offset:
-                waits.append((hosted, written.end_offset))
-                waiting.append(answer)
+            producing.append(_Batch(topic.name, partition, answer))
     if request.acks == 0:
-        _close_if_refused(response)
+        _close_if_refused(producing.response)
         return None
-    if not waits:
-        return response
-    return _wait(response, waits, waiting, request.timeout_ms)
+    if producing.is_unfinished:
+        return producing.later()
+    return producing.committed()
+
+
+class _Batch(NamedTuple):
+    topic: str
+    asked: ProduceRequest.Partition
+    answer: ProduceResponse.Partition
+
+
+class _Producing:
+    """One request, from its batches to its answer."""
+
+    __slots__ = (
+        "_answer",
+        "_context",
+        "_left",
+        "_now_ms",
+        "_request",
+        "_unverified",
+        "_waiting",
+        "_waits",
+        "response",
+    )
+
+    def __init__(self, request: ProduceRequest, context: RequestContext) -> None:
+        self._request = request
+        self._context = context
+        self._now_ms = context.services.now_ms()
+        self._waits: list[tuple[HostedPartition, int]] = []
+        self._waiting: list[ProduceResponse.Partition] = []
+        self.response = ProduceResponse()
+        self._unverified: list[tuple[_Batch, NotVerified]] = []
+        self._answer: asyncio.Future[ProduceResponse] | None = None
+        self._left = 0
+        """How many batches wait: for the coordinator's word, or for their partition to be led."""
+
+    @property
+    def is_unfinished(self) -> bool:
+        return bool(self._left or self._unverified)
+
+    def append(
+        self,
+        batch: _Batch,
+        verification: Verification | None = None,
+        *,
+        may_wait: bool = True,
+    ) -> None:
+        context, acks, answer = self._context, self._request.acks, batch.answer
+        replicas = context.services.replicas
+        try:
+            if batch.topic in INTERNAL_TOPICS and context.client_id != _TOOLS:
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+            hosted = replicas.get(batch.topic, answer.index)
+            if hosted is None:
+                hosted = replicas.require(batch.topic, answer.index)
+            if acks == _ALL:
+                hosted.require_insync()
+            written = hosted.append(
+                _writable(batch.asked.records),
+                self._now_ms,
+                zstd_allowed=context.version >= 7,
+                verification=verification,
+            )
+        except NotVerified as error:
+            self._put_off(batch, error)
+        except EXPECTED as error:
+            if not may_wait or not self._comes_early(batch, error, verification):
+                self._fail(batch, error)
+        else:
+            _fill(answer, hosted, written)
+            if acks == _ALL and hosted.high_watermark < written.end_offset:
+                self._waits.append((hosted, written.end_offset))
+                self._waiting.append(answer)
+
+    def _fail(self, batch: _Batch, error: Exception) -> None:
+        _fill_error(batch.answer, error)
+        if self._context.version >= 10:
+            _tell_leader(batch.answer, self._context.services, batch.topic)
+
+    def _comes_early(
+        self, batch: _Batch, error: Exception, verification: Verification | None
+    ) -> bool:
+        """Whether the partition is about to be led here: then the batch goes on when it is."""
+
+        def go_on() -> None:
+            self.append(batch, verification, may_wait=False)
+            self._verify()
+            self._one_less()
+
+        if self._request.acks == 0 or code_of(error) != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            return False
+        led_soon = self._context.services.led_soon
+        is_early = led_soon.put_off(batch.topic, batch.answer.index, go_on)
+        self._left += is_early
+        return is_early
+
+    def _put_off(self, batch: _Batch, error: NotVerified) -> None:
+        if not self._request.transactional_id:
+            self._fail(batch, KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+        elif self._request.acks == 0:
+            self._fail(batch, error)  # There is nobody to tell what the coordinator will say.
+        else:
+            self._unverified.append((batch, error))
+
+    def later(self) -> asyncio.Future[ProduceResponse]:
+        """The answer, when no batch waits any more and what must be committed is."""
+        self._answer = asyncio.get_running_loop().create_future()
+        self._verify()
+        return self._answer
+
+    def _verify(self) -> None:
+        """Ask the coordinator about what would begin a transaction, and append what it is for.
+
+        Each batch goes on by itself: the next of its producer, in another request, may wait for
+        the same word, and must come after it.
+        """
+        unverified, self._unverified = self._unverified, []
+        self._left += len(unverified)
+        adds = self._context.version >= _ADDS_SINCE
+        askers: dict[Asker, list[tuple[_Batch, NotVerified]]] = {}
+        for batch, error in unverified:
+            asker = Asker(
+                self._request.transactional_id or "",
+                error.producer_id,
+                error.producer_epoch,
+                adds,
+            )
+            askers.setdefault(asker, []).append((batch, error))
+        for asker, batches in askers.items():
+            places = [
+                (TopicPartition(batch.topic, batch.answer.index), error.begin)
+                for batch, error in batches
+            ]
+            words = self._context.services.verification.ask(asker, places)
+            for (batch, _), word in zip(batches, words, strict=True):
+                word.add_done_callback(partial(self._on_word, batch))
+
+    def _on_word(self, batch: _Batch, said: asyncio.Future[Word]) -> None:
+        word, version = said.result(), self._context.version
+        if word.code == ErrorCode.NONE:
+            self.append(batch, Verification(word.guard, version >= _ADDS_SINCE))
+        else:
+            self._fail(batch, _no_word(word.code, version))
+        self._one_less()
+
+    def _one_less(self) -> None:
+        self._left -= 1
+        if self._left or self._answer is None or self._answer.done():
+            return
+        committed = self.committed()
+        if isinstance(committed, asyncio.Future):
+            committed.add_done_callback(partial(_pass_on, self._answer))
+        else:
+            self._answer.set_result(committed)
+
+    def committed(self) -> ProduceResponse | asyncio.Future[ProduceResponse]:
+        """The answer, when what must be committed is."""
+        if not self._waits:
+            return self.response
+        return _wait(self.response, self._waits, self._waiting, self._request.timeout_ms)
+
+
+def _pass_on(
+    answer: asyncio.Future[ProduceResponse], committed: asyncio.Future[ProduceResponse]
+) -> None:
+    if not answer.done():
+        answer.set_result(committed.result())
+
+
+def _no_word(code: ErrorCode, version: int) -> KafkaError:
+    """What a producer is told whose partition is not known to be in its transaction."""
+    if code in _NO_WORD and (code != ErrorCode.CONCURRENT_TRANSACTIONS or version < _ADDS_SINCE):
+        return KafkaError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"the transaction cannot be verified at the moment ({code.name}): try again",
+        )
+    if code == ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
+        return KafkaError(ErrorCode.INVALID_TXN_STATE)
+    return KafkaError(code)
 
 
 def _close_if_refused(response: ProduceResponse) -> None:
@@ -83,11 +269,6 @@ def _writable(records: bytes | bytearray | memoryview | None) -> memoryview | No
         return None
     view = memoryview(records)
     return memoryview(bytearray(view)) if view.readonly else view
-
-
-def _check_room(hosted: HostedPartition, acks: int) -> None:
-    if acks == _ALL:
-        hosted.require_insync()
 
 
 def _fill(answer: ProduceResponse.Partition, hosted: HostedPartition, written: Written) -> None:

@@ -1,0 +1,197 @@
+"""Carries out what a follower decides, on the log of its partition.
+
+What is appended is written at once. Whatever cuts the log (`Truncate`, `StartAt`,
+`AdvanceLogStart`) takes turns with the log's flushes, so it must wait: `carry_out` does what can be
+done now and gives back the rest, which `operate` does when the log is free. By then the partition
+may have another role, and nothing of the old one is done any more: a broker that leads by now must
+not cut its log for a leader of the past. The cuts themselves are short, some synced notes and
+renames, and happen on the event loop, where the log's state is at home; freeing the space of whole
+files is not short, and is left to a thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from penstock.broker.hosted import HostedPartition
+from penstock.partition.follower import (
+    AdvanceHighWatermark,
+    AdvanceLogStart,
+    Append,
+    Effect,
+    Fetch,
+    FetchAnswer,
+    Follower,
+    Halt,
+    StartAt,
+    Truncate,
+)
+from penstock.ports import Buffer, Env
+from penstock.records.batch import CorruptBatch
+from penstock.storage.errors import LogOffline, StorageError
+from penstock.storage.flusher import Flusher
+from penstock.storage.log import Log
+
+_log = logging.getLogger(__name__)
+
+
+def is_damaged(log: Log) -> bool:
+    """Whether records are missing from the log that were safe once. It must not count as a copy of
+    the leader's, so it does not fetch until `mending` has thrown the damaged part away."""
+    return any(held.end_offset > log.log_start_offset for held in log.damage)
+
+
+class Following:
+    """One follower at work on one partition, for one leader epoch."""
+
+    __slots__ = ("_env", "_flusher", "_now_ms", "follower", "hosted")
+
+    def __init__(
+        self,
+        hosted: HostedPartition,
+        follower: Follower,
+        flusher: Flusher,
+        env: Env,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.hosted = hosted
+        self.follower = follower
+        self._flusher = flusher
+        self._env = env
+        self._now_ms = now_ms
+
+    def __str__(self) -> str:
+        return f"{self.hosted.topic}-{self.hosted.index}"
+
+    @property
+    def is_current(self) -> bool:
+        return self.hosted.follower is self.follower
+
+    @property
+    def waits_for_flush(self) -> bool:
+        """What the log has does not all count yet."""
+        return self.hosted.counted_end < self.hosted.log.end_offset
+
+    def request_flush(self) -> None:
+        self._flusher.request(self.hosted.log)
+
+    # Asking the machine
+
+    def next_fetch(self) -> Fetch | None:
+        log = self.hosted.log
+        if not self.is_current or log.failure is not None or is_damaged(log):
+            return None
+        if log.lacks_space:
+            # A fetch at the end of the leader's log would count as being in sync, and could not
+            # stay so with the next record: `fullness` asks again when there is room.
+            return None
+        return self.follower.next_fetch(self.hosted.log_view(), self._now_ms())
+
+    def on_answer(self, fetch: Fetch, answer: FetchAnswer) -> tuple[Effect, ...]:
+        if not self.is_current:
+            return ()
+        return self.follower.on_answer(fetch, answer, self.hosted.log_view(), self._now_ms())
+
+    def on_lost(self, fetch: Fetch) -> tuple[Effect, ...]:
+        return self.follower.on_lost(fetch, self._now_ms()) if self.is_current else ()
+
+    def on_bounds(self, bounds: tuple[int, int] | None) -> tuple[Effect, ...]:
+        """Where the leader's log starts and ends; None if it did not say."""
+        if not self.is_current:
+            return ()
+        if bounds is None:
+            return self.follower.on_bounds_lost(self._now_ms())
+        return self.follower.on_bounds(*bounds, self.hosted.log_view(), self._now_ms())
+
+    # Carrying out
+
+    def carry_out(self, effects: Sequence[Effect], records: Buffer) -> Sequence[Effect]:
+        """Do the effects in order up to the first that must have the log to itself; the rest."""
+        if not self.is_current:
+            return ()
+        replicated = False
+        for number, effect in enumerate(effects):
+            match effect:
+                case Truncate() | StartAt() | AdvanceLogStart():
+                    return effects[number:]
+                case Append(_, size):
+                    try:
+                        log = self.hosted.log
+                        log.append_replica(memoryview(records)[:size], self._env.clock.wall_ms())
+                    except (StorageError, CorruptBatch) as error:
+                        return self._failed(error)
+                    replicated = True
+                    if self.waits_for_flush:
+                        self.request_flush()
+                case AdvanceHighWatermark():
+                    replicated = True
+                case Halt(reason):
+                    _log.error("%s is not followed any more: %s", self, reason)
+        if replicated:
+            self.hosted.on_replicated()
+        return ()
+
+    async def operate(self, effects: Sequence[Effect], records: Buffer) -> Sequence[Effect]:
+        """Do what `carry_out` left; what this has led to in addition, such as a retry."""
+        rest = effects
+        while rest:
+            try:
+                async with self._flusher.exclusive(self.hosted.log):
+                    if not self.is_current:
+                        return ()
+                    self._cut(rest[0])
+            except StorageError as error:
+                return self._failed(error)
+            await self._free_space()
+            rest = self.carry_out(rest[1:], records)
+        if self.is_current:
+            self.hosted.on_replicated()
+        return ()
+
+    def _cut(self, effect: Effect) -> None:
+        log, leader = self.hosted.log, self.follower.leader
+        end = log.end_offset
+        match effect:
+            case Truncate(offset, loses_committed):
+                log.truncate_to(offset)
+                _log.log(
+                    logging.ERROR if loses_committed else logging.INFO,
+                    "%s: cut from %d to %d, where leader %d has its log part from this one%s",
+                    self,
+                    end,
+                    log.end_offset,
+                    leader,
+                    "; records that had been committed are gone" if loses_committed else "",
+                )
+            case StartAt(offset, loses_committed):
+                log.start_at(offset)
+                _log.log(
+                    logging.ERROR if loses_committed else logging.INFO,
+                    "%s: ended at %d and begins anew at %d, as leader %d has nothing of it%s",
+                    self,
+                    end,
+                    offset,
+                    leader,
+                    "; records that had been committed are gone" if loses_committed else "",
+                )
+            case AdvanceLogStart(offset):
+                log.delete_before(min(offset, log.end_offset))
+            case _:
+                raise AssertionError(f"{effect} cuts nothing")
+
+    async def _free_space(self) -> None:
+        """A file that stays is removed at the next start."""
+        try:
+            await self._env.executor.run(self.hosted.log.purge)
+        except StorageError as error:
+            _log.warning("%s: %s", self, error)
+
+    def _failed(self, error: StorageError | CorruptBatch) -> Sequence[Effect]:
+        if not self.is_current:
+            return ()
+        if isinstance(error, LogOffline) or self.hosted.log.failure is not None:
+            _log.error("%s is not followed any more: %s", self, error)
+            return (Halt(str(error)),)
+        _log.warning("%s: what the leader sent could not be stored: %s", self, error)
+        return self.follower.on_failed(str(error), self.hosted.log_view(), self._now_ms())

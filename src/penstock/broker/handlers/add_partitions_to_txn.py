@@ -1,0 +1,111 @@
+"""AddPartitionsToTxn, versions 0 to 5: partitions join a transaction.
+
+Up to version 3 a producer asks, for one transaction, before it writes. From version 4 on brokers
+ask, for several transactions at once: whether partitions are in (`verify_only`), or to have them
+in, which is how transactions of version 2 begin.
+
+If one of the partitions does not exist none is added: it is told so, the others that nothing was
+attempted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from penstock.broker.context import RequestContext
+from penstock.broker.handlers.transaction_requests import then
+from penstock.txns.adding import transaction_of
+from penstock.txns.effects import Answer, Effect, Now, Token
+from penstock.txns.shard import TransactionShard
+from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+
+_BATCHED_SINCE = 4
+_Asked = AddPartitionsToTxnRequest.Transaction
+_Answered = AddPartitionsToTxnResponse.Transaction
+
+
+def handle(
+    request: AddPartitionsToTxnRequest, context: RequestContext
+) -> AddPartitionsToTxnResponse | asyncio.Future[AddPartitionsToTxnResponse]:
+    if context.version < _BATCHED_SINCE:
+        return then(
+            _answer(transaction_of(request), context),
+            lambda answered: AddPartitionsToTxnResponse(
+                results_by_topic_v3_and_below=answered.topic_results
+            ),
+        )
+    answers = [_answer(asked, context) for asked in request.transactions]
+    waiting = [answer for answer in answers if isinstance(answer, asyncio.Future)]
+    if not waiting:
+        return AddPartitionsToTxnResponse(
+            results_by_transaction=[answer for answer in answers if isinstance(answer, _Answered)]
+        )
+    return context.spawn(_all(answers))
+
+
+async def _all(answers: list[_Answered | asyncio.Future[_Answered]]) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=[
+            await answer if isinstance(answer, asyncio.Future) else answer for answer in answers
+        ]
+    )
+
+
+def _answer(asked: _Asked, context: RequestContext) -> _Answered | asyncio.Future[_Answered]:
+    image = context.services.image
+
+    def is_known(topic: str, index: int) -> bool:
+        return image.partition(topic, index) is not None
+
+    if not all(is_known(topic.name, index) for topic in asked.topics for index in topic.partitions):
+        return _refused(
+            asked,
+            lambda topic, index: (
+                ErrorCode.OPERATION_NOT_ATTEMPTED
+                if is_known(topic, index)
+                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            ),
+        )
+
+    def step(shard: TransactionShard, token: Token, now: Now) -> list[Effect]:
+        return shard.add_partitions(asked, context.version, token, now)
+
+    try:
+        reply = context.services.transactions.ask(asked.transactional_id, step)
+    except KafkaError as error:
+        code = error.code
+        return _refused(asked, lambda topic, index: code)
+    return then(reply, _as_answered)
+
+
+def _as_answered(answer: Answer) -> _Answered:
+    if not isinstance(answer, _Answered):
+        raise TypeError(f"{type(answer).__name__} does not answer for partitions")
+    return answer
+
+
+def _refused(asked: _Asked, code_of: Callable[[str, int], ErrorCode]) -> _Answered:
+    return _Answered(
+        asked.transactional_id,
+        [
+            AddPartitionsToTxnResponse.Topic(
+                topic.name,
+                [
+                    AddPartitionsToTxnResponse.Partition(index, code_of(topic.name, index))
+                    for index in topic.partitions
+                ],
+            )
+            for topic in asked.topics
+        ],
+    )
+
+
+def refuse(
+    request: AddPartitionsToTxnRequest, version: int, code: ErrorCode
+) -> AddPartitionsToTxnResponse:
+    if version >= _BATCHED_SINCE:
+        return AddPartitionsToTxnResponse(error_code=code)
+    refused = _refused(transaction_of(request), lambda topic, index: code)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=refused.topic_results)

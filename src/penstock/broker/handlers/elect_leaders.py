@@ -1,0 +1,98 @@
+"""ElectLeaders, versions 0 to 2: let partitions be led by their preferred replica, or by any.
+
+Version 1 adds the type of election. Preferred (0): the first replica of the assignment leads, if it
+is in sync. Unclean (1): where nobody leads, the best of the living replicas does, at the price of
+what it has not got; nothing else needs that, so the setting unclean.leader.election.enable is not
+asked. Null partitions stand for all; then those that need no election are left out of the answer.
+
+The answer comes when the cluster's metadata has the new leaders. The timeout is not looked at,
+since that takes milliseconds, or the store's own deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.broker.context import RequestContext
+from penstock.broker.handlers.admin_requests import error_of
+from penstock.broker.handlers.partition_requests import decide_by_topic
+from penstock.metadata.decisions import Decision
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.preferred import Election, Place, elect
+from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.messages import ElectLeadersRequest, ElectLeadersResponse
+
+_PREFERRED: Final = 0
+_UNCLEAN: Final = 1
+
+
+def handle(
+    request: ElectLeadersRequest, context: RequestContext
+) -> asyncio.Future[ElectLeadersResponse]:
+    return context.spawn(_run(request, context))
+
+
+async def _run(request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
+    if request.election_type not in (_PREFERRED, _UNCLEAN):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"There is no election type {request.election_type}: ask for 0, preferred, or 1, "
+            "unclean.",
+        )
+    unclean = request.election_type == _UNCLEAN
+    static = context.services.controller.static
+
+    def make(places: Sequence[Place], image: ClusterImage) -> Decision[tuple[Election, ...]]:
+        return elect(image, places, unclean=unclean, stopping=image.stopping, static=static)
+
+    wanted = _wanted(request, context.services.image)
+    decided = await decide_by_topic(context, wanted, make)
+    response = ElectLeadersResponse()
+    for topic, outcome in decided.items():
+        if isinstance(outcome, Exception):
+            code, words = error_of(outcome)
+            results = [_result(index, code, words) for _, index in wanted[topic]]
+        else:
+            results = [
+                _result(each.index, each.error, each.message)
+                for each in outcome
+                if request.topic_partitions is not None
+                or each.error != ErrorCode.ELECTION_NOT_NEEDED
+            ]
+        if results:
+            response.replica_election_results.append(ElectLeadersResponse.Topic(topic, results))
+    return response
+
+
+def _wanted(request: ElectLeadersRequest, image: ClusterImage) -> dict[str, list[Place]]:
+    if request.topic_partitions is None:
+        return {
+            topic.name: [(topic.name, index) for index in range(len(topic.partitions))]
+            for topic in image.topics.values()
+        }
+    wanted: dict[str, dict[Place, None]] = {}
+    for topic in request.topic_partitions:
+        places = wanted.setdefault(topic.topic, {})
+        places.update(dict.fromkeys((topic.topic, index) for index in topic.partitions))
+    return {topic: [*places] for topic, places in wanted.items()}
+
+
+def _result(index: int, code: ErrorCode, words: str | None) -> ElectLeadersResponse.Partition:
+    if code == ErrorCode.NONE:
+        return ElectLeadersResponse.Partition(index, code, None)
+    return ElectLeadersResponse.Partition(index, code, words or code.message)
+
+
+def refuse(request: ElectLeadersRequest, version: int, code: ErrorCode) -> ElectLeadersResponse:
+    """Version 0 has no code for the whole."""
+    return ElectLeadersResponse(
+        error_code=code,
+        replica_election_results=[
+            ElectLeadersResponse.Topic(
+                topic.topic, [_result(index, code, None) for index in topic.partitions]
+            )
+            for topic in request.topic_partitions or ()
+        ],
+    )

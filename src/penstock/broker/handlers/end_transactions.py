@@ -1,0 +1,64 @@
+"""EndTransactions, version 0: commit many transactions, all or none; or abort what is open of them.
+
+Our own, Kafka has nothing like it. All members live on one partition of `__transaction_state`: a
+member that does not is INVALID_REQUEST. A commit may name the partition of `__consumer_offsets`
+that one of them must have written to. With an error nothing was decided, and the members' codes say
+who was in the way; otherwise each is told the id and epoch for its next transaction. Said again, it
+is answered as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.broker.context import RequestContext
+from penstock.broker.handlers.transaction_requests import then
+from penstock.txns.effects import (
+    Answer,
+    Effect,
+    EndedTogether,
+    EndTransactions,
+    Member,
+    Now,
+    Token,
+    TopicPartition,
+)
+from penstock.txns.shard import TransactionShard
+from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.messages import EndTransactionsRequest, EndTransactionsResponse
+
+
+def handle(
+    request: EndTransactionsRequest, context: RequestContext
+) -> EndTransactionsResponse | asyncio.Future[EndTransactionsResponse]:
+    transactions = context.services.transactions
+    places = {transactions.index_of(member.transactional_id) for member in request.members}
+    if len(places) != 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    members = tuple(
+        Member(member.transactional_id, member.producer_id, member.producer_epoch)
+        for member in request.members
+    )
+    offsets = None
+    if request.offsets_topic is not None:
+        offsets = TopicPartition(request.offsets_topic, request.offsets_partition)
+    asked = EndTransactions(members, request.committed, offsets)
+
+    def step(shard: TransactionShard, token: Token, now: Now) -> list[Effect]:
+        return shard.end_transactions(asked, token, now)
+
+    return then(transactions.require_at(places.pop()).ask(step), _response)
+
+
+def _response(answer: Answer) -> EndTransactionsResponse:
+    if not isinstance(answer, EndedTogether):
+        raise TypeError(f"{type(answer).__name__} does not answer for many transactions")
+    return EndTransactionsResponse(
+        error_code=answer.code,
+        members=[
+            EndTransactionsResponse.Member(
+                member.transactional_id, member.code, member.producer_id, member.producer_epoch
+            )
+            for member in answer.members
+        ],
+    )

@@ -1,0 +1,52 @@
+"""What the handlers of transactional requests share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from penstock.broker.context import RequestContext
+from penstock.txns.effects import Effect, Now, Token
+from penstock.txns.shard import TransactionShard
+from penstock.wire.messages.base import Request
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def ask(
+    context: RequestContext,
+    transactional_id: str,
+    request: Request,
+    method: Callable[[TransactionShard], Callable[..., list[Effect]]],
+    *more: object,
+) -> Any:
+    """Put a request about one transactional id to its shard; `more` goes behind the request.
+
+    An id that is coordinated elsewhere, or still loading, is a `KafkaError`.
+    """
+
+    def step(shard: TransactionShard, token: Token, now: Now) -> list[Effect]:
+        return method(shard)(request, *more, context.version, token, now)
+
+    reply = context.services.transactions.ask(transactional_id, step)
+    return reply.result() if reply.done() else reply
+
+
+def then(answer: T | asyncio.Future[T], change: Callable[[T], U]) -> U | asyncio.Future[U]:
+    """The answer changed, now or when it is there."""
+    if not isinstance(answer, asyncio.Future):
+        return change(answer)
+    changed: asyncio.Future[U] = answer.get_loop().create_future()
+
+    def finish(done: asyncio.Future[T]) -> None:
+        if changed.done():
+            return
+        if done.cancelled():
+            changed.cancel()
+        else:
+            changed.set_result(change(done.result()))
+
+    cast("asyncio.Future[T]", answer).add_done_callback(finish)
+    return changed

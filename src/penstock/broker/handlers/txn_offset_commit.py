@@ -1,0 +1,145 @@
+"""TxnOffsetCommit, versions 0 to 5: offsets of a group that take effect with a transaction.
+
+Like OffsetCommit, offsets for topics that do not exist are refused one by one. The first commit of
+a transaction is verified with its coordinator: up to version 4 a producer has added the group's
+partition (AddOffsetsToTxn), from version 5 on it is added here (transaction.version 2). From
+version 3 on the producer says which member of the group it commits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from penstock.broker.context import RequestContext
+from penstock.broker.coordinator import ShardRuntime
+from penstock.broker.handlers.transaction_requests import then
+from penstock.broker.txn_appends import Begin, beginner
+from penstock.broker.txn_verification import Asker
+from penstock.groups.effects import Effect, Now, Token
+from penstock.groups.refusals import refuse, txn_commit_response
+from penstock.groups.shard import GroupShard
+from penstock.partition.verification import NO_GUARD
+from penstock.txns.effects import TopicPartition
+from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from penstock.wire.messages.base import Response
+
+__all__ = ["handle", "refuse"]
+
+_ADDS_SINCE: Final = 5
+_ABORTABLE_SINCE: Final = 4
+_AGAIN: Final = frozenset(
+    (
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    )
+)
+"""What the transaction's coordinator cannot help at the moment. To the client, who came to the
+group's, that one is not ready: it asks here again."""
+
+_Answer = TxnOffsetCommitResponse | asyncio.Future[TxnOffsetCommitResponse]
+_Places = list[tuple[str, list[TxnOffsetCommitRequest.Partition]]]
+
+
+def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> _Answer:
+    if not request.group_id:
+        return _refused(request, ErrorCode.INVALID_GROUP_ID)
+    places = [(topic.name, list(topic.partitions)) for topic in request.topics]
+    _take_unknown(request, context)
+    if not request.topics:
+        return _merged(TxnOffsetCommitResponse(), places)
+    try:
+        runtime = context.services.groups.require(request.group_id)
+    except KafkaError as error:
+        return _merged(_refused(request, error.code), places)
+    begin = beginner(
+        runtime.hosted, request.producer_id, request.producer_epoch, context.services.now_ms()
+    )
+    answer: _Answer
+    if begin() is None:
+        answer = _commit(runtime, request, NO_GUARD)
+    else:
+        answer = context.spawn(_verify(request, context, runtime, begin))
+    return then(answer, lambda response: _merged(response, places))
+
+
+async def _verify(
+    request: TxnOffsetCommitRequest, context: RequestContext, runtime: ShardRuntime, begin: Begin
+) -> TxnOffsetCommitResponse:
+    adds = context.version >= _ADDS_SINCE
+    asker = Asker(request.transactional_id, request.producer_id, request.producer_epoch, adds)
+    where = TopicPartition(runtime.hosted.topic, runtime.hosted.index)
+    (answer,) = context.services.verification.ask(asker, [(where, begin)])
+    word = await answer
+    if word.code != ErrorCode.NONE:
+        return _refused(request, _told(word.code, context.version))
+    if runtime.is_over:
+        return _refused(request, ErrorCode.NOT_COORDINATOR)
+    committed = _commit(runtime, request, word.guard)
+    return await committed if isinstance(committed, asyncio.Future) else committed
+
+
+def _told(code: ErrorCode, version: int) -> ErrorCode:
+    if code in _AGAIN:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if code == ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
+        return ErrorCode.INVALID_TXN_STATE
+    return code
+
+
+def _commit(runtime: ShardRuntime, request: TxnOffsetCommitRequest, guard: int) -> _Answer:
+    def step(shard: GroupShard, token: Token, now: Now) -> list[Effect]:
+        return shard.txn_offset_commit(request, guard, token, now)
+
+    reply = runtime.ask(step)
+    return then(reply.result() if reply.done() else reply, _as_answered)
+
+
+def _as_answered(response: Response) -> TxnOffsetCommitResponse:
+    if not isinstance(response, TxnOffsetCommitResponse):
+        raise TypeError(f"{type(response).__name__} does not answer a commit in a transaction")
+    return response
+
+
+def _refused(request: TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommitResponse:
+    return txn_commit_response(request, lambda partition: code)
+
+
+def _merged(answer: TxnOffsetCommitResponse, places: _Places) -> TxnOffsetCommitResponse:
+    """One entry per topic in the order of the request; what is not answered has no partition."""
+    codes = {
+        (topic.name, each.partition_index): each.error_code
+        for topic in answer.topics
+        for each in topic.partitions
+    }
+    answer.topics = [
+        TxnOffsetCommitResponse.Topic(
+            name,
+            [
+                TxnOffsetCommitResponse.Partition(
+                    each.partition_index,
+                    codes.get((name, each.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+                )
+                for each in partitions
+            ],
+        )
+        for name, partitions in places
+    ]
+    return answer
+
+
+def _take_unknown(request: TxnOffsetCommitRequest, context: RequestContext) -> None:
+    """Take out of the request what is for no partition there is."""
+    image = context.services.image
+    for topic in request.topics:
+        topic.partitions = [
+            asked
+            for asked in topic.partitions
+            if image.partition(topic.name, asked.partition_index) is not None
+        ]
+    request.topics = [topic for topic in request.topics if topic.partitions]

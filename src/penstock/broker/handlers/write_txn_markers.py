@@ -1,0 +1,99 @@
+"""WriteTxnMarkers, versions 1 and 2: partitions are told how transactions ended.
+
+Coordinators send it to the leaders; so does an operator who aborts a transaction that hangs. It is
+answered when every marker is committed. Version 2 says which transaction.version ended it: by the
+rules of 2 a marker must carry a newer epoch than the transaction it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.broker.context import RequestContext
+from penstock.txns.effects import Marker, TopicPartition
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+
+
+class _Writing:
+    """The markers of one request, until the last of them is committed or refused."""
+
+    def __init__(self) -> None:
+        self.response = WriteTxnMarkersResponse()
+        self.future: asyncio.Future[WriteTxnMarkersResponse] | None = None
+        self.left = 0
+
+    def write(self, asked: WriteTxnMarkersRequest.Marker, context: RequestContext) -> None:
+        marker = Marker(
+            asked.producer_id,
+            asked.producer_epoch,
+            asked.transaction_result,
+            asked.coordinator_epoch,
+            asked.transaction_version,
+        )
+        answers = WriteTxnMarkersResponse.Marker(asked.producer_id)
+        self.response.markers.append(answers)
+        for topic in asked.topics:
+            answered = WriteTxnMarkersResponse.Topic(topic.name)
+            answers.topics.append(answered)
+            for index in topic.partition_indexes:
+                answer = WriteTxnMarkersResponse.Partition(index)
+                answered.partitions.append(answer)
+                self.left += 1
+                where = TopicPartition(topic.name, index)
+                context.services.marker_writer.write(marker, where, self._teller(answer))
+
+    def _teller(self, answer: WriteTxnMarkersResponse.Partition) -> _Teller:
+        return _Teller(self, answer)
+
+    def one_less(self) -> None:
+        self.left -= 1
+        if not self.left and self.future is not None and not self.future.done():
+            self.future.set_result(self.response)
+
+
+class _Teller:
+    __slots__ = ("_answer", "_writing")
+
+    def __init__(self, writing: _Writing, answer: WriteTxnMarkersResponse.Partition) -> None:
+        self._writing = writing
+        self._answer = answer
+
+    def __call__(self, code: ErrorCode) -> None:
+        self._answer.error_code = code
+        self._writing.one_less()
+
+
+def handle(
+    request: WriteTxnMarkersRequest, context: RequestContext
+) -> WriteTxnMarkersResponse | asyncio.Future[WriteTxnMarkersResponse]:
+    writing = _Writing()
+    for marker in request.markers:
+        writing.write(marker, context)
+    if not writing.left:
+        return writing.response
+    writing.future = asyncio.get_running_loop().create_future()
+    return writing.future
+
+
+def refuse(
+    request: WriteTxnMarkersRequest, version: int, code: ErrorCode
+) -> WriteTxnMarkersResponse:
+    return WriteTxnMarkersResponse(
+        [
+            WriteTxnMarkersResponse.Marker(
+                marker.producer_id,
+                [
+                    WriteTxnMarkersResponse.Topic(
+                        topic.name,
+                        [
+                            WriteTxnMarkersResponse.Partition(index, code)
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )

@@ -1,0 +1,163 @@
+"""What leaders here propose to the controller: changes of in-sync sets (KIP-497).
+
+Each leader's machine says what is to be proposed (`partition.replication.Leadership.propose`), and
+is told what became of it. Proposals of all partitions go together, one commit at a time. They are
+looked for when a follower that is not in sync has caught up (`due`), and in all partitions twice
+in every `replica.lag.time.max.ms`, for followers that lag.
+
+Where the outcome is not known (the store went away in between, or took too long) the machine is
+told that, and nothing better: it counts everybody who may be in sync, and proposes again.
+A refusal is believed only if nothing was sent before it: a decision that
+is made twice may have been committed the first time, or may be yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from penstock.broker.cluster import ClusterView
+from penstock.broker.controller import ControllerRuntime
+from penstock.broker.failures import EXPECTED
+from penstock.broker.hosted import HostedPartition
+from penstock.broker.replicas import Replicas
+from penstock.metadata.configs import BrokerConfigs
+from penstock.metadata.decisions import Decision
+from penstock.metadata.edits import TOPICS_MAX
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.isr import IsrAnswer, IsrChange, alter_isrs
+from penstock.partition.replication import RETRY_MS, AlterIsr, Leadership
+from penstock.ports import Env
+from penstock.wire.errors import ErrorCode, KafkaError
+
+_PATIENCE_S: Final = 30.0
+"""How long an answer is waited for: by then it is unknown."""
+_log = logging.getLogger(__name__)
+
+
+class _Proposed(NamedTuple):
+    hosted: HostedPartition
+    term: Leadership
+    proposal: AlterIsr
+
+    def change(self) -> IsrChange:
+        proposal = self.proposal
+        return IsrChange(
+            self.hosted.topic_id,
+            self.hosted.index,
+            proposal.isr,
+            proposal.leader_epoch,
+            proposal.partition_epoch,
+        )
+
+
+class IsrChanges:
+    def __init__(
+        self,
+        env: Env,
+        broker_id: int,
+        replicas: Replicas,
+        controller: ControllerRuntime,
+        cluster: ClusterView,
+        configs: Callable[[], BrokerConfigs],
+    ) -> None:
+        self._env = env
+        self._broker_id = broker_id
+        self._replicas = replicas
+        self._controller = controller
+        self._cluster = cluster
+        self._configs = configs
+        self._due: dict[HostedPartition, None] = {}
+        self._work = asyncio.Event()
+
+    def due(self, hosted: HostedPartition) -> None:
+        """Something may have to be proposed for this partition."""
+        self._due[hosted] = None
+        self._work.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        looked_at = loop.time()
+        while True:
+            every_s = self._configs().int_value("replica.lag.time.max.ms") / 2000
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(looked_at + every_s):
+                    await self._work.wait()
+            self._work.clear()
+            due, self._due = self._due, {}
+            if loop.time() >= looked_at + every_s:
+                looked_at = loop.time()
+                due.update((hosted, None) for hosted in self._replicas)
+            proposed = list(self._proposals(due))
+            for portion in _portions(proposed):
+                await self._propose(portion)
+
+    def _proposals(self, due: Iterable[HostedPartition]) -> Iterable[_Proposed]:
+        now_ms = self._replicas.now_ms()
+        for hosted in due:
+            term = hosted.leadership
+            proposal = None if term is None else term.propose(now_ms)
+            if term is not None and proposal is not None:
+                yield _Proposed(hosted, term, proposal)
+
+    async def _propose(self, portion: Sequence[_Proposed]) -> None:
+        changes = [each.change() for each in portion]
+        sent_before = sent = False
+
+        def make(image: ClusterImage) -> Decision[tuple[IsrAnswer, ...]]:
+            nonlocal sent_before, sent
+            sent_before = sent
+            decision = alter_isrs(
+                image,
+                self._broker_id,
+                self._replicas.broker_epoch,
+                changes,
+                stopping=image.stopping,
+                static=self._controller.static,
+            )
+            sent = sent or bool(decision.changes)
+            return decision
+
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                answers = await self._controller.decide(make)
+        except EXPECTED as error:
+            _log.warning("the in-sync sets of %d partitions may lag: %s", len(portion), error)
+            code = error.code if isinstance(error, KafkaError) else ErrorCode.REQUEST_TIMED_OUT
+            answers = tuple(IsrAnswer(each.topic_id, each.index, code) for each in changes)
+            sent_before = sent
+        for each, answer in zip(portion, answers, strict=True):
+            self._take(each, answer, is_certain=not sent_before)
+
+    def _take(self, made: _Proposed, answer: IsrAnswer, *, is_certain: bool) -> None:
+        hosted, term, proposal = made
+        now_ms = self._replicas.now_ms()
+        if answer.error == ErrorCode.NONE and answer.partition is not None:
+            _log.info(
+                "%s-%d: in sync are %s", hosted.topic, hosted.index, list(answer.partition.isr)
+            )
+            hosted.on_isr_answer(term, answer.partition, now_ms)
+        else:
+            code = answer.error if is_certain else ErrorCode.REQUEST_TIMED_OUT
+            hosted.on_isr_refused(term, proposal, code, now_ms)
+            # Somebody may wait for the outcome to be settled; nobody else would come back to it.
+            loop = asyncio.get_running_loop()
+            loop.call_later(2 * RETRY_MS / 1000, self.due, hosted)
+
+
+def _portions(proposed: Iterable[_Proposed]) -> Iterable[list[_Proposed]]:
+    """As many as one commit takes, by topics."""
+    portion: list[_Proposed] = []
+    topics: set[bytes] = set()
+    for each in proposed:
+        if each.hosted.topic_id not in topics and len(topics) == TOPICS_MAX:
+            yield portion
+            portion, topics = [], set()
+        topics.add(each.hosted.topic_id)
+        portion.append(each)
+    if portion:
+        yield portion

@@ -1,0 +1,43 @@
+"""The brake on copying replicas: `follower.replication.throttled.rate`, in bytes a second.
+
+It holds for the replicas that the topic's `follower.replication.throttled.replicas` names, and of
+these only for those that lag: a replica in sync is never slowed down, or `acks=all` would be. An
+allowance grows with time, up to a second's worth, and falls by what is fetched; while it is below
+zero the throttled ones wait.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+UNLIMITED: Final = 2**63 - 1
+_LOOK_AGAIN_MS: Final = 1_000
+"""The rate may be changed in the meantime."""
+
+
+class ReplicaThrottle:
+    def __init__(self, broker_id: int) -> None:
+        self._broker_id = broker_id
+        self._allowance = 0.0
+        self._counted_ms = 0
+
+    def names(self, replicas: tuple[str, ...], index: int) -> bool:
+        """Whether a list of PARTITION:BROKER pairs, or a star, has this broker's replica in it."""
+        return replicas == ("*",) or f"{index}:{self._broker_id}" in replicas
+
+    def wait_ms(self, rate: int, now_ms: int) -> int:
+        """How long the throttled must wait before they may fetch; 0 if they may now."""
+        if rate >= UNLIMITED:
+            self._allowance, self._counted_ms = 0.0, now_ms
+            return 0
+        gained = rate * (now_ms - self._counted_ms) / 1000
+        self._allowance = min(self._allowance + gained, float(rate))
+        self._counted_ms = now_ms
+        if rate == 0:
+            return _LOOK_AGAIN_MS
+        if self._allowance >= 0:
+            return 0
+        return min(_LOOK_AGAIN_MS, int(-self._allowance * 1000 / rate) + 1)
+
+    def on_fetched(self, size: int) -> None:
+        self._allowance -= size

@@ -1,0 +1,52 @@
+"""What a topic's settings mean to its log, to the batches it takes and to its replicas."""
+
+from __future__ import annotations
+
+from penstock.metadata.configs import TopicSettings
+from penstock.metadata.model import INTERNAL_TOPICS
+from penstock.partition.follower import FollowerRules
+from penstock.partition.leader import AppendRules
+from penstock.storage.config import LogConfig
+
+
+def counts_by_disk(topic: str, settings: TopicSettings) -> bool:
+    """Whether only what is on disk counts. What the cluster keeps for itself always does so."""
+    return settings.durability == "fsync" or topic in INTERNAL_TOPICS
+
+
+def append_rules(settings: TopicSettings) -> AppendRules:
+    return AppendRules(
+        max_message_bytes=settings.max_message_bytes,
+        timestamp_before_max_ms=settings.message_timestamp_before_max_ms,
+        timestamp_after_max_ms=settings.message_timestamp_after_max_ms,
+        checks_timestamps=settings.message_timestamp_type != "LogAppendTime",
+    )
+
+
+def follower_rules(settings: TopicSettings, backoff_ms: int) -> FollowerRules:
+    return FollowerRules(
+        compacted=settings.compact,
+        may_lose_committed=settings.unclean_leader_election_enable
+        or settings.durability == "replicated",
+        backoff_ms=backoff_ms,
+    )
+
+
+def log_config(settings: TopicSettings) -> LogConfig:
+    return LogConfig(
+        segment_bytes=settings.segment_bytes,
+        segment_ms=settings.segment_ms,
+        segment_jitter_ms=settings.segment_jitter_ms,
+        segment_index_bytes=settings.segment_index_bytes,
+        index_interval_bytes=settings.index_interval_bytes,
+        retention_ms=settings.retention_ms,
+        retention_bytes=settings.retention_bytes,
+        delete=settings.delete,
+        compact=settings.compact,
+        min_cleanable_dirty_ratio=settings.min_cleanable_dirty_ratio,
+        min_compaction_lag_ms=settings.min_compaction_lag_ms,
+        max_compaction_lag_ms=settings.max_compaction_lag_ms,
+        delete_retention_ms=settings.delete_retention_ms,
+        flush_messages=settings.flush_messages,
+        flush_ms=settings.flush_ms,
+    )

@@ -1,0 +1,121 @@
+"""Offsets committed in transactions: TxnOffsetCommit 0-5, and the markers that end them.
+
+They are records of the transaction in the group's partition, as a producer's are in its topics:
+pending until the marker, then in effect or as if they had never been. Who asks for stable offsets
+is told to wait meanwhile, from the moment they are on their way into the log.
+
+The producer names its consumer's place in the group (from version 3 on), and is refused like a
+member whose generation has passed: a zombie must not commit what another now reads. Without a
+place, as before, a producer is trusted: its transactional id fences its own zombies only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.groups.core import Core
+from penstock.groups.effects import LogRecord, Now, Token, TransactionalProducer
+from penstock.groups.formats import OffsetValue, offset_record
+from penstock.groups.group import UNKNOWN_MEMBER, Group, State
+from penstock.groups.image import TopicPartition
+from penstock.groups.offsets import fits
+from penstock.groups.refusals import offsets_append_error, txn_commit_response
+from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+
+
+def txn_offset_commit(
+    core: Core, request: TxnOffsetCommitRequest, guard: int, token: Token, now: Now
+) -> None:
+    try:
+        group = _committing_group(core, request, now)
+    except KafkaError as error:
+        code = error.code
+        core.reply(token, txn_commit_response(request, lambda partition: code))
+        return
+    metadata_max = core.config.offset_metadata_max
+    records: list[LogRecord] = []
+    stored: list[TopicPartition] = []
+    for topic in request.topics:
+        for partition in topic.partitions:
+            if fits(partition.committed_metadata, metadata_max):
+                about = topic.name, partition.partition_index
+                value = OffsetValue(
+                    partition.committed_offset,
+                    partition.committed_leader_epoch,
+                    partition.committed_metadata or "",
+                    now.wall_ms,
+                )
+                records.append(offset_record(group.group_id, *about, value))
+                stored.append(about)
+    if not records:
+        core.reply(token, _outcome(request, metadata_max, ErrorCode.NONE))
+        return
+    group.commits_in_flight.update(stored)
+    group.unstable_in_flight.update(stored)
+    core.groups[group.group_id] = group
+    core.append(
+        records,
+        PendingStored(group.group_id, tuple(stored), request, metadata_max, token),
+        now,
+        TransactionalProducer(request.producer_id, request.producer_epoch, guard),
+    )
+
+
+def _committing_group(core: Core, request: TxnOffsetCommitRequest, now: Now) -> Group:
+    """The group, if the request may commit to it."""
+    generation, member_id = request.generation_id, request.member_id
+    group = core.groups.get(request.group_id)
+    if group is None:
+        if generation < 0:
+            return Group(request.group_id, now.wall_ms)
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+    if group.state is State.DEAD:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if generation < 0 and group.state is State.EMPTY:
+        return group
+    if generation >= 0 or member_id != UNKNOWN_MEMBER or request.group_instance_id is not None:
+        group.require_member(member_id, request.group_instance_id)
+        if generation != group.generation:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+    return group
+
+
+@dataclass(frozen=True, slots=True)
+class PendingStored:
+    group_id: str
+    stored: tuple[TopicPartition, ...]
+    request: TxnOffsetCommitRequest
+    metadata_max: int
+    token: Token
+
+    def committed(self, core: Core, now: Now) -> None:
+        self._finish(core, ErrorCode.NONE)
+
+    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
+        self._finish(core, offsets_append_error(error))
+
+    def abandoned(self, core: Core, code: ErrorCode) -> None:
+        core.reply(self.token, _outcome(self.request, self.metadata_max, code))
+
+    def _finish(self, core: Core, code: ErrorCode) -> None:
+        group = core.groups[self.group_id]
+        for in_flight in (group.commits_in_flight, group.unstable_in_flight):
+            in_flight.subtract(self.stored)
+            for about in self.stored:
+                if not in_flight[about]:
+                    del in_flight[about]
+        core.reply(self.token, _outcome(self.request, self.metadata_max, code))
+
+
+def _outcome(
+    request: TxnOffsetCommitRequest, metadata_max: int, code: ErrorCode
+) -> TxnOffsetCommitResponse:
+    return txn_commit_response(
+        request,
+        lambda partition: (
+            code
+            if fits(partition.committed_metadata, metadata_max)
+            else ErrorCode.OFFSET_METADATA_TOO_LARGE
+        ),
+    )

@@ -1,0 +1,168 @@
+"""Followers made up of single requests: what a leader hears from brokers 1 and 2 of a stage.
+
+The brokers are real and registered, but there is no network between them, so whatever their
+replicas seem to do is what a test says they do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from penstock.broker.hosted import HostedPartition
+from penstock.metadata.model import Partition
+from penstock.records.record import Record, build_batch
+from penstock.wire.messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    FetchRequest,
+    FetchResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+from .stage import NOW_MS, Stage
+
+T = TypeVar("T")
+
+BROKER_EPOCHS = 17
+"""The version of Fetch that brokers speak: the broker epoch is in it."""
+
+
+async def create_on(
+    stage: Stage,
+    *replicas: int,
+    topic: str = "orders",
+    configs: Mapping[str, str] | None = None,
+) -> bytes:
+    """A topic of one partition on these brokers; the first leads. Returns its id."""
+    texts = [CreateTopicsRequest.Config(*item) for item in (configs or {}).items()]
+    assigned = [CreateTopicsRequest.Assignment(0, [*replicas])]
+    wanted = CreateTopicsRequest.Topic(topic, -1, -1, assigned, texts)
+    created = await stage.ask(CreateTopicsRequest([wanted]), 7, CreateTopicsResponse)
+    assert created.topics[0].error_code == 0, created.topics[0].error_message
+    for broker in replicas:
+        await stage.until(lambda broker=broker: _has_role(stage, topic, broker))  # type: ignore[misc]
+    return created.topics[0].topic_id
+
+
+def _has_role(stage: Stage, topic: str, broker: int) -> bool:
+    hosted = stage.brokers[broker].replicas.get(topic, 0)
+    return hosted is not None and (hosted.leadership or hosted.follower) is not None
+
+
+def shown(stage: Stage, topic: str = "orders") -> Partition:
+    """The partition as the metadata has it."""
+    return stage.broker.cluster.image.topics[topic].partitions[0]
+
+
+def epoch_of(stage: Stage, broker: int) -> int:
+    return stage.broker.cluster.image.brokers[broker].broker_epoch
+
+
+async def follow(
+    stage: Stage,
+    replica: int,
+    offset: int,
+    *,
+    topic: str = "orders",
+    leader_epoch: int | None = None,
+    broker_epoch: int | None = None,
+    last: int = -1,
+    log_start: int = 0,
+    wait_ms: int = 0,
+    version: int = BROKER_EPOCHS,
+) -> FetchResponse.Partition:
+    """A follower that has everything below `offset` asks for more; what the leader answers."""
+    partition = shown(stage, topic)
+    asked = FetchRequest.Partition(
+        0,
+        current_leader_epoch=partition.leader_epoch if leader_epoch is None else leader_epoch,
+        fetch_offset=offset,
+        last_fetched_epoch=last,
+        log_start_offset=log_start,
+        partition_max_bytes=1 << 20,
+    )
+    topic_id = stage.broker.cluster.image.topics[topic].topic_id
+    request = FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        topics=[FetchRequest.Topic("" if version >= 13 else topic, topic_id, [asked])],
+    )
+    if version >= 15:
+        known = epoch_of(stage, replica) if broker_epoch is None else broker_epoch
+        request.replica_state = FetchRequest.ReplicaState(replica, known)
+    else:
+        request.replica_id = replica
+    response = await stage.ask(request, version, FetchResponse)
+    assert response.error_code == 0
+    return response.responses[0].partitions[0]
+
+
+async def consume(
+    stage: Stage,
+    offset: int,
+    *,
+    topic: str = "orders",
+    version: int = 12,
+    rack: str = "",
+    broker: int = 0,
+    leader_epoch: int = -1,
+    wait_ms: int = 0,
+) -> FetchResponse.Partition:
+    """What a consumer gets from an offset on."""
+    asked = FetchRequest.Partition(
+        0, current_leader_epoch=leader_epoch, fetch_offset=offset, partition_max_bytes=1 << 20
+    )
+    request = FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        topics=[FetchRequest.Topic(topic, partitions=[asked])],
+        rack_id=rack,
+    )
+    response = await stage.ask(request, version, FetchResponse, broker=broker)
+    return response.responses[0].partitions[0]
+
+
+async def produce(
+    stage: Stage,
+    values: Sequence[bytes] = (b"x",),
+    *,
+    topic: str = "orders",
+    acks: int = -1,
+    timeout_ms: int = 15_000,
+    sequence: int | None = None,
+) -> tuple[int, int]:
+    """Error code and base offset of one batch, with a number if it is an idempotent producer's."""
+    records = [Record(at, NOW_MS + at, None, value) for at, value in enumerate(values)]
+    if sequence is None:
+        batch = build_batch(records)
+    else:
+        batch = build_batch(records, producer_id=7, producer_epoch=0, base_sequence=sequence)
+    data = ProduceRequest.Partition(0, batch)
+    request = ProduceRequest(
+        None, acks, timeout_ms, [ProduceRequest.Topic(topic, partition_data=[data])]
+    )
+    produced = await stage.ask(request, 9, ProduceResponse)
+    answer = produced.responses[0].partition_responses[0]
+    return answer.error_code, answer.base_offset
+
+
+@asynccontextmanager
+async def under_way(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
+    """A request that waits, while the test goes on; it must have been answered in the end."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.sleep(0.02)
+        yield task
+    finally:
+        if not task.done():
+            task.cancel()
+
+
+async def written(hosted: HostedPartition, end_offset: int) -> None:
+    """The leader's own log counts up to there."""
+    while hosted.counted_end < end_offset:  # noqa: ASYNC110 - the stage's timeout is the deadline
+        await asyncio.sleep(0.002)

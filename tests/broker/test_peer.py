@@ -1,0 +1,155 @@
+"""A connection to another broker: one request at a time, each with a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from penstock.broker.peer import Peer, PeerLost, connect_peer
+from penstock.ports import Listener, Transport
+from penstock.wire.messages import FetchRequest, FetchResponse
+
+from .leader_script import Asked, Leader, ScriptNetwork, batch, given
+
+
+def play(scene: Coroutine[Any, Any, None]) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(5):
+            await scene
+
+    asyncio.run(run())
+
+
+async def connected(leader: Leader, response_bytes_max: int = 1 << 20) -> Peer:
+    return await connect_peer(
+        ScriptNetwork(lambda _: leader),
+        ("h", 9000),
+        client_id="test",
+        timeout_s=1,
+        response_bytes_max=response_bytes_max,
+    )
+
+
+def ask(peer: Peer, timeout_s: float = 2) -> asyncio.Task[FetchResponse]:
+    return asyncio.create_task(peer.ask(FetchRequest(), 17, FetchResponse, timeout_s))
+
+
+def test_requests_are_answered_one_after_the_other() -> None:
+    """Large answers too, in whatever pieces they come."""
+
+    async def scene() -> None:
+        leader = Leader()
+        peer = await connected(leader)
+        for size in (10, 200_000):
+            asking = ask(peer)
+            asked = await leader.asked()
+            asked.answer(given("t", 0, batch(0, b"x" * size)))
+            answer = await asking
+            assert answer.responses[0].partitions[0].records == batch(0, b"x" * size)
+        assert peer.is_open
+
+    play(scene())
+
+
+def test_two_at_a_time_are_a_mistake() -> None:
+    """Whoever wants that opens two connections."""
+
+    async def scene() -> None:
+        leader = Leader()
+        peer = await connected(leader)
+        asking = ask(peer)
+        await leader.asked()
+        with pytest.raises(RuntimeError, match="twice"):
+            await ask(peer)
+        peer.close()
+        with pytest.raises(PeerLost):
+            await asking
+
+    play(scene())
+
+
+def test_an_answer_that_does_not_come_ends_the_connection() -> None:
+    """What came later could not be told apart."""
+
+    async def scene() -> None:
+        leader = Leader()
+        peer = await connected(leader)
+        with pytest.raises(PeerLost, match=r"did not answer Fetch within 0\.01 s"):
+            await ask(peer, 0.01)
+        assert not peer.is_open
+        with pytest.raises(PeerLost, match="did not answer Fetch"):
+            await ask(peer)
+
+    play(scene())
+
+
+def test_a_request_that_is_given_up_ends_the_connection() -> None:
+    """Its answer may still be on the way."""
+
+    async def scene() -> None:
+        leader = Leader()
+        peer = await connected(leader)
+        asking = ask(peer)
+        await leader.asked()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert not peer.is_open
+
+    play(scene())
+
+
+@pytest.mark.parametrize("reply", ["wrong", "garbage", "unasked", "huge", "cut"])
+def test_whatever_is_no_answer_ends_the_connection(reply: str) -> None:
+    """And says so, to whoever waits."""
+
+    async def scene() -> None:
+        leader = Leader()
+        peer = await connected(leader, 1000)
+        asking = ask(peer)
+        asked = await leader.asked()
+        if reply == "wrong":
+            Asked(asked.line, 17, 999, asked.request).answer(FetchResponse())
+        elif reply == "garbage":
+            asked.line.deliver(b"\0\0\0\x08\0\0\0\x01abcd")
+        elif reply == "unasked":
+            asked.answer(FetchResponse())
+            asked.answer(FetchResponse())
+            await asking
+            assert not peer.is_open
+            return
+        elif reply == "huge":
+            asked.line.deliver(b"\x7f\0\0\0abcd")
+        else:
+            asked.line.cut()
+        with pytest.raises(PeerLost):
+            await asking
+        assert not peer.is_open
+
+    play(scene())
+
+
+def test_a_broker_that_cannot_be_reached_is_told_plainly() -> None:
+    """Refused, or silent."""
+
+    class Silent:
+        async def listen(self, host: str, port: int, receiver: Any) -> Listener:
+            raise AssertionError
+
+        async def connect(self, host: str, port: int, receiver: Any, timeout_s: float) -> Transport:
+            await asyncio.sleep(60)
+            raise AssertionError
+
+    async def scene() -> None:
+        leader = Leader()
+        leader.refuses = True
+        with pytest.raises(PeerLost, match="h:9000 cannot be reached: refused by the test"):
+            await connected(leader)
+        with pytest.raises(PeerLost, match=r"took no connection within 0\.01 s"):
+            await connect_peer(
+                Silent(), ("h", 9), client_id="t", timeout_s=0.01, response_bytes_max=9
+            )
+
+    play(scene())

@@ -1,0 +1,174 @@
+"""From one term of a leader to its next: nobody is told to try again what is in the log already.
+
+An idempotent producer numbers its batches and has several on their way. One that is refused while
+the next is taken breaks the row, and some clients then write again under new numbers what an
+earlier answer left in doubt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.broker import led_soon
+from penstock.broker.hosted import HostedPartition
+from penstock.metadata.model import Partition
+from penstock.wire.errors import ErrorCode
+
+from .followers import create_on, follow, produce, shown, under_way, written
+from .stage import Stage, staged_with
+from .trio import Trio
+from .trio import trio as cluster_of
+
+stage_of_three = staged_with(brokers=3)
+
+
+def next_term(stage: Stage, hosted: HostedPartition) -> Partition:
+    """The same leader under the next epoch, as at the end of a move."""
+    before, replicas = shown(stage), stage.broker.replicas
+    epoch = 1 if hosted.leadership is None else hosted.leadership.epoch + 1
+    after = replace(before, leader_epoch=epoch, partition_epoch=before.partition_epoch + epoch)
+    brokers = stage.broker.cluster.image.living
+    hosted.lead(0, replicas.broker_epoch, after, brokers, replicas.now_ms(), 30_000)
+    return after
+
+
+async def led(stage: Stage, hosted: HostedPartition) -> None:
+    await stage.until(lambda: hosted.leadership is not None)
+
+
+@stage_of_three
+async def test_who_waits_for_a_commit_waits_on_in_the_leaders_next_term(stage: Stage) -> None:
+    """What it wrote is in the log, and committed when the followers have it."""
+    await create_on(stage, 0, 1)
+    hosted = stage.hosted("orders")
+    async with under_way(produce(stage, sequence=0)) as waiting:
+        term = next_term(stage, hosted)
+        await led(stage, hosted)
+        await written(hosted, 1)
+        assert not waiting.done()
+        await follow(stage, 1, 1, leader_epoch=term.leader_epoch)
+        assert await waiting == (0, 0)
+
+
+@stage_of_three
+async def test_who_waits_for_a_commit_is_told_when_another_leads(stage: Stage) -> None:
+    """Then nobody knows what becomes of it."""
+    await create_on(stage, 0, 1)
+    hosted = stage.hosted("orders")
+    async with under_way(produce(stage, sequence=0)) as waiting:
+        next_term(stage, hosted)
+        hosted.follow(replace(shown(stage), leader=1, leader_epoch=2, partition_epoch=2))
+        assert await waiting == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+@stage_of_three
+async def test_a_retry_in_the_next_term_gets_the_offset_of_the_first_copy(stage: Stage) -> None:
+    """Right after the append, and while the term has not begun."""
+    await create_on(stage, 0, 1)
+    hosted = stage.hosted("orders")
+    assert await produce(stage, [b"a", b"b"], acks=1, sequence=0) == (0, 0)
+    assert await produce(stage, [b"c"], acks=1, sequence=2) == (0, 2)
+    next_term(stage, hosted)
+    assert hosted.is_beginning
+    assert await produce(stage, [b"c"], acks=1, sequence=2) == (0, 2)
+    assert await produce(stage, [b"a", b"b"], acks=1, sequence=0) == (0, 0)
+    assert hosted.log.end_offset == 3
+
+
+@stage_of_three
+async def test_batches_in_a_row_are_taken_in_order_while_a_term_begins(stage: Stage) -> None:
+    """None is refused, so the one behind it is never out of order."""
+    await create_on(stage, 0, 1)
+    hosted = stage.hosted("orders")
+    assert await produce(stage, acks=1, sequence=0) == (0, 0)
+    next_term(stage, hosted)
+    assert hosted.is_beginning
+    answers = await asyncio.gather(
+        *(produce(stage, acks=1, sequence=sequence) for sequence in range(1, 6))
+    )
+    assert answers == [(0, sequence) for sequence in range(1, 6)]
+
+
+@stage_of_three
+async def test_a_refused_batch_keeps_those_behind_it_out(stage: Stage) -> None:
+    """As Kafka does: a batch is missing before them."""
+    await create_on(stage, 0, 1, configs={"min.insync.replicas": "2"})
+    hosted = stage.hosted("orders")
+    await follow(stage, 1, 0)
+    assert await produce(stage, acks=1, sequence=0) == (0, 0)
+    assert hosted.leadership is not None
+    held = hosted.leadership
+    in_sync, held.isr = held.isr, frozenset({0})
+    assert (await produce(stage, sequence=1))[0] == ErrorCode.NOT_ENOUGH_REPLICAS
+    held.isr = in_sync
+    out_of_order = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (await produce(stage, acks=1, sequence=2))[0] == out_of_order
+    assert await produce(stage, acks=1, sequence=1) == (0, 1)
+    assert await produce(stage, acks=1, sequence=2) == (0, 2)
+
+
+@stage_of_three
+async def test_a_term_that_does_not_begin_refuses_all_that_waited(stage: Stage) -> None:
+    """The first and those behind it, at one time."""
+    await create_on(stage, 0, 1)
+    hosted = stage.hosted("orders")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(led_soon, "WAIT_S", 0.1)
+        hosted.rest()
+        async with under_way(produce(stage, acks=1, sequence=0)) as first:
+            assert not first.done()
+            second = await produce(stage, acks=1, sequence=1)
+            assert first.done()
+            assert await first == second == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+    assert hosted.log.end_offset == 0
+
+
+@stage_of_three
+async def test_who_comes_to_a_broker_that_does_not_lead_is_sent_away_at_once(stage: Stage) -> None:
+    """Only what the metadata says is led here is waited for."""
+    await create_on(stage, 1, 0)
+    assert await produce(stage, sequence=0) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+@stage_of_three
+async def test_a_cut_log_knows_the_retries_of_what_it_kept(stage: Stage) -> None:
+    """What was cut off is written again, in the row."""
+    await create_on(stage, 0, 1)
+    hosted = stage.hosted("orders")
+    for sequence in range(4):
+        assert await produce(stage, acks=1, sequence=sequence) == (0, sequence)
+    await written(hosted, 4)
+    hosted.rest()
+    hosted.log.truncate_to(2)
+    next_term(stage, hosted)
+    assert await produce(stage, acks=1, sequence=1) == (0, 1)
+    assert (await produce(stage, acks=1, sequence=3))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert await produce(stage, acks=1, sequence=2) == (0, 2)
+    assert await produce(stage, acks=1, sequence=3) == (0, 3)
+
+
+def test_a_retry_is_known_to_every_later_leader(tmp_path: Path) -> None:
+    """To a follower that takes over, after a clean restart, after a kill."""
+
+    async def send(cluster: Trio, sequence: int) -> int:
+        return await cluster.produce(b"x", producer_id=5, producer_epoch=0, base_sequence=sequence)
+
+    async def play() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.create(min_insync_replicas="2")
+            for sequence, end in enumerate(("stop", "kill", "stop", "kill")):
+                assert await send(cluster, sequence) == sequence
+                leader = cluster.partition().leader
+                await getattr(cluster.nodes[leader], end)()
+                for known in range(sequence + 1):
+                    assert await send(cluster, known) == known
+                await cluster.start(leader)
+                assert await send(cluster, sequence) == sequence
+                await cluster.until(lambda: len(cluster.partition().isr) == 3)
+            assert await cluster.all_equal() == [b"x"] * 4
+
+    asyncio.run(play())

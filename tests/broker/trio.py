@@ -1,0 +1,314 @@
+"""Three brokers of one cluster in one process: real sockets, one SQLite file, a disk for each.
+
+A broker may be stopped, killed or lose its power, and be started again on the same disk. Clients
+are plain: a request to a broker, or to whoever leads a partition, repeated until it is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from errno import EIO
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+from penstock.broker.broker import Broker
+from penstock.broker.config import BrokerConfig
+from penstock.broker.hosted import HostedPartition
+from penstock.broker.peer import Peer, PeerLost, connect_peer
+from penstock.metadata.model import Partition
+from penstock.net.sockets import SocketNetwork
+from penstock.ports import Env
+from penstock.records.batch import iter_batches
+from penstock.records.record import Record, build_batch, read_records
+from penstock.runtime import SystemClock, SystemRandom, Threads
+from penstock.sim.disk import SimDisk
+from penstock.stores.sqlite import SqliteStore
+from penstock.testing.ports import free_port
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from penstock.wire.messages.base import Request, Response
+
+from .stage import InTurn
+
+R = TypeVar("R", bound=Response)
+NOW_MS = 1_700_000_000_000
+SOON_S = 20.0
+SESSION_S = 20.0
+"""Three brokers share one loop, on a machine that may be busy: none of them is to be taken for dead
+unless a test kills it."""
+
+
+class MortalDisk:
+    """A disk as one process has it: once that is killed, nothing it still does gets there."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self._disk = disk
+        self._is_dead = False
+
+    def die(self) -> None:
+        self._is_dead = True
+
+    def __getattr__(self, name: str) -> Any:
+        if self._is_dead:
+            raise OSError(EIO, "this process is dead")
+        return getattr(self._disk, name)
+
+
+class Node:
+    """One broker's place: its disk outlives it."""
+
+    def __init__(self, broker_id: int, directory: Path, threads: Threads) -> None:
+        self.broker_id = broker_id
+        self.port = free_port(SystemRandom())
+        self.disk = SimDisk(Random(broker_id), Random(broker_id))
+        self.broker: Broker | None = None
+        self.boots = 0
+        self._mortal = MortalDisk(self.disk)
+        self._directory = directory
+        self._threads = threads
+        self._store: SqliteStore | None = None
+        self._stop = asyncio.Event()
+        self._life: asyncio.Task[None] | None = None
+        self._idle: list[Peer] = []
+
+    @property
+    def is_running(self) -> bool:
+        return self._life is not None
+
+    def lose_disk(self) -> None:
+        """An empty one takes its place."""
+        self.boots += 1
+        self.disk = SimDisk(Random(self.boots), Random(self.boots))
+
+    async def start(self, kafka: Mapping[str, str]) -> None:
+        config = BrokerConfig(
+            broker_id=self.broker_id,
+            port=self.port,
+            data_dir="/data",
+            session_timeout_s=SESSION_S,
+            disk_reserve_bytes=0,
+            kafka=tuple(kafka.items()),
+        )
+        clock = SystemClock()
+        self._mortal = MortalDisk(self.disk)
+        path = str(self._directory / "metadata.db")
+        self._store = await SqliteStore.open(path, self._threads, clock)
+        env = Env(
+            clock=clock,
+            random=SystemRandom(),
+            disk=self._mortal,
+            network=SocketNetwork(),
+            executor=InTurn(),
+            store=self._store,
+            boot_id=lambda: f"{self.broker_id}/{self.boots}",
+        )
+        ready = asyncio.Event()
+        self._stop = asyncio.Event()
+        self.broker = Broker(env, config)
+        self._life = asyncio.create_task(self.broker.run(self._stop, lambda *_: ready.set()))
+        self._life.add_done_callback(lambda _: ready.set())
+        async with asyncio.timeout(SOON_S):
+            await ready.wait()
+        if self._life.done():
+            self._life.result()
+
+    async def stop(self) -> None:
+        """Cleanly, as on SIGTERM."""
+        assert self._life is not None
+        self._stop.set()
+        async with asyncio.timeout(SOON_S):
+            await self._life
+        await self._tidy()
+
+    async def kill(self, *, power_loss: bool = False) -> None:
+        """At once, as by SIGKILL. Its lease has run out when this returns: nobody waits for it."""
+        assert self._life is not None
+        assert self.broker is not None
+        self._mortal.die()
+        if power_loss:
+            self.boots += 1
+            self.disk.power_loss()
+        else:
+            self.disk.kill()
+        self._life.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await self._life
+        await self.broker.server.stop(0)
+        if self._store is not None:
+            await self._store.revoke_lease(self.broker.membership._commits.lease)
+        await self._tidy()
+
+    async def _tidy(self) -> None:
+        for peer in self._idle:
+            peer.close()
+        self._idle.clear()
+        if self._store is not None:
+            await self._store.close()
+        self.broker = self._life = self._store = None
+
+    async def ask(self, request: Request, version: int, response: type[R]) -> R:
+        peer = self._idle.pop() if self._idle else None
+        if peer is None or not peer.is_open:
+            peer = await connect_peer(
+                SocketNetwork(),
+                ("127.0.0.1", self.port),
+                client_id="trio",
+                timeout_s=5,
+                response_bytes_max=1 << 30,
+            )
+        answer = await peer.ask(request, version, response, SOON_S)
+        self._idle.append(peer)
+        return answer
+
+
+class Trio:
+    def __init__(self, nodes: Sequence[Node], kafka: Mapping[str, str]) -> None:
+        self.nodes = nodes
+        self._kafka = kafka
+
+    async def start(self, broker_id: int) -> None:
+        await self.nodes[broker_id].start(self._kafka)
+        epoch = self.broker(broker_id).replicas.broker_epoch
+        await self.until(
+            lambda: all(
+                (seen := self.broker(node.broker_id).cluster.image.brokers.get(broker_id))
+                and seen.broker_epoch == epoch
+                for node in self.running
+            )
+        )
+
+    @property
+    def running(self) -> list[Node]:
+        return [node for node in self.nodes if node.is_running]
+
+    def broker(self, broker_id: int) -> Broker:
+        broker = self.nodes[broker_id].broker
+        assert broker is not None
+        return broker
+
+    def hosted(self, broker_id: int, topic: str = "t", index: int = 0) -> HostedPartition:
+        found = self.broker(broker_id).replicas.get(topic, index)
+        assert found is not None
+        return found
+
+    def partition(self, topic: str = "t", index: int = 0) -> Partition:
+        """As the one that knows most has it."""
+        images = [node.broker.cluster.image for node in self.running if node.broker is not None]
+        found = max(images, key=lambda each: each.revision).partition(topic, index)
+        assert found is not None
+        return found
+
+    async def until(self, holds: Callable[[], bool], timeout_s: float = SOON_S) -> None:
+        async with asyncio.timeout(timeout_s):
+            while not holds():  # noqa: ASYNC110 - what tests wait for has no event of its own
+                await asyncio.sleep(0.002)
+
+    async def create(
+        self, name: str = "t", partitions: int = 1, replicas: int = 3, **configs: str
+    ) -> None:
+        texts = [
+            CreateTopicsRequest.Config(key.replace("_", "."), value)
+            for key, value in configs.items()
+        ]
+        asked = CreateTopicsRequest.Topic(name, partitions, replicas, configs=texts)
+        created = await self.running[0].ask(
+            CreateTopicsRequest([asked], 10_000), 7, CreateTopicsResponse
+        )
+        assert created.topics[0].error_code == 0, created.topics[0].error_message
+        await self.until(lambda: all(self._is_led(name, index) for index in range(partitions)))
+
+    def _is_led(self, topic: str, index: int) -> bool:
+        leader = self.partition(topic, index).leader
+        if leader < 0 or not self.nodes[leader].is_running:
+            return False
+        hosted = self.broker(leader).replicas.get(topic, index)
+        return hosted is not None and hosted.leadership is not None
+
+    async def produce(
+        self, *values: bytes, topic: str = "t", index: int = 0, acks: int = -1, **batch: int
+    ) -> int:
+        """One batch, to whoever leads, until it is taken; the offset of its first record."""
+        records = [Record(at, NOW_MS + at, b"k", value) for at, value in enumerate(values)]
+        data = bytes(build_batch(records, **batch))  # type: ignore[arg-type]
+        async with asyncio.timeout(SOON_S):
+            while True:
+                leader = self.partition(topic, index).leader
+                if leader >= 0 and self.nodes[leader].is_running:
+                    code, offset = await self._produce(leader, topic, index, data, acks)
+                    if code == ErrorCode.NONE:
+                        return offset
+                await asyncio.sleep(0.01)
+
+    async def _produce(
+        self, leader: int, topic: str, index: int, data: bytes, acks: int
+    ) -> tuple[int, int]:
+        part = ProduceRequest.Partition(index, data)
+        request = ProduceRequest(
+            None, acks, 5_000, [ProduceRequest.Topic(topic, partition_data=[part])]
+        )
+        try:
+            produced = await self.nodes[leader].ask(request, 9, ProduceResponse)
+        except PeerLost:
+            return ErrorCode.NETWORK_EXCEPTION, -1
+        answer = produced.responses[0].partition_responses[0]
+        return answer.error_code, answer.base_offset
+
+    def values(self, broker_id: int, topic: str = "t", index: int = 0) -> list[bytes]:
+        """Every record in a broker's log, committed or not."""
+        log = self.hosted(broker_id, topic, index).log
+        found: list[bytes] = []
+        offset = log.log_start_offset
+        while (piece := log.read(offset, 1 << 20)) is not None:
+            for position, header in iter_batches(piece.data):
+                part = piece.data[position : position + header.size]
+                found += [bytes(held.value or b"") for held in read_records(part)]
+                offset = header.next_offset
+        return found
+
+    async def all_equal(self, topic: str = "t", index: int = 0) -> list[bytes]:
+        """Wait until every broker that runs has the same records, all committed; these."""
+
+        def same() -> bool:
+            states = [
+                (
+                    self.hosted(node.broker_id, topic, index).log.end_offset,
+                    self.hosted(node.broker_id, topic, index).high_watermark,
+                    self.hosted(node.broker_id, topic, index).log.epochs.entries,
+                )
+                for node in self.running
+                if self.broker(node.broker_id).replicas.get(topic, index) is not None
+            ]
+            return (
+                len(states) == len(self.running)
+                and len({state[0] for state in states}) == 1
+                and all(state[0] == state[1] for state in states)
+            )
+
+        await self.until(same)
+        logs = [self.values(node.broker_id, topic, index) for node in self.running]
+        assert all(each == logs[0] for each in logs)
+        return logs[0]
+
+
+@asynccontextmanager
+async def trio(
+    directory: Path, kafka: Mapping[str, str] | None = None, brokers: int = 3
+) -> AsyncIterator[Trio]:
+    threads = Threads(4)
+    cluster = Trio([Node(each, directory, threads) for each in range(brokers)], kafka or {})
+    try:
+        for node in cluster.nodes:
+            await cluster.start(node.broker_id)
+        yield cluster
+    finally:
+        for node in cluster.running:
+            await node.kill()
+        threads.close()
