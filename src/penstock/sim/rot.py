@@ -21,6 +21,7 @@ KINDS: Final = (
     ".log",
     ".index",
     ".timeindex",
+    ".txnindex",
     ".snapshot",
     "leader-epoch-checkpoint",
     "penstock-checkpoint",

@@ -1,0 +1,65 @@
+"""The clients of a run, each in a process of its own, and what becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from penstock.sim.stage import Actor, Stage
+from penstock.sim.world import World
+
+Plan = Callable[[Actor], Coroutine[Any, Any, None]]
+"""What a client does, from its start to its end."""
+
+
+class Actors:
+    """Starts all of them; readers may be killed, and come back."""
+
+    def __init__(
+        self,
+        world: World,
+        stage: Stage,
+        plans: dict[str, Plan],
+    ) -> None:
+        self._world = world
+        self._stage = stage
+        self._plans = plans
+        self._lives = dict.fromkeys(plans, 0)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        for name in plans:
+            self._start(name)
+
+    @property
+    def mortal(self) -> list[str]:
+        """Who may be killed: what a producer had under way would be forgotten with it."""
+        return [name for name in self._plans if name[0] in "rm"]
+
+    def restart(self, name: str) -> None:
+        """Kill it; what comes after it is another."""
+        node = self._world.client(name)
+        node.kill()
+        self._stage.on_killed(self._process(name))
+        self._lives[name] += 1
+        node.start()
+        self._start(name)
+
+    def _process(self, name: str) -> str:
+        life = self._lives[name]
+        return f"{name}/{life}" if life else name
+
+    def _start(self, name: str) -> None:
+        node, process = self._world.client(name), self._process(name)
+        actor = Actor(self._stage, node.env, process, self._world.draws(process))
+        self._tasks[name] = node.spawn(self._plans[name](actor), name=process)
+
+    async def finish(self) -> None:
+        """Clients end by themselves once the load is over; who does not is stuck."""
+        await self._world.until(
+            lambda: all(task.done() for task in self._tasks.values()),
+            timeout_s=self._stage.scenario.mend_s,
+            poll_s=0.25,
+            what="the end of all clients",
+        )
+        for task in self._tasks.values():
+            task.result()

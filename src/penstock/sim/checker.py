@@ -1,0 +1,46 @@
+"""All checks over one history: which rules do not hold, and where.
+
+Rules E1 to E5, E8, E13 and I8 are in `checker_logs`, E6 and E7 in `checker_reads`, E12 in
+`checker_groups`. Here is E14: once all faults are over, everything works again in time, and every
+place can be read from its start to its end.
+
+Without transactions E4 is about what was refused, and E5 about what nobody had sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from penstock.sim.checker_groups import check_groups
+from penstock.sim.checker_logs import Violation, build_logs, check_logs
+from penstock.sim.checker_reads import check_reads
+from penstock.sim.history import OK, Drain, Entry, History, Probe
+
+
+def check_history(history: History, places: Iterable[str]) -> list[Violation]:
+    """Every violation; `places` are all partitions that must be drained in the end."""
+    entries = history.entries
+    logs = build_logs(entries)
+    return [
+        *check_logs(logs.values()),
+        *check_reads(entries, logs),
+        *check_groups(entries),
+        *_check_liveness(entries, places),
+    ]
+
+
+def _check_liveness(entries: Iterable[Entry], places: Iterable[str]) -> Iterator[Violation]:
+    drained: dict[str, Drain] = {}
+    for entry in entries:
+        if isinstance(entry, Drain):
+            drained[entry.place] = entry
+        elif isinstance(entry, Probe) and entry.status != OK:
+            seconds = (entry.ended_ms - entry.begun_ms) / 1000
+            text = f"{entry.what} did not work {seconds:.0f} s after all was mended: {entry.error}"
+            yield Violation("E14", entry.process, text)
+    for place in places:
+        drain = drained.get(place)
+        if drain is None:
+            yield Violation("E14", place, "nobody drained it")
+        elif drain.status != OK:
+            yield Violation("E14", place, f"it could not be drained: {drain.error}")

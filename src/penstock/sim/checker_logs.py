@@ -1,0 +1,194 @@
+"""What a partition's log must have been like, judged by what was sent to it and read from it.
+
+E1   an offset has one value
+E2   a value has one offset, where its producer promised to write it once
+E3   of what was acknowledged by all, nothing is skipped by those who read on
+E3'  in the end all of it is there
+E4   what was refused is not there
+E5   nothing is read that nobody sent, or before it was sent
+E8   what one process sent in order is there in order
+E13  what was once read stays, unless the log has been cut at its start
+I8   the end of a partition, as clients are told it, never goes back
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from penstock.sim.history import FAIL, OK, Drain, Entry, Latest, Poll, Send
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A rule that does not hold; `offset` is where in the place to look, -1 where it is nowhere."""
+
+    rule: str
+    place: str
+    text: str
+    offset: int = -1
+
+    def __str__(self) -> str:
+        return f"{self.rule} {self.place}: {self.text}"
+
+
+@dataclass(slots=True)
+class PlaceLog:
+    """What is known of one partition."""
+
+    place: str
+    values: dict[int, list[str]] = field(default_factory=dict)
+    """By offset, from all reads and from sends that must have been committed."""
+    offsets: dict[str, list[int]] = field(default_factory=dict)
+    """By value: where it was read, or was acknowledged to be."""
+    first_read_ms: dict[str, float] = field(default_factory=dict)
+    read_offsets: dict[str, list[int]] = field(default_factory=dict)
+    sends: dict[str, Send] = field(default_factory=dict)
+    latest: list[Latest] = field(default_factory=list)
+    drain: Drain | None = None
+    ranks: dict[int, int] = field(default_factory=dict)
+    """By offset: how many known offsets come before it."""
+
+    def note(self, offset: int, value: str) -> None:
+        if value not in (held := self.values.setdefault(offset, [])):
+            held.append(value)
+        if offset not in (places := self.offsets.setdefault(value, [])):
+            places.append(offset)
+
+    def note_read(self, offset: int, value: str, ended_ms: float) -> None:
+        self.note(offset, value)
+        self.first_read_ms.setdefault(value, ended_ms)
+        if offset not in (places := self.read_offsets.setdefault(value, [])):
+            places.append(offset)
+
+
+def build_logs(entries: Iterable[Entry]) -> dict[str, PlaceLog]:
+    logs: dict[str, PlaceLog] = {}
+
+    def log_of(place: str) -> PlaceLog:
+        return logs.setdefault(place, PlaceLog(place))
+
+    for entry in entries:
+        match entry:
+            case Send():
+                log = log_of(entry.place)
+                log.sends[entry.value] = entry
+                if entry.is_promised and entry.offset >= 0:
+                    log.note(entry.offset, entry.value)
+            case Poll():
+                for place, records in entry.reads.items():
+                    for offset, value in records:
+                        log_of(place).note_read(offset, value, entry.ended_ms)
+            case Drain():
+                log = log_of(entry.place)
+                log.drain = entry
+                for offset, value in entry.records:
+                    log.note_read(offset, value, entry.ended_ms)
+            case Latest():
+                log_of(entry.place).latest.append(entry)
+    for log in logs.values():
+        log.ranks = {offset: rank for rank, offset in enumerate(sorted(log.values))}
+    return logs
+
+
+def check_logs(logs: Iterable[PlaceLog]) -> Iterator[Violation]:
+    for log in logs:
+        yield from _check_offsets(log)
+        yield from _check_values(log)
+        yield from _check_reads(log)
+        yield from _check_lost(log)
+        yield from _check_order(log)
+        yield from _check_latest(log)
+        if log.drain is not None:
+            yield from _check_drain(log, log.drain)
+
+
+def _check_offsets(log: PlaceLog) -> Iterator[Violation]:
+    for offset, values in log.values.items():
+        if len(values) > 1:
+            told = " and ".join(values)
+            yield Violation("E1", log.place, f"offset {offset} is {told}", offset)
+
+
+def _check_values(log: PlaceLog) -> Iterator[Violation]:
+    for value, offsets in log.offsets.items():
+        send = log.sends.get(value)
+        if len(offsets) > 1 and send is not None and send.once:
+            told = ", ".join(map(str, sorted(offsets)))
+            yield Violation("E2", log.place, f"{value} is at offsets {told}", min(offsets))
+
+
+def _check_reads(log: PlaceLog) -> Iterator[Violation]:
+    for value, offsets in log.read_offsets.items():
+        send = log.sends.get(value)
+        if send is None:
+            yield Violation("E5", log.place, f"{value} was read and never sent", offsets[0])
+        elif log.first_read_ms[value] < send.begun_ms:
+            yield Violation("E5", log.place, f"{value} was read before it was sent", offsets[0])
+        elif send.status == FAIL:
+            told = f"{value} was refused ({send.error}) and is read"
+            yield Violation("E4", log.place, told, offsets[0])
+
+
+def _check_lost(log: PlaceLog) -> Iterator[Violation]:
+    """By the readers alone: who has read on has passed by everything that was there before."""
+    read_to = max((min(offsets) for offsets in log.read_offsets.values()), default=-1)
+    start = 0 if log.drain is None else log.drain.start_offset
+    for value, send in log.sends.items():
+        if not send.is_promised or value in log.read_offsets or send.offset < start:
+            continue
+        if send.offset <= read_to:
+            told = f"{value} was acknowledged at {send.offset} and nobody read it"
+            yield Violation("E3", log.place, told, send.offset)
+
+
+def _check_order(log: PlaceLog) -> Iterator[Violation]:
+    last: dict[str, tuple[Send, int]] = {}
+    for send in sorted(log.sends.values(), key=lambda send: send.number):
+        if send.status != OK or not send.ordered:
+            continue
+        # What one replica alone acknowledged may be gone, and its offset another's.
+        known = [send.offset] if send.is_promised and send.offset >= 0 else []
+        at = min(log.read_offsets.get(send.value, known), default=-1)
+        if at < 0:
+            continue
+        before = last.get(send.process)
+        if before is not None and at <= before[1]:
+            told = f"{send.process} sent {before[0].value}, at {before[1]}, before {send.value}"
+            yield Violation("E8", log.place, f"{told}, at {at}", at)
+        last[send.process] = (send, at)
+
+
+def _check_latest(log: PlaceLog) -> Iterator[Violation]:
+    told = sorted(
+        (entry for entry in log.latest if entry.status == OK), key=lambda entry: entry.ended_ms
+    )
+    highest: list[tuple[float, int]] = []
+    for entry in told:
+        before = max((offset for ended, offset in highest if ended < entry.begun_ms), default=-1)
+        if entry.offset < before:
+            text = f"the end was {before} and went back to {entry.offset}"
+            yield Violation("I8", log.place, text, entry.offset)
+        if not highest or entry.offset > highest[-1][1]:
+            highest.append((entry.ended_ms, entry.offset))
+
+
+def _check_drain(log: PlaceLog, drain: Drain) -> Iterator[Violation]:
+    if drain.status != OK:
+        return
+    kept = dict(drain.records)
+    found = {value for _, value in drain.records}
+    for value, send in log.sends.items():
+        if send.is_promised and value not in found and not 0 <= send.offset < drain.start_offset:
+            at = f" at {send.offset}" if send.offset >= 0 else ""
+            text = f"{value} was acknowledged{at} to {send.process} and is not there in the end"
+            yield Violation("E3'", log.place, text, send.offset)
+    for value, offsets in log.read_offsets.items():
+        for offset in offsets:
+            if offset >= drain.start_offset and offset not in kept:
+                text = f"{value} was read at {offset} and is gone"
+                yield Violation("E13", log.place, text, offset)
+    known = [entry.offset for entry in log.latest if entry.status == OK]
+    if known and max(known) > drain.end_offset:
+        text = f"the end was {max(known)} and is {drain.end_offset} at last"
+        yield Violation("I8", log.place, text, drain.end_offset)

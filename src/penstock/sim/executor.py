@@ -1,0 +1,85 @@
+"""Work that production sends to threads: here it runs on the loop, late and all at once.
+
+A piece of work takes effect at one instant, drawn within the time it takes; its caller hears of it
+afterwards. When its process is killed, work that had begun may have run or not: it is drawn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from math import log
+from random import Random  # noqa: TID251 - only named: it comes seeded
+from typing import Any, TypeVar
+
+from penstock.sim.loop import SimLoop
+from penstock.sim.process import Process
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpeed:
+    """How long work on threads takes; nearly all of it waits for a disk."""
+
+    delay_min_s: float = 0.0005
+    delay_mean_s: float = 0.002
+    stall_chance: float = 0.002
+    stall_s: float = 0.5
+
+
+class SimExecutor:
+    def __init__(
+        self, loop: SimLoop, process: Process, speed: Callable[[], DiskSpeed], draws: Random
+    ) -> None:
+        self._loop = loop
+        self._process = process
+        self._speed = speed
+        self._draws = draws
+        self._under_way: dict[asyncio.Future[Any], Callable[[], object]] = {}
+        self.stalled_until = 0.0
+
+    async def run(self, work: Callable[[], T]) -> T:
+        # As with threads: cancelling the caller neither stops the work nor loses its result.
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._under_way[future] = work
+        when = max(self._loop.now, self.stalled_until) + self._duration()
+        self._loop.call_at(when, self._do, work, future, context=self._process.context)
+        try:
+            result: T = await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait([future])
+            raise
+        return result
+
+    def on_killed(self) -> int:
+        """Decide about the work under way; returns how much of it was done."""
+        done = 0
+        for work in self._under_way.values():
+            if self._draws.random() < 0.5:
+                done += 1
+                # Whatever it raises, nobody is there to hear it.
+                with suppress(Exception):
+                    work()
+        self._under_way.clear()
+        return done
+
+    def _do(self, work: Callable[[], T], future: asyncio.Future[Any]) -> None:
+        # A frozen machine's disk goes on, but its process learns of it later: the same thing.
+        del self._under_way[future]
+        self._loop.trace.mark("work", self._process.index, 0, self._process.name)
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - the caller's
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def _duration(self) -> float:
+        speed, draw = self._speed(), self._draws.random
+        duration = speed.delay_min_s - speed.delay_mean_s * log(1.0 - draw())
+        if draw() < speed.stall_chance:
+            duration += speed.stall_s * draw()
+        return duration

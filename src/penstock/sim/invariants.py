@@ -1,0 +1,371 @@
+"""What must hold in the memory of all brokers, after every step of the simulation.
+
+I1   logs are the same below their high watermarks, and wherever an offset has the same epoch in
+     both: that is, an epoch and an offset name one batch and all before it, for ever
+I2   the leader, and I3 every candidate, holds all that was ever committed; with `fsync`, on disk
+I4   the leader counts everybody who is in sync
+I7   one leader for each epoch; epochs never fall within a log
+I8   the end that a leader tells clients never goes back
+I9   of an idempotent producer everything committed is there once, and in order
+
+The rules about the metadata alone are in `invariants_metadata`. What is committed is what was below
+a leader's high watermark once: from then on it is the truth that all are measured by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.broker.broker import Broker
+from penstock.broker.hosted import HostedPartition
+from penstock.metadata.model import Partition, Topic
+from penstock.partition.replication import Leadership
+from penstock.ports import WatchEvent
+from penstock.sim.invariants_metadata import InvariantBroken, TrueMetadata, broken
+from penstock.sim.shadows import Mark, Peek, Shadow
+
+_SEQUENCES: int = 1 << 31
+
+
+def _ignore(place: str, text: str) -> None:
+    pass
+
+
+def _anybody() -> None:
+    return None
+
+
+class Watched(Protocol):
+    """A broker's node, as far as it is looked at."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def broker(self) -> Broker | None: ...
+
+
+@dataclass(slots=True)
+class Truth:
+    """What is committed in one partition, and how far producers are in it."""
+
+    place: str
+    marks: list[Mark] = field(default_factory=list)
+    chains: dict[int, int] = field(default_factory=lambda: {0: 0})
+    """By end offset: the chain of all below."""
+    end_offset: int = 0
+    told_end: int = 0
+    """The furthest end that clients may have been told."""
+    sequences: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By producer: its epoch and the next sequence."""
+    batches: dict[tuple[int, int], int] = field(default_factory=dict)
+    """By epoch and offset: the chain up to and with that batch, of whatever log had it."""
+
+    def extend(self, shadow: Shadow, high_watermark: int) -> None:
+        for mark in shadow.marks_between(self.end_offset, high_watermark):
+            if mark.base_offset != self.end_offset:
+                text = f"offsets from {self.end_offset} to {mark.base_offset} were left out"
+                raise broken("I1", self.place, text, self.end_offset)
+            self._check_sequence(mark)
+            self.marks.append(mark)
+            before = self.chains[self.end_offset]
+            self.end_offset = mark.next_offset
+            self.chains[self.end_offset] = hash((before, mark))
+
+    def _check_sequence(self, mark: Mark) -> None:
+        if mark.producer_id < 0:
+            return
+        epoch, due = self.sequences.get(mark.producer_id, (-1, 0))
+        if mark.producer_epoch < epoch:
+            text = f"producer {mark.producer_id} wrote in epoch {mark.producer_epoch} after {epoch}"
+            raise broken("I9", self.place, text, mark.base_offset)
+        if mark.producer_epoch > epoch:
+            due = 0
+        if mark.base_sequence != due:
+            text = (
+                f"producer {mark.producer_id} has sequence {mark.base_sequence} committed "
+                f"where {due} was due"
+            )
+            raise broken("I9", self.place, text, mark.base_offset)
+        following = (mark.base_sequence + mark.record_count) % _SEQUENCES
+        self.sequences[mark.producer_id] = (mark.producer_epoch, following)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A replica as it was at the last look."""
+
+    hosted: HostedPartition
+    place: str
+    shadow: Shadow
+    end_offset: int = -1
+    recovery_point: int = -1
+    high_watermark: int = -1
+    led: Leadership | None = None
+
+
+class Invariants:
+    """`on_store` is told every transaction; `check`, after every step, raises what is broken."""
+
+    def __init__(
+        self,
+        nodes: Callable[[], Sequence[Watched]],
+        peek: Callable[[int], Peek],
+        note: Callable[[str, str], None] = _ignore,
+        stepped: Callable[[], int | None] = _anybody,
+    ) -> None:
+        """`note` is told, by place, what was seen to happen. `stepped` names the only broker that
+        can have changed since the last look, where that is known."""
+        self.metadata = TrueMetadata(note)
+        self.truths: dict[str, Truth] = {}
+        self.checks = 0
+        self._nodes = nodes
+        self._note = note
+        self._stepped = stepped
+        self._peek = peek
+        self._seen: dict[int, tuple[Broker, dict[tuple[str, int], _Seen]]] = {}
+        self._dirty: dict[tuple[str, int], None] = {}
+        """Partitions of which something changed since they were looked at as a whole."""
+        self._all_dirty = True
+        self._broken: InvariantBroken | None = None
+
+    def on_store(self, events: Sequence[WatchEvent]) -> None:
+        """A transaction was applied. What it breaks is raised by the next `check`: here the code
+        of whoever committed is running, and might take it for its own failure."""
+        try:
+            self.metadata.apply(events)
+        except InvariantBroken as error:
+            self._broken = self._broken or error
+        self._all_dirty = True
+
+    def check(self) -> None:
+        self.checks += 1
+        if self._broken is not None:
+            raise self._broken
+        stepped = self._stepped()
+        for node in self._nodes():
+            if stepped is not None and node.id != stepped:
+                continue
+            broker = node.broker
+            if broker is None:
+                if self._seen.pop(node.id, None) is not None:
+                    self._all_dirty = True
+            else:
+                self._look_at(node.id, broker)
+        if self._all_dirty or self._dirty:
+            self._check_members()
+
+    # Logs
+
+    def _look_at(self, broker_id: int, broker: Broker) -> None:
+        held = self._seen.get(broker_id)
+        if held is None or held[0] is not broker:
+            held = self._seen[broker_id] = (broker, {})
+        seen = held[1]
+        replicas = broker.replicas._hosted
+        if len(seen) > len(replicas):
+            for key in [key for key in seen if key not in replicas]:
+                del seen[key]
+        for key, hosted in replicas.items():
+            one = seen.get(key)
+            if one is None or one.hosted is not hosted:
+                shadow = Shadow(hosted.log, self._peek(broker_id))
+                one = seen[key] = _Seen(hosted, f"{key[0]}-{key[1]}", shadow)
+            log = hosted.log
+            # Compared one by one: this is done at every step of a run.
+            if (
+                log._end_offset == one.end_offset
+                and log._recovery_point == one.recovery_point
+                and hosted.leadership is one.led
+                and hosted.high_watermark == one.high_watermark
+            ) or log.failure is not None:
+                continue
+            one.end_offset, one.recovery_point = log.end_offset, log.recovery_point
+            one.high_watermark = hosted.high_watermark
+            self._dirty[key] = None
+            self._look_closer(broker_id, broker, one)
+
+    def _look_closer(self, broker_id: int, broker: Broker, one: _Seen) -> None:
+        shadow, hosted = one.shadow, one.hosted
+        truth = self.truths.get(one.place)
+        if truth is None:
+            truth = self.truths[one.place] = Truth(one.place)
+        if shadow.end_offset != hosted.log.end_offset or not shadow.marks:
+            known = shadow.end_offset
+            cut, new = shadow.refresh()
+            self._tell_log(broker_id, one.place, shadow, new, cut, known)
+            self._check_marks(broker_id, truth, shadow, len(shadow.marks) if cut else len(new))
+        leadership = hosted.leadership
+        high = hosted.high_watermark
+        if leadership is not one.led:
+            one.led = leadership
+            self._tell_role(broker_id, one)
+        if leadership is not None:
+            holder = (leadership.broker_id, leadership.broker_epoch)
+            key = (one.place, leadership.epoch)
+            if self.metadata.leaders.setdefault(key, holder) != holder:
+                text = f"broker {broker_id} leads in epoch {leadership.epoch}, as another did"
+                raise broken("I7", one.place, text)
+            if high > truth.end_offset:
+                truth.extend(shadow, high)
+            self._check_told(broker_id, one.place, truth, leadership.epoch, high, hosted)
+        self._check_below(broker_id, truth, shadow, high)
+
+    def _tell_log(
+        self, broker_id: int, place: str, shadow: Shadow, new: list[Mark], cut: bool, known: int
+    ) -> None:
+        if known < 0:
+            self._note(
+                place, f"broker {broker_id} opened its log, which ends at {shadow.end_offset}"
+            )
+        elif cut:
+            self._note(place, f"broker {broker_id} cut its log from {known} to {shadow.end_offset}")
+        elif new:
+            first, last = new[0], new[-1]
+            self._note(
+                place,
+                f"broker {broker_id} wrote {first.base_offset}..{last.next_offset - 1} "
+                f"of epoch {last.leader_epoch}",
+            )
+
+    def _tell_role(self, broker_id: int, one: _Seen) -> None:
+        term = one.hosted.leadership
+        if term is None:
+            self._note(one.place, f"broker {broker_id} leads no more")
+            return
+        self._note(
+            one.place,
+            f"broker {broker_id} leads in epoch {term.epoch} from offset {term.start_offset} on, "
+            f"high watermark {term.high_watermark}, in sync {sorted(term.isr)}",
+        )
+
+    def _check_marks(self, broker_id: int, truth: Truth, shadow: Shadow, count: int) -> None:
+        """The last `count` batches are new here."""
+        first = len(shadow.marks) - count
+        epoch = shadow.marks[first - 1].leader_epoch if first else -1
+        for number in range(first, len(shadow.marks)):
+            mark = shadow.marks[number]
+            if mark.leader_epoch < epoch:
+                text = (
+                    f"epochs fall from {epoch} to {mark.leader_epoch} in broker {broker_id}'s log"
+                )
+                raise broken("I7", truth.place, text, mark.base_offset)
+            epoch = mark.leader_epoch
+            if not shadow.is_whole:
+                continue
+            chain = shadow.chain_of(number)
+            key = (mark.leader_epoch, mark.base_offset)
+            if truth.batches.setdefault(key, chain) != chain:
+                text = (
+                    f"broker {broker_id} has another batch, or others before it, at offset "
+                    f"{mark.base_offset} of epoch {mark.leader_epoch} than somebody had"
+                )
+                raise broken("I1", truth.place, text, mark.base_offset)
+
+    def _check_below(self, broker_id: int, truth: Truth, shadow: Shadow, high: int) -> None:
+        end = min(high, truth.end_offset, shadow.end_offset)
+        if not shadow.is_whole or end <= 0:
+            return
+        if end in truth.chains and shadow.chain_at(end) != truth.chains[end]:
+            text = f"broker {broker_id} differs below its high watermark {high}"
+            raise broken("I1", truth.place, text, end)
+
+    def _check_told(
+        self,
+        broker_id: int,
+        place: str,
+        truth: Truth,
+        epoch: int,
+        high: int,
+        hosted: HostedPartition,
+    ) -> None:
+        leadership = hosted.leadership
+        assert leadership is not None
+        partition = self._partition(place)
+        if partition is None or partition.leader_epoch != epoch or high < leadership.start_offset:
+            return
+        if high < truth.told_end:
+            text = f"broker {broker_id} tells {high} as the end, and {truth.told_end} was told"
+            raise broken("I8", place, text, high)
+        truth.told_end = high
+
+    # Who has what
+
+    def _partition(self, place: str) -> Partition | None:
+        name, _, index = place.rpartition("-")
+        return self.metadata.image.partition(name, int(index))
+
+    def _check_members(self) -> None:
+        topics = self.metadata.image.topics
+        if self._all_dirty:
+            keys = [
+                (name, index) for name in topics for index in range(len(topics[name].partitions))
+            ]
+        else:
+            keys = [*self._dirty]
+        self._all_dirty = False
+        self._dirty.clear()
+        for key in keys:
+            name, index = key
+            topic, place = topics.get(name), f"{name}-{index}"
+            truth = self.truths.get(place)
+            if topic is not None and truth is not None and index < len(topic.partitions):
+                self._check_place(place, key, topic, topic.partitions[index], truth)
+
+    def _check_place(
+        self,
+        place: str,
+        key: tuple[str, int],
+        topic: Topic,
+        partition: Partition,
+        truth: Truth,
+    ) -> None:
+        synced = topic.configs.get("durability", "fsync") == "fsync" or topic.is_internal
+        for each in partition.isr + partition.eligible_leaders:
+            held = self._seen.get(each)
+            info = self.metadata.image.brokers.get(each)
+            if held is None or info is None:
+                continue
+            broker, seen = held
+            one = seen.get(key)
+            if one is None or broker.controller.broker_epoch != info.broker_epoch:
+                continue
+            if one.hosted.log.failure is not None or one.hosted.topic_id != topic.topic_id:
+                continue
+            if not synced and not info.has_kept(partition.member_epoch(each)):
+                continue
+            self._check_holds(place, each, partition, truth, one, synced)
+        leader = self._seen.get(partition.leader)
+        if leader is not None and (one := leader[1].get(key)) is not None:
+            held_term = one.hosted.leadership
+            if held_term is not None and held_term.epoch == partition.leader_epoch:
+                missing = {*partition.isr} - held_term.maximal_isr
+                if missing and held_term.broker_epoch == partition.leader_broker_epoch:
+                    text = f"{sorted(missing)} are in sync and the leader does not count them"
+                    raise broken("I4", place, f"{text}: {partition}")
+
+    def _check_holds(
+        self,
+        place: str,
+        broker_id: int,
+        partition: Partition,
+        truth: Truth,
+        one: _Seen,
+        synced: bool,
+    ) -> None:
+        rule, role = ("I2", "leader") if broker_id == partition.leader else ("I3", "candidate")
+        shadow, end = one.shadow, truth.end_offset
+        if shadow.end_offset < end:
+            text = f"{role} {broker_id} has {shadow.end_offset} records, and {end} are committed"
+            raise broken(rule, place, f"{text}: {partition}", shadow.end_offset)
+        if shadow.is_whole and shadow.chain_at(end) != truth.chains[end]:
+            text = f"{role} {broker_id} has other records than are committed below {end}"
+            raise broken(rule, place, f"{text}: {partition}", end)
+        if synced and one.hosted.log.recovery_point < end:
+            text = (
+                f"{role} {broker_id} has {one.hosted.log.recovery_point} records on disk, and "
+                f"{end} are committed"
+            )
+            raise broken(rule, place, f"{text}: {partition}", end)

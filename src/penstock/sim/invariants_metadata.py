@@ -1,0 +1,156 @@
+"""What must hold of the metadata after every transaction of the store.
+
+I5   who joins the in-sync set is registered, as that very life; who is elected
+     was a member before. (An election may be decided before a broker is seen to leave or to come
+     back, and committed after: then it elects a life that is over, and the next one mends that.)
+I6   who is eligible is not in sync, and there is nobody eligible beside enough in sync; the leader
+     is in sync (which the decoding of stored topics asks for as well)
+I7   an epoch has one leader
+I11  every change of a partition raises its epoch; leader epochs never fall
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from penstock.metadata.image import Changed, ClusterImage, TopicChange
+from penstock.metadata.keys import MetadataInvalid
+from penstock.metadata.model import NO_LEADER, Partition, Topic
+from penstock.ports import WatchEvent
+from penstock.sim.checker_logs import Violation
+
+
+class InvariantBroken(Exception):
+    """An invariant does not hold; ends the run."""
+
+    def __init__(self, violation: Violation) -> None:
+        super().__init__(str(violation))
+        self.violation = violation
+
+
+def broken(rule: str, place: str, text: str, offset: int = -1) -> InvariantBroken:
+    return InvariantBroken(Violation(rule, place, text, offset))
+
+
+def _short(partition: Partition) -> str:
+    eligible = f" eligible {[*partition.eligible_leaders]}" if partition.eligible_leaders else ""
+    moving = f" adding {[*partition.adding_replicas]}" if partition.is_moving else ""
+    return (
+        f"leader {partition.leader} epoch {partition.leader_epoch} in sync {[*partition.isr]}"
+        f"{eligible}{moving} of {[*partition.replicas]}, partition epoch "
+        f"{partition.partition_epoch}, lives {[*partition.member_epochs]}"
+    )
+
+
+def min_insync(topic: Topic, partition: Partition) -> int:
+    wanted = int(topic.configs.get("min.insync.replicas", "1"))
+    return min(wanted, len(partition.replicas))
+
+
+@dataclass(slots=True)
+class TrueMetadata:
+    """The metadata as the store has it, whoever has heard of it."""
+
+    note: Callable[[str, str], None]
+    """Is told, by place, of every change."""
+    image: ClusterImage = field(default_factory=ClusterImage)
+    leaders: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """By place and leader epoch: the broker and its epoch."""
+    lives: dict[tuple[int, int], None] = field(default_factory=dict)
+    """Every broker and broker epoch there ever was."""
+    changes: int = 0
+    elections: int = 0
+    shrinks: int = 0
+    grows: int = 0
+    joined_stopping: int = 0
+
+    def apply(self, events: Iterable[WatchEvent]) -> None:
+        """One transaction of the store."""
+        before: dict[str, Topic | None] = {}
+        for event in events:
+            try:
+                changed = self.image.apply(event.key, event.value, event.revision)
+            except MetadataInvalid as error:
+                raise broken("I6", event.key, str(error)) from error
+            self._tell(changed)
+            for change in changed.topics:
+                before.setdefault(change.name, change.before)
+        self.changes += 1
+        for name, topic in before.items():
+            self._check(TopicChange(name, topic, self.image.topics.get(name)))
+
+    def _tell(self, changed: Changed) -> None:
+        for broker in changed.brokers:
+            after = broker.after
+            if after is not None:
+                self.lives[broker.broker_id, after.broker_epoch] = None
+            told = "left the cluster" if after is None else f"registered as {after.broker_epoch}"
+            if after is not None and after.broker_id in self.image.stopping:
+                told = "is stopping"
+            self.note("", f"metadata: broker {broker.broker_id} {told}")
+        if changed.controller:
+            held = self.image.controller
+            told = "nobody" if held is None else f"broker {held.broker_id} in epoch {held.epoch}"
+            self.note("", f"metadata: the controller is {told}")
+
+    def _check(self, change: TopicChange) -> None:
+        after, before = change.after, change.before
+        if after is None:
+            return
+        same = before is not None and before.topic_id == after.topic_id
+        for index, partition in enumerate(after.partitions):
+            place = f"{after.name}-{index}"
+            old = (
+                before.partitions[index]
+                if before is not None and same and index < len(before.partitions)
+                else None
+            )
+            if old == partition:
+                continue
+            self.note(place, f"metadata: {_short(partition)}")
+            self._check_sets(place, after, partition)
+            self._check_epochs(place, old, partition)
+            self._check_members(place, old, partition)
+
+    def _check_sets(self, place: str, topic: Topic, partition: Partition) -> None:
+        if partition.eligible_leaders and len(partition.isr) >= min_insync(topic, partition):
+            raise broken("I6", place, f"eligible leaders beside enough in sync: {partition}")
+
+    def _check_epochs(self, place: str, old: Partition | None, new: Partition) -> None:
+        if old is not None:
+            if new.partition_epoch <= old.partition_epoch:
+                raise broken("I11", place, f"its epoch did not rise: {old} became {new}")
+            if new.leader_epoch < old.leader_epoch:
+                raise broken("I11", place, f"its leader epoch fell: {old} became {new}")
+            self.elections += new.leader_epoch > old.leader_epoch
+            self.shrinks += len(new.isr) < len(old.isr)
+            self.grows += len(new.isr) > len(old.isr)
+        if new.leader == NO_LEADER:
+            return
+        leader = (new.leader, new.leader_broker_epoch)
+        if self.leaders.setdefault((place, new.leader_epoch), leader) != leader:
+            raise broken("I7", place, f"epoch {new.leader_epoch} has two leaders: {new}")
+
+    def _check_members(self, place: str, old: Partition | None, new: Partition) -> None:
+        if old is None:
+            return
+        elected = new.leader_epoch != old.leader_epoch
+        for each in new.isr:
+            life = new.member_epoch(each)
+            if each in old.isr and old.member_epoch(each) == life:
+                continue
+            info = self.image.brokers.get(each)
+            registered = info is not None and info.broker_epoch == life
+            if not registered and not (elected and (each, life) in self.lives):
+                text = f"broker {each} joined the in-sync set as a life it has not: {new}"
+                raise broken("I5", place, f"{text}, and it is registered as {info}")
+            # Whoever commits may not have heard of it yet: it will leave with the broker.
+            self.joined_stopping += each in self.image.stopping and each not in old.isr
+        if new.leader != NO_LEADER and elected:
+            if (new.leader, new.leader_broker_epoch) not in self.lives:
+                raise broken("I5", place, f"a life that never was is elected: {new}")
+            # At the end of a move who has just caught up may lead at once.
+            members = old.isr + old.eligible_leaders + (new.isr if old.is_moving else ())
+            if new.leader not in members:
+                raise broken("I5", place, f"who may lack records leads: {old} became {new}")

@@ -1,0 +1,206 @@
+"""The end of a run: all faults are over; does everything work again, and is everything there?
+
+First the cluster must come together: all brokers up, every replica in sync, no move under way. Then
+a fresh producer writes to every partition, and a fresh consumer reads each from its start to its
+end. All of it has an end in virtual time: what takes longer is E14.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from penstock.aio import Admin, Consumer, Producer
+from penstock.client.errors import ClientError
+from penstock.client.model import TopicPartition
+from penstock.sim.history import ACKS_ALL, INFO, OK, Drain, Probe, Send
+from penstock.sim.invariants import Invariants
+from penstock.sim.reading import BytesConsumer, ask_committed, ask_latest, reads_of
+from penstock.sim.stage import CLIENT_KEYWORDS, Actor, Stage, parse_place
+from penstock.sim.world import World
+
+
+def what_is_wrong(world: World, invariants: Invariants) -> str:
+    """Why the cluster is not whole; empty when it is."""
+    for node in world.brokers:
+        if node.state != "ready":
+            return f"{node.name} is {node.state}"
+    image = invariants.metadata.image
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            place = f"{topic.name}-{index}"
+            if {*partition.isr} != {*partition.replicas} or partition.is_moving:
+                return f"{place} is not in sync: {partition}"
+            broker = world.brokers[partition.leader].broker
+            hosted = None if broker is None else broker.replicas.get(topic.name, index)
+            term = None if hosted is None else hosted.leadership
+            if hosted is None or term is None or term.epoch != partition.leader_epoch:
+                return f"{place} is not led by broker {partition.leader} in epoch of {partition}"
+            if term.high_watermark < hosted.log.end_offset:
+                return f"{place} is committed up to {term.high_watermark} of its records"
+    return ""
+
+
+def _probe(stage: Stage, process: str, what: str, begun_ms: float, error: str) -> None:
+    stage.history.add(
+        Probe(
+            process=process,
+            status=INFO if error else OK,
+            begun_ms=begun_ms,
+            ended_ms=stage.now_ms(),
+            error=error,
+            what=what,
+        )
+    )
+
+
+async def come_together(world: World, stage: Stage, invariants: Invariants) -> bool:
+    begun_ms = stage.now_ms()
+    with suppress(TimeoutError):
+        await world.until(
+            lambda: not what_is_wrong(world, invariants),
+            timeout_s=stage.scenario.mend_s,
+            poll_s=0.25,
+            what="the cluster is whole",
+        )
+    error = what_is_wrong(world, invariants)
+    _probe(stage, "cluster", "to be in sync", begun_ms, error)
+    return not error
+
+
+async def probe_producing(actor: Actor) -> None:
+    """One record to every partition."""
+    stage = actor.stage
+    begun_ms = stage.now_ms()
+    limit_ms = int(stage.scenario.mend_s * 1000)
+    keywords: dict[str, Any] = {
+        **CLIENT_KEYWORDS,
+        "delivery_timeout_ms": limit_ms,
+        "max_block_ms": limit_ms,
+    }
+    error = ""
+    try:
+        async with Producer(stage.bootstrap, env=actor.env, **keywords) as producer:
+            for place in stage.scenario.places:
+                await _send_one(actor, producer, place)
+    except ClientError as failed:
+        error = str(failed)
+    _probe(stage, actor.name, "producing to every partition", begun_ms, error)
+
+
+async def _send_one(
+    actor: Actor, producer: Producer[bytes | None, bytes | None], place: str
+) -> None:
+    at, (number, value) = parse_place(place), actor.next_value()
+    begun_ms = actor.stage.now_ms()
+    delivery = await producer.send(at.topic, value.encode(), partition=at.partition)
+    status, offset = INFO, -1
+    try:
+        offset = (await delivery).offset
+        status = OK
+    finally:
+        actor.stage.history.add(
+            Send(
+                process=actor.name,
+                status=status,
+                begun_ms=begun_ms,
+                ended_ms=actor.stage.now_ms(),
+                place=place,
+                value=value,
+                number=number,
+                acks=ACKS_ALL,
+                offset=offset,
+            )
+        )
+
+
+async def probe_group(actor: Actor) -> None:
+    """What the group has committed, and where partitions end, once more."""
+    stage = actor.stage
+    keywords: dict[str, Any] = {
+        **CLIENT_KEYWORDS,
+        "default_api_timeout_ms": int(stage.scenario.mend_s * 1000),
+    }
+    begun_ms = stage.now_ms()
+    error = ""
+    try:
+        async with Admin(stage.bootstrap, env=actor.env, **keywords) as admin:
+            for place in stage.scenario.places:
+                await ask_latest(actor, admin, place)
+            if stage.scenario.members:
+                await ask_committed(actor, admin)
+    except ClientError as failed:
+        error = str(failed)
+    failures = [
+        entry.error
+        for entry in stage.history.entries
+        if entry.process == actor.name and entry.status != OK
+    ]
+    _probe(stage, actor.name, "asking for offsets", begun_ms, error or "; ".join(failures))
+
+
+async def probe_joining(actor: Actor) -> None:
+    """A new member of a new group is given everything, and reads."""
+    stage = actor.stage
+    begun_ms = stage.now_ms()
+    error = ""
+    try:
+        async with asyncio.timeout(stage.scenario.mend_s):
+            consumer: BytesConsumer = Consumer(
+                stage.bootstrap,
+                env=actor.env,
+                group_id=f"group of {actor.name}",
+                topics=[topic.name for topic in stage.scenario.topics],
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+                **CLIENT_KEYWORDS,
+            )
+            async with consumer:
+                while not await consumer.poll(timeout_ms=500):
+                    pass
+                await consumer.commit()
+    except (ClientError, TimeoutError) as failed:
+        error = str(failed) or "it took too long"
+    _probe(stage, actor.name, "joining a group, reading and committing", begun_ms, error)
+
+
+async def drain(actor: Actor) -> None:
+    """Read every partition from its start to its end."""
+    stage = actor.stage
+    places = [parse_place(place) for place in stage.scenario.places]
+    begun_ms = stage.now_ms()
+    starts: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
+    found: dict[str, list[tuple[int, str]]] = {str(place): [] for place in places}
+    error = ""
+    try:
+        async with asyncio.timeout(stage.scenario.mend_s):
+            consumer: BytesConsumer = Consumer(
+                stage.bootstrap, env=actor.env, auto_offset_reset="none", **CLIENT_KEYWORDS
+            )
+            async with consumer:
+                starts = await consumer.beginning_offsets(places)
+                ends = await consumer.end_offsets(places)
+                consumer.assign(places)
+                for place in places:
+                    consumer.seek(place, starts[place])
+                while any((consumer.known_position(place) or 0) < ends[place] for place in places):
+                    for where, records in reads_of(await consumer.poll(timeout_ms=500)).items():
+                        found[where] += records
+    except (ClientError, TimeoutError) as failed:
+        error = str(failed) or "it took too long"
+    for place in places:
+        stage.history.add(
+            Drain(
+                process=actor.name,
+                status=INFO if error else OK,
+                begun_ms=begun_ms,
+                ended_ms=stage.now_ms(),
+                error=error,
+                place=str(place),
+                start_offset=starts.get(place, 0),
+                end_offset=ends.get(place, -1),
+                records=tuple(found[str(place)]),
+            )
+        )

@@ -1,0 +1,439 @@
+"""What goes wrong in a run, and when: faults drawn one after the other from the seed.
+
+Time goes in periods, of which a quarter is quiet: all is healed at its start. In the others faults
+come as arrivals do, each with an end of its own. How many brokers may be short of what they wrote
+is bound by what is promised (`Scenario.losses_max`): who has lost power counts until it is in sync
+again in all it holds, as the life it has now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final
+
+from penstock.client.cluster import Cluster
+from penstock.client.errors import ClientError
+from penstock.sim.actors import Actors
+from penstock.sim.disk_faults import DiskFaults
+from penstock.sim.invariants import Invariants
+from penstock.sim.node import BrokerNode
+from penstock.sim.scenario import FAULTS, Scenario
+from penstock.sim.stage import Actor, Stage, parse_place
+from penstock.sim.story import Timeline, Told
+from penstock.sim.world import World
+from penstock.wire.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+)
+
+QUIET_SHARE: Final = 0.25
+_BROKERS_MAX: Final = 6
+
+
+class Mischief:
+    """Runs beside the load until `stage.over`; the invariants know the metadata as it truly is."""
+
+    def __init__(
+        self,
+        world: World,
+        stage: Stage,
+        invariants: Invariants,
+        timeline: Timeline,
+        actors: Actors,
+    ) -> None:
+        self._world = world
+        self._faults: Any = Told(timeline, world.faults)
+        self._timeline = timeline
+        self._stage = stage
+        self._image = invariants.metadata.image
+        self._actors = actors
+        self._scenario: Scenario = stage.scenario
+        self._draws = world.draws("mischief")
+        self._undo: list[tuple[float, Callable[[], None]]] = []
+        self._wounded: dict[int, int] = {}
+        """By broker: the epoch it had when it lost something."""
+        self._failing: dict[int, bool] = {}
+        """Brokers on whose disks calls fail."""
+        self._struck: dict[int, bool] = {}
+        """Brokers on whose disks calls have failed, since all was last healed."""
+        self._errands: asyncio.TaskGroup | None = None
+        node = world.client("operator")
+        self._operator = Actor(stage, node.env, "operator", world.draws("operator"))
+        self._spawn_there = node.spawn
+
+    async def run(self) -> None:
+        """Make trouble until the load is over."""
+        if not self._scenario.faults:
+            await self._stage.over.wait()
+            return
+        async with asyncio.TaskGroup() as errands:
+            self._errands = errands
+            while not self._stage.over.is_set():
+                end_s = self._world.now + self._scenario.period_s
+                if self._draws.random() < QUIET_SHARE:
+                    self._calm()
+                    await self._wait_until(end_s)
+                else:
+                    await self._period(end_s)
+        self._errands = None
+
+    async def _period(self, end_s: float) -> None:
+        names = [name for name in self._scenario.faults if name in FAULTS]
+        weights = [FAULTS[name] for name in names]
+        while not self._stage.over.is_set():
+            next_s = self._world.now + self._draws.expovariate(1 / self._scenario.fault_mean_s)
+            await self._wait_until(min(next_s, end_s))
+            if next_s >= end_s or self._stage.over.is_set():
+                return
+            name = self._draws.choices(names, weights)[0]
+            getattr(self, f"_do_{name}")()
+
+    async def _wait_until(self, end_s: float) -> None:
+        while self._world.now < end_s and not self._stage.over.is_set():
+            due_s = min([at for at, _ in self._undo], default=end_s)
+            # Never for nothing: differences of times may be less than time moves by.
+            await self._stage.rest(max(0.001, min(due_s, end_s) - self._world.now))
+            self._undo_due()
+
+    def _undo_due(self) -> None:
+        now = self._world.now
+        due = [undo for at, undo in self._undo if at <= now]
+        self._undo = [entry for entry in self._undo if entry[0] > now]
+        for undo in due:
+            undo()
+
+    def _later(self, seconds: float, undo: Callable[[], None]) -> None:
+        self._undo.append((self._world.now + seconds, undo))
+
+    def _calm(self) -> None:
+        self._timeline.add("", "all faults are healed")
+        due, self._undo = self._undo, []
+        for _, undo in due:
+            undo()
+        self._faults.heal()
+        self._failing.clear()
+        for node in self._world.brokers:
+            if self._struck.pop(node.id, False) and self._has_lost_logs(node):
+                self._faults.kill(node.name)
+        self._start_dead()
+
+    def mend(self) -> None:
+        """The load is over, and so are all faults."""
+        self._calm()
+
+    def _start_dead(self) -> None:
+        for node in self._world.brokers:
+            self._start(node)
+
+    def _start(self, node: BrokerNode) -> None:
+        """On a disk that is well: on another the broker would end again, as it should."""
+        if node.state == "down":
+            self._repair_disk(node)
+            node.start()
+
+    # Drawing
+
+    def _duration_s(self) -> float:
+        return self._draws.choice((0.3, 1.0, 3.0, 8.0, 15.0)) * (0.5 + self._draws.random())
+
+    def _broker(self) -> BrokerNode:
+        """Any of them, but more often one that leads something."""
+        brokers = self._world.brokers
+        if self._draws.random() < 0.5:
+            image = self._image
+            leaders = sorted(
+                {
+                    partition.leader
+                    for topic in image.topics.values()
+                    for partition in topic.partitions
+                    if partition.leader >= 0
+                }
+            )
+            led = [node for node in brokers if node.id in leaders]
+            if led:
+                return self._draws.choice(led)
+        return self._draws.choice(brokers)
+
+    def _pair(self) -> tuple[str, str]:
+        one, other = self._draws.sample(self._world.brokers, 2)
+        return one.name, other.name
+
+    def _names(self) -> list[str]:
+        return [node.name for node in self._world.brokers]
+
+    def _start_after(self, node: BrokerNode, seconds: float) -> None:
+        self._later(seconds, lambda: self._start(node))
+
+    # Brokers that go and come
+
+    def _do_kill(self) -> None:
+        node = self._broker()
+        if node.is_up:
+            self._faults.kill(node.name)
+            self._start_after(node, self._duration_s())
+
+    def _do_bounce(self) -> None:
+        """Down and up before anybody takes it for dead."""
+        node = self._broker()
+        if node.is_up:
+            self._faults.kill(node.name)
+            self._start_after(node, self._draws.random() * 0.3)
+
+    def _do_power_loss(self) -> None:
+        self._lose_power(self._duration_s())
+
+    def _do_power_bounce(self) -> None:
+        self._lose_power(self._draws.random() * 0.3)
+
+    def _lose_power(self, pause_s: float) -> None:
+        node = self._broker()
+        if not node.is_up or not self._may_wound(node):
+            return
+        self._faults.power_loss(node.name)
+        self._start_after(node, pause_s)
+
+    def _may_wound(self, node: BrokerNode) -> bool:
+        """Whether it may lose what it has written but not synced; if so, it counts as if it had."""
+        self._heal_wounds()
+        if len({*self._wounded, node.id}) > self._scenario.losses_max:
+            return False
+        info = self._image.brokers.get(node.id)
+        self._wounded[node.id] = -1 if info is None else info.broker_epoch
+        return True
+
+    def _heal_wounds(self) -> None:
+        image = self._image
+        for broker_id in [*self._wounded]:
+            info = image.brokers.get(broker_id)
+            if info is None or info.broker_epoch == self._wounded[broker_id]:
+                continue
+            if all(
+                broker_id in partition.isr
+                and partition.member_epoch(broker_id) == info.broker_epoch
+                for topic in image.topics.values()
+                for partition in topic.partitions
+                if broker_id in partition.replicas
+            ):
+                del self._wounded[broker_id]
+
+    def _do_freeze(self) -> None:
+        node = self._broker()
+        if node.is_up and not node.is_frozen:
+            self._faults.freeze(node.name)
+            self._later(self._duration_s(), lambda: self._faults.resume(node.name))
+
+    def _do_stop(self) -> None:
+        """A clean restart, as in a rolling upgrade."""
+        node = self._broker()
+        if node.state == "ready" and not node.is_frozen:
+            self._stage.count("fault_stop")
+            self._timeline.add("", f"{node.name} is stopped cleanly")
+            self._errand(self._stop_and_start(node))
+
+    async def _stop_and_start(self, node: BrokerNode) -> None:
+        # Killed, frozen or cut off while it stops, it never says that it has.
+        with suppress(TimeoutError):
+            await node.stop(timeout_s=20.0)
+        await self._stage.rest(self._duration_s() / 3)
+        self._start(node)
+
+    def _errand(self, work: Coroutine[Any, Any, None]) -> None:
+        assert self._errands is not None
+        self._errands.create_task(work)
+
+    # The network
+
+    def _do_partition(self) -> None:
+        names = self._names()
+        self._draws.shuffle(names)
+        cut = self._draws.randint(1, len(names) - 1)
+        self._part(names[:cut], names[cut:], one_way=False)
+
+    def _do_one_way(self) -> None:
+        one, other = self._pair()
+        self._part([one], [other], one_way=True)
+
+    def _do_isolate(self) -> None:
+        node = self._broker()
+        also_store = self._draws.random() < 0.5
+        self._faults.isolate(node.name, also_store=also_store)
+        self._later(self._duration_s(), self._heal_network)
+
+    def _do_part_client(self) -> None:
+        client = self._draws.choice(sorted(self._world.clients))
+        node = self._broker()
+        self._part([client], [node.name], one_way=self._draws.random() < 0.5)
+
+    def _part(self, one: list[str], other: list[str], *, one_way: bool) -> None:
+        self._faults.partition(one, other, one_way=one_way)
+        self._later(self._duration_s(), self._heal_network)
+
+    def _heal_network(self) -> None:
+        self._faults.heal(network=True, store=True, nodes=False)
+
+    def _do_clog(self) -> None:
+        one, other = self._pair()
+        self._faults.clog(one, other, self._duration_s())
+
+    def _do_reset(self) -> None:
+        one, other = self._pair()
+        if self._draws.random() < 0.5:
+            other = self._draws.choice(sorted(self._world.clients))
+        self._faults.reset_connections(one, other, chance=self._draws.choice((0.3, 1.0)))
+
+    def _do_slow_link(self) -> None:
+        one, other = self._pair()
+        bandwidth = self._draws.choice((None, 2_000, 50_000))
+        self._faults.slow_link(
+            one, other, self._draws.choice((0.1, 0.5, 2.0)), bandwidth_bytes_per_s=bandwidth
+        )
+        self._later(self._duration_s(), self._heal_network)
+
+    def _do_slow_reader(self) -> None:
+        node = self._broker()
+        self._faults.slow_reader(node.name, self._draws.choice((500, 5_000)))
+        self._later(self._duration_s(), lambda: self._faults.slow_reader(node.name, None))
+
+    def _do_refuse(self) -> None:
+        one, other = self._pair()
+        self._faults.refuse(one, other)
+        self._later(self._duration_s(), lambda: self._faults.refuse(one, other, on=False))
+
+    # The store
+
+    def _do_cut_store(self) -> None:
+        node = self._broker()
+        self._faults.cut_store(node.name)
+        self._later(self._duration_s(), lambda: self._faults.cut_store(node.name, on=False))
+
+    def _do_store_outage(self) -> None:
+        self._faults.store_outage()
+        self._later(self._duration_s() / 2, lambda: self._faults.store_outage(on=False))
+
+    def _do_store_replies(self) -> None:
+        self._faults.lose_store_replies(self._draws.choice((0.1, 0.4)))
+        self._later(self._duration_s(), lambda: self._faults.lose_store_replies(0.0))
+
+    def _do_store_compact(self) -> None:
+        self._faults.store_compact()
+
+    def _do_watch_lag(self) -> None:
+        self._faults.lag_watches(self._draws.choice((0.5, 2.0)))
+        self._later(self._duration_s(), lambda: self._faults.lag_watches(0.0))
+
+    # Disks and clocks
+
+    def _do_stall_disk(self) -> None:
+        self._faults.stall_disk(self._broker().name, self._duration_s() / 2)
+
+    def _do_disk_errors(self) -> None:
+        """Some calls fail. What failed stays offline until its broker is started again."""
+        node = self._broker()
+        if node.state != "ready" or not self._may_wound(node):
+            return
+        self._failing[node.id] = self._struck[node.id] = True
+        kinds = (
+            DiskFaults(fsync_eio=0.2),
+            DiskFaults(write_eio=0.1, short_write=0.2),
+            DiskFaults(read_eio=0.1),
+            DiskFaults(sync_directory_eio=0.2),
+        )
+        self._faults.disk_faults(node.name, self._draws.choice(kinds))
+        self._later(self._duration_s() / 3, lambda: self._repair(node))
+
+    def _repair(self, node: BrokerNode) -> None:
+        """The disk is mended, and its broker started again if it must be: as it says itself."""
+        if node.id not in self._failing:
+            return
+        self._repair_disk(node)
+        if self._has_lost_logs(node):
+            self._faults.kill(node.name)
+            self._start_after(node, 0.5)
+        elif node.state == "ready":
+            self._wounded.pop(node.id, None)
+
+    def _repair_disk(self, node: BrokerNode) -> None:
+        if node.id in self._failing:
+            del self._failing[node.id]
+            self._faults.disk_faults(node.name, None)
+
+    def _has_lost_logs(self, node: BrokerNode) -> bool:
+        """Whether some of its logs are offline, or could not be opened at its start."""
+        broker = node.broker
+        if broker is None or node.state != "ready":
+            return False
+        held = [
+            broker.replicas.get(topic.name, index)
+            for topic in self._image.topics.values()
+            for index, partition in enumerate(topic.partitions)
+            if node.id in partition.replicas
+        ]
+        return any(each is None or each.log.failure is not None for each in held)
+
+    def _do_skew(self) -> None:
+        node = self._broker()
+        self._faults.skew(node.name, self._draws.choice((-60_000, -500, 500, 60_000)))
+
+    # What people do meanwhile
+
+    def _do_kill_client(self) -> None:
+        if self._actors.mortal:
+            name = self._draws.choice(self._actors.mortal)
+            self._timeline.add("", f"{name} is killed, and started again")
+            self._stage.count("fault_kill_client")
+            self._actors.restart(name)
+
+    def _do_grow(self) -> None:
+        """One more broker, to which partitions may be moved."""
+        if len(self._world.brokers) < _BROKERS_MAX:
+            node = self._world.add_broker()
+            self._timeline.add("", f"{node.name} is new")
+            self._stage.count("fault_grow")
+            node.start()
+
+    def _do_prefer(self) -> None:
+        place = parse_place(self._draws.choice(self._scenario.places))
+        request = ElectLeadersRequest(
+            topic_partitions=[ElectLeadersRequest.Topic(place.topic, [place.partition])],
+            timeout_ms=2_000,
+        )
+        self._ask("prefer", request, ElectLeadersResponse)
+
+    def _do_move(self) -> None:
+        """Other replicas for a partition, as many as before; at times it is called off."""
+        place = parse_place(self._draws.choice(self._scenario.places))
+        count = self._scenario.topic_of(str(place)).replication_factor
+        ids = [node.id for node in self._world.brokers]
+        targets = None if self._draws.random() < 0.2 else self._draws.sample(ids, count)
+        request = AlterPartitionReassignmentsRequest(
+            timeout_ms=2_000,
+            topics=[
+                AlterPartitionReassignmentsRequest.Topic(
+                    place.topic,
+                    [AlterPartitionReassignmentsRequest.Partition(place.partition, targets)],
+                )
+            ],
+        )
+        self._ask("move", request, AlterPartitionReassignmentsResponse)
+
+    def _ask(self, name: str, request: Any, response_class: Any) -> None:
+        async def ask() -> None:
+            env = self._operator.env
+            config = self._stage.cluster_config()
+            with suppress(ClientError):
+                async with Cluster(config, env.network, env.clock, env.random) as cluster:
+                    connection = await cluster.controller_connection()
+                    await connection.call(request, response_class)
+                    self._stage.count(f"asked_{name}")
+
+        self._timeline.add("", f"the operator asks: {name}")
+        task = self._spawn_there(ask())
+
+        async def wait() -> None:
+            await task
+
+        self._errand(wait())

@@ -1,0 +1,324 @@
+"""Machines of a simulated cluster, and the processes that come and go on them.
+
+A node is a machine: an address, a disk, a wall clock. What runs on it is a process, and each start
+is another one: after a kill nothing of the old one is ever heard of again, though what it held is
+kept until the run ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from penstock.broker.broker import Broker
+from penstock.client.environment import ClientEnv
+from penstock.ports import Env
+from penstock.sim.clock import SimClock
+from penstock.sim.disk import SimDisk
+from penstock.sim.draws import SimRandom
+from penstock.sim.executor import SimExecutor
+from penstock.sim.network import NodeNetwork
+from penstock.sim.process import Process, SimTask
+from penstock.sim.store import SimStore
+from penstock.stores.errors import StoreError
+from penstock.wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from penstock.sim.world import World
+
+T = TypeVar("T")
+PORT: Final = 9092
+
+DOWN: Final = "down"
+STARTING: Final = "starting"
+READY: Final = "ready"
+STOPPING: Final = "stopping"
+
+
+class Node:
+    """What brokers and clients have in common."""
+
+    def __init__(self, world: World, name: str, host: str) -> None:
+        self._world = world
+        self._loop = world.loop
+        self.name = name
+        self.host = host
+        self.machine = world.network.add_machine(name, host)
+        self.skew_ms = 0
+        """How far its wall clock is ahead."""
+        self.life = -1
+        """How often it was started, but for the first time."""
+        self.process: Process | None = None
+        self._died: asyncio.Future[None] | None = None
+        self._slow_s = 0.0
+        self._clock = SimClock(world.loop, lambda: self.skew_ms)
+        self._random = SimRandom(world.draws(f"node {name}"))
+        self._network = NodeNetwork(world.network, self.machine)
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None
+
+    @property
+    def is_frozen(self) -> bool:
+        return self.process is not None and self.process.frozen
+
+    @property
+    def slow_s(self) -> float:
+        """How long every step of it takes, in virtual seconds."""
+        return self._slow_s
+
+    @slow_s.setter
+    def slow_s(self, seconds: float) -> None:
+        self._slow_s = seconds
+        if self.process is not None:
+            self.process.slow_s = seconds
+
+    def freeze(self) -> None:
+        """SIGSTOP: its connections stay, the machine takes in what comes, nothing runs."""
+        if self.process is not None:
+            self._world.tell(f"{self.name} freezes")
+            self._loop.freeze(self.process)
+
+    def resume(self) -> None:
+        if self.process is not None and self.process.frozen:
+            self._world.tell(f"{self.name} goes on")
+            self._loop.resume(self.process)
+
+    def kill(self) -> None:
+        """SIGKILL: nothing of the process runs again; its machine closes its connections."""
+        if self.process is not None:
+            self._world.tell(f"{self.name} is killed")
+            self._end_process(self.process)
+
+    def _begin_process(self) -> Process:
+        if self.process is not None:
+            raise RuntimeError(f"{self.name} runs already: kill or stop it first")
+        self.life += 1
+        if not self.machine.powered:
+            self.machine.on_power()
+        self.process = self._loop.new_process(self.name)
+        self.process.slow_s = self._slow_s
+        self._died = self._loop.create_future()
+        return self.process
+
+    def _end_process(self, process: Process, *, power: bool = False) -> None:
+        self._loop.kill(process)
+        if power:
+            self.machine.on_power_loss(process)
+        else:
+            self.machine.on_killed(process)
+        self.process = None
+        if self._died is not None and not self._died.done():
+            self._died.set_result(None)
+
+
+class ClientNode(Node):
+    """A machine that runs what it is given: clients, mostly."""
+
+    def __init__(self, world: World, name: str, host: str) -> None:
+        super().__init__(world, name, host)
+        self.env = ClientEnv(self._network, self._clock, self._random)
+        self.start()
+
+    def start(self) -> None:
+        """A new process, after the last was killed."""
+        self._begin_process()
+
+    def spawn(self, work: Coroutine[Any, Any, T], name: str | None = None) -> asyncio.Task[T]:
+        """Run something in the node's process. If that is killed, the task never ends."""
+        if self.process is None:
+            work.close()
+            raise RuntimeError(f"{self.name} is down: start it first")
+        return self._loop.create_task(work, name=name, context=self.process.context.copy())
+
+    async def join(self, *tasks: asyncio.Task[Any]) -> bool:
+        """Wait until all are done, or the process they are in is dead; whether all are done."""
+        died = self._died
+        assert died is not None
+        while pending := [task for task in tasks if not task.done()]:
+            await asyncio.wait([*pending, died], return_when=asyncio.FIRST_COMPLETED)
+            if died.done():
+                break
+        return all(task.done() for task in tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A broker ended by itself."""
+
+    at_s: float
+    error: BaseException | None
+
+
+class BrokerNode(Node):
+    """A machine with a broker, and the supervisor that starts it again when it ends by itself."""
+
+    def __init__(self, world: World, broker_id: int, host: str) -> None:
+        super().__init__(world, f"broker-{broker_id}", host)
+        settings = world.config
+        self.id = broker_id
+        self.port = PORT
+        self.config = replace(
+            settings.broker,
+            broker_id=broker_id,
+            host=host,
+            port=PORT,
+            data_dir="/data",
+            rack=f"rack-{broker_id % settings.racks}" if settings.racks else "",
+            kafka=(*settings.broker.kafka, *settings.kafka),
+        )
+        self.disk = SimDisk(
+            world.draws(f"crashes {self.name}"),
+            world.draws(f"disk faults {self.name}"),
+            capacity_bytes=settings.capacity_bytes,
+            now_ms=self._clock.wall_ms,
+        )
+        self.speed = settings.disk
+        self.broker: Broker | None = None
+        self.state = DOWN
+        self.supervised = True
+        self.boots = 0
+        """How often the machine has lost its power: what it had not synced may have gone then."""
+        self.ends: list[End] = []
+        self._executor: SimExecutor | None = None
+        self._executor_draws = world.draws(f"executor {self.name}")
+        self._pause_draws = world.draws(f"supervisor {self.name}")
+        self._stop = asyncio.Event()
+        self._is_ready = asyncio.Event()
+        self._is_down = asyncio.Event()
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def start(self) -> None:
+        """Start its broker on what its disk holds; `ready` waits for it."""
+        process = self._begin_process()
+        self.state = STARTING
+        self._is_down.clear()
+        self._stop = asyncio.Event()
+        self._executor = SimExecutor(self._loop, process, lambda: self.speed, self._executor_draws)
+        self._world.tell(f"{self.name} starts")
+        task = self._loop.create_task(
+            self._live(process, self._stop),
+            name=f"{self.name}/{self.life}",
+            context=process.context.copy(),
+        )
+        task.add_done_callback(self._on_end, context=self._loop.world.context)
+
+    async def _live(self, process: Process, stop: asyncio.Event) -> None:
+        store = SimStore(self._world.store, self.name, process)
+        assert self._executor is not None
+        env = Env(
+            clock=self._clock,
+            random=self._random,
+            disk=self.disk,
+            network=self._network,
+            executor=self._executor,
+            store=store,
+            boot_id=lambda: f"boot {self.boots}",
+        )
+        self.broker = Broker(env, self.config)
+        try:
+            await self.broker.run(stop, self._on_ready)
+        finally:
+            await store.close()
+
+    def _on_ready(self, host: str, port: int) -> None:
+        self._world.tell(f"{self.name} is ready")
+        self.state = READY
+        self._is_ready.set()
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        assert isinstance(task, SimTask)
+        if self.process is not task.process:
+            return
+        error = task.exception()
+        asked = self._stop.is_set()
+        self._end_process(task.process)
+        if error is None and asked:
+            self._world.tell(f"{self.name} has stopped")
+            return
+        self._world.tell(f"{self.name} ended by itself")
+        self._world.trace.show(f"{self.name} ended with {error!r}")
+        self._world.count("broker_ended")
+        self.ends.append(End(self._world.now, error))
+        if not _is_expected(error):
+            self._world.blame(f"{self.name} ended", error)
+        if self.supervised:
+            least, most = self._world.config.restart_pause_s
+            pause_s = least + (most - least) * self._pause_draws.random()
+            self._loop.call_later(
+                pause_s, self._start_again, self.life, context=self._loop.world.context
+            )
+
+    def _start_again(self, life: int) -> None:
+        if self.process is None and self.life == life and self.supervised:
+            self.start()
+
+    def _end_process(self, process: Process, *, power: bool = False) -> None:
+        if self._executor is not None:
+            # Before the disk: what is done was done by the process while it lived.
+            self._executor.on_killed()
+            self._executor = None
+        super()._end_process(process, power=power)
+        if power:
+            self.disk.power_loss()
+        else:
+            self.disk.kill()
+        self.broker = None
+        self.state = DOWN
+        self._is_ready.clear()
+        self._is_down.set()
+
+    async def ready(self, timeout_s: float = 30.0) -> None:
+        async with asyncio.timeout(timeout_s):
+            await self._is_ready.wait()
+
+    async def stop(self, timeout_s: float = 60.0) -> None:
+        """As SIGTERM does; returns when the process is gone."""
+        process = self.process
+        if process is None:
+            return
+        self._world.tell(f"{self.name} is asked to stop")
+        self.state = STOPPING
+        self._is_ready.clear()
+        self._loop.call_soon(self._stop.set, context=process.context)
+        async with asyncio.timeout(timeout_s):
+            await self._is_down.wait()
+
+    async def restart(self, timeout_s: float = 60.0) -> None:
+        """Stop cleanly and start again."""
+        await self.stop(timeout_s)
+        if self.process is None:
+            self.start()
+        await self.ready(timeout_s)
+
+    def power_loss(self) -> None:
+        """The machine is off: its disk keeps what the crash model lets it, and nobody is told."""
+        self._world.tell(f"{self.name} loses power")
+        self.boots += 1
+        if self.process is not None:
+            self._end_process(self.process, power=True)
+        elif self.machine.powered:
+            self.machine.powered = False
+            self.disk.power_loss()
+
+    def stall_disk(self, seconds: float) -> None:
+        """Work on threads takes this long at least."""
+        if self._executor is not None:
+            self._executor.stalled_until = self._loop.now + seconds
+
+
+def _is_expected(error: BaseException | None) -> bool:
+    """Whether a broker may end so: the cluster took it for dead, or the store did not answer."""
+    if isinstance(error, KafkaError):
+        return error.code == ErrorCode.REQUEST_TIMED_OUT
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_expected(each) for each in error.exceptions)
+    if isinstance(error, RuntimeError):
+        return "lease expired" in str(error)
+    return isinstance(error, StoreError | TimeoutError)

@@ -1,0 +1,180 @@
+"""One seed's circumstances, drawn whole before it starts and printed with what came of it.
+
+Everything is small: segments of a few batches, short timeouts, few partitions. Each seed has some
+kinds of faults and not others, since some bugs show only where others do not get in the way; a
+quarter of the time is quiet, so that what was disturbed has a chance to come together again.
+
+What a scenario may do is bound by what is promised. With `durability=replicated` fewer than
+min.insync.replicas may be without power before they have caught up again; there is no unclean
+election; and with a single replica and `replicated` nobody loses power.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from random import Random  # noqa: TID251 - a simulation is where randomness is made
+from typing import Final
+
+FAULTS: Final[dict[str, float]] = {
+    "kill": 3.0,
+    "bounce": 2.0,
+    "power_loss": 2.0,
+    "power_bounce": 1.5,
+    "freeze": 2.0,
+    "stop": 1.5,
+    "partition": 3.0,
+    "isolate": 2.0,
+    "one_way": 1.5,
+    "clog": 2.0,
+    "reset": 2.0,
+    "slow_link": 1.0,
+    "slow_reader": 0.5,
+    "refuse": 0.7,
+    "cut_store": 1.5,
+    "store_outage": 0.7,
+    "store_replies": 1.5,
+    "store_compact": 0.7,
+    "watch_lag": 1.0,
+    "stall_disk": 1.0,
+    "skew": 0.7,
+    "disk_errors": 0.7,
+    "part_client": 1.0,
+    "kill_client": 1.0,
+    "grow": 0.3,
+    "prefer": 1.0,
+    "move": 1.0,
+}
+"""How often each kind comes, where a scenario has it."""
+
+PRODUCER_KINDS: Final = ("real_idempotent", "real", "real_acks_1", "raw", "raw_acks_1", "raw_twice")
+"""`real` ones are the library's; `raw` ones send each batch once, `raw_twice` ones send again what
+was not answered, and at times what was."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    name: str
+    partitions: int
+    replication_factor: int
+    min_insync: int
+    durability: str
+    segment_bytes: int
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}-{index}" for index in range(self.partitions))
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    seed: int
+    brokers: int
+    topics: tuple[TopicPlan, ...]
+    load_s: float
+    mend_s: float
+    """How long after the last fault everything must work again."""
+    faults: tuple[str, ...]
+    fault_mean_s: float
+    period_s: float
+    session_timeout_s: float
+    lag_max_ms: int
+    fetch_wait_ms: int
+    producers: tuple[str, ...]
+    sends_per_s: float
+    batch_max: int
+    readers: int
+    members: int
+    offsets_partitions: int
+    racks: int
+    delay_ms: float
+    tail_chance: float
+    cut_chance: float
+    store_delay_ms: float
+    watch_lag_ms: float
+    disk_delay_ms: float
+    check_every: int
+    """Steps from one look at the invariants to the next; at one by one only those of the broker
+    whose step it was are looked at, so that is cheap."""
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        return tuple(place for topic in self.topics for place in topic.places)
+
+    def topic_of(self, place: str) -> TopicPlan:
+        name = place.rpartition("-")[0]
+        return next(topic for topic in self.topics if topic.name == name)
+
+    @property
+    def losses_max(self) -> int:
+        """How many brokers may be short of what they wrote at one time."""
+        counts = [
+            topic.min_insync - 1
+            if topic.replication_factor >= topic.min_insync
+            else topic.replication_factor - 1
+            for topic in self.topics
+            if topic.durability == "replicated"
+        ]
+        return min(counts, default=self.brokers)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+
+
+def draw(seed: int, *, virtual_s: float = 60.0) -> Scenario:
+    """The scenario of a seed; `virtual_s` is how long load and faults go on."""
+    random = Random(f"scenario {seed}")  # noqa: S311 - drawn anew from the seed by everybody
+    brokers = random.choice((3, 3, 3, 4, 5))
+    calm = random.random() < 0.08
+    kinds = [name for name in FAULTS if random.random() < 0.5]
+    fault_mean_s = random.choice((0.5, 1.0, 2.0, 4.0))
+    return Scenario(
+        seed=seed,
+        brokers=brokers,
+        topics=_draw_topics(random, brokers),
+        load_s=virtual_s,
+        mend_s=90.0,
+        faults=() if calm else tuple(kinds),
+        fault_mean_s=fault_mean_s,
+        period_s=random.choice((3.0, 6.0, 12.0)),
+        session_timeout_s=random.choice((1.5, 3.0, 6.0)),
+        lag_max_ms=random.choice((500, 1_500, 4_000)),
+        fetch_wait_ms=random.choice((100, 250, 500)),
+        producers=tuple(random.choice(PRODUCER_KINDS) for _ in range(random.choice((1, 2, 2, 3)))),
+        sends_per_s=random.choice((2.0, 5.0, 10.0)),
+        batch_max=random.choice((1, 1, 3, 8)),
+        readers=random.choice((0, 1, 1, 2)),
+        members=random.choice((0, 0, 1, 2, 3)),
+        offsets_partitions=random.choice((1, 1, 2)),
+        racks=random.choice((0, 0, 0, 2, 3)),
+        delay_ms=random.choice((1.0, 5.0, 20.0)),
+        tail_chance=random.choice((0.0, 0.01, 0.05)),
+        cut_chance=random.choice((0.0, 0.1, 0.5)),
+        store_delay_ms=random.choice((2.0, 10.0, 40.0)),
+        watch_lag_ms=random.choice((0.0, 5.0, 100.0)),
+        disk_delay_ms=random.choice((1.0, 5.0, 20.0)),
+        check_every=1,
+    )
+
+
+def _draw_topics(random: Random, brokers: int) -> tuple[TopicPlan, ...]:
+    topics = []
+    for name in ("orders", "events")[: random.choice((1, 1, 2))]:
+        factor = random.choice((1, 2, 3, 3, 3, 3, 3, min(brokers, 4)))
+        least = random.choice({1: (1,), 2: (1, 2), 3: (1, 2, 2, 2, 3)}.get(factor, (2, 3)))
+        topics.append(
+            TopicPlan(
+                name=name,
+                partitions=random.choice((1, 1, 2, 3)),
+                replication_factor=factor,
+                min_insync=least,
+                durability=random.choice(("fsync", "fsync", "replicated")),
+                segment_bytes=random.choice((300, 1_000, 5_000, 1 << 20)),
+            )
+        )
+    return tuple(topics)
+
+
+def unreplicated(scenario: Scenario) -> Scenario:
+    """The same with one replica of everything, for a cluster that cannot replicate."""
+    topics = tuple(replace(topic, replication_factor=1, min_insync=1) for topic in scenario.topics)
+    return replace(scenario, topics=topics)

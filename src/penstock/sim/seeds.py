@@ -1,0 +1,353 @@
+"""Many seeds, on all cores: the driver behind `penstock sim`.
+
+    penstock sim --seeds 0..2000                 run them, and tell which failed and how to look
+    penstock sim --replay 1234                   one seed, with the story of the partition it broke
+    penstock sim --seeds 0..2000 --bug all       prove that the checks find what they are made for
+
+Every seed runs in a process whose hashes are fixed, so that a seed is the same run everywhere; some
+run twice, and must leave the same trace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from penstock.runtime import SystemClock
+from penstock.sim.planted import BUGS, planted
+from penstock.sim.scenario import draw
+from penstock.sim.workload import Verdict, run_scenario
+from penstock.sim.world import reexec_with_fixed_hashes
+
+_CLOCK: Final = SystemClock()
+VIRTUAL_S: Final = 60.0
+TWICE_EVERY: Final = 4
+TOLD_EVERY: Final = 25
+"""Where there is no terminal for a progress bar, a line after so many seeds."""
+FAILURES_MAX: Final = 20
+"""More than this many failures of one run are not worth waiting for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One seed to run."""
+
+    seed: int
+    virtual_s: float = VIRTUAL_S
+    bug: str = ""
+    twice: bool = False
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of a seed, small enough to go from one process to another."""
+
+    seed: int
+    failure: str = ""
+    config: str = ""
+    trace_hash: str = ""
+    steps: int = 0
+    virtual_s: float = 0.0
+    real_s: float = 0.0
+    reran: bool = False
+    counters: dict[str, int] = field(default_factory=dict)
+    story: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Summary:
+    seeds: int = 0
+    failures: list[Report] = field(default_factory=list)
+    reran: int = 0
+    virtual_s: float = 0.0
+    real_s: float = 0.0
+    steps: int = 0
+    counters: dict[str, int] = field(default_factory=dict)
+
+    def add(self, report: Report) -> None:
+        self.seeds += 1
+        self.reran += report.reran
+        self.virtual_s += report.virtual_s
+        self.steps += report.steps
+        for name, times in report.counters.items():
+            self.counters[name] = self.counters.get(name, 0) + times
+        if report.failure:
+            self.failures.append(report)
+
+
+def run_verdict(task: Task, *, keep_trace: bool = False) -> Verdict:
+    scenario = draw(task.seed, virtual_s=task.virtual_s)
+    bug = planted(task.bug) if task.bug else None
+    return run_scenario(scenario, keep_trace=keep_trace, bug=bug)
+
+
+def run_task(task: Task) -> Report:
+    """One seed in this process, perhaps twice."""
+    began = _CLOCK.monotonic()
+    verdict = run_verdict(task)
+    report = _report(task, verdict)
+    if task.twice:
+        again = run_verdict(task)
+        report.reran = True
+        if again.trace_hash != verdict.trace_hash:
+            report.failure = report.failure or "two runs of this seed left different traces"
+    report.real_s = _CLOCK.monotonic() - began
+    return report
+
+
+def _report(task: Task, verdict: Verdict) -> Report:
+    return Report(
+        task.seed,
+        failure=verdict.failure,
+        config=str(verdict.scenario) if verdict.failed else "",
+        trace_hash=verdict.trace_hash,
+        steps=verdict.steps,
+        virtual_s=verdict.virtual_s,
+        counters=verdict.counters,
+        story=verdict.story,
+    )
+
+
+def replay_command(task: Task) -> str:
+    bug = f" --bug {task.bug}" if task.bug else ""
+    length = f" --virtual-s {task.virtual_s:g}" if task.virtual_s != VIRTUAL_S else ""
+    return f"penstock sim --replay {task.seed}{bug}{length}"
+
+
+def run_tasks(
+    tasks: Sequence[Task], jobs: int, progress: Progress, bar: TaskID
+) -> Iterator[Report]:
+    """All of them, as they come in; the caller may stop at any."""
+    if jobs == 1:
+        for each in tasks:
+            yield run_task(each)
+            progress.advance(bar)
+        return
+    left = iter(tasks)
+    # A process for so many seeds only: whatever a run leaves behind in memory goes with it.
+    with ProcessPoolExecutor(jobs, max_tasks_per_child=None) as workers:
+        running: set[Future[Report]] = set()
+        try:
+            while True:
+                while len(running) < 2 * jobs and (task := next(left, None)) is not None:
+                    running.add(workers.submit(run_task, task))
+                if not running:
+                    return
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    progress.advance(bar)
+                    yield future.result()
+        finally:
+            for future in running:
+                future.cancel()
+
+
+# -- what is shown
+
+
+def show_failure(console: Console, report: Report, task: Task) -> None:
+    text = f"seed {report.seed}: {report.failure}\n  {replay_command(task)}"
+    console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+def show_summary(console: Console, summary: Summary, virtual_s: float) -> None:
+    table = Table("what happened", "times", title=f"{summary.seeds} seeds", title_justify="left")
+    for name, times in sorted(summary.counters.items()):
+        table.add_row(name.replace("_", " "), f"{times:,}")
+    console.print(table)
+    speed = summary.virtual_s / summary.real_s if summary.real_s else 0.0
+    console.print(
+        f"{summary.virtual_s:,.0f} virtual seconds in {summary.real_s:,.0f} s "
+        f"({speed:.0f} times as fast), {summary.steps:,} steps; {summary.reran} seeds ran twice",
+        highlight=False,
+    )
+    verdict = f"{len(summary.failures)} of {summary.seeds} seeds failed"
+    console.print(f"[bold red]{verdict}" if summary.failures else f"[bold green]{verdict}")
+    for report in sorted(summary.failures, key=lambda failed: failed.seed):
+        show_failure(console, report, Task(report.seed, virtual_s))
+
+
+def summary_json(summary: Summary, virtual_s: float) -> dict[str, Any]:
+    return {
+        "seeds": summary.seeds,
+        "failures": [
+            {
+                "seed": report.seed,
+                "failure": report.failure,
+                "config": report.config,
+                "replay": replay_command(Task(report.seed, virtual_s)),
+                "story": report.story,
+            }
+            for report in summary.failures
+        ],
+        "reran": summary.reran,
+        "virtual_s": round(summary.virtual_s, 1),
+        "real_s": round(summary.real_s, 1),
+        "steps": summary.steps,
+        "counters": dict(sorted(summary.counters.items())),
+    }
+
+
+# -- what can be asked for
+
+
+def run_range(chosen: argparse.Namespace, console: Console) -> int:
+    seeds = chosen.seeds
+    tasks = [
+        Task(seed, chosen.virtual_s, twice=bool(chosen.twice_every) and not n % chosen.twice_every)
+        for n, seed in enumerate(seeds)
+    ]
+    summary = Summary()
+    began = _CLOCK.monotonic()
+    with _progress(console, chosen) as progress:
+        bar = progress.add_task("seeds", total=len(tasks))
+        for report in run_tasks(tasks, chosen.jobs, progress, bar):
+            summary.add(report)
+            if report.failure and not chosen.json:
+                show_failure(console, report, Task(report.seed, chosen.virtual_s))
+            if summary.seeds % TOLD_EVERY == 0 and not console.is_terminal:
+                told = f"{summary.seeds} of {len(tasks)} seeds, {len(summary.failures)} failed"
+                sys.stderr.write(told + "\n")
+            if len(summary.failures) >= chosen.failures_max:
+                break
+    summary.real_s = _CLOCK.monotonic() - began
+    if chosen.json:
+        sys.stdout.write(json.dumps(summary_json(summary, chosen.virtual_s)) + "\n")
+    else:
+        show_summary(console, summary, chosen.virtual_s)
+    return 1 if summary.failures else 0
+
+
+def run_bugs(chosen: argparse.Namespace, console: Console) -> int:
+    """The first seed of the range that shows each bug; 1 if any stays hidden."""
+    names = list(BUGS) if chosen.bug == "all" else [chosen.bug]
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        tasks = [Task(seed, chosen.virtual_s, bug=name) for seed in chosen.seeds]
+        first: Report | None = None
+        tried = 0
+        with _progress(console, chosen) as progress:
+            bar = progress.add_task(name, total=len(tasks))
+            for report in run_tasks(tasks, chosen.jobs, progress, bar):
+                tried += 1
+                # What fails without the bug as well says nothing about it.
+                if report.failure and not run_task(Task(report.seed, chosen.virtual_s)).failure:
+                    first = report
+                    break
+        found[name] = {
+            "seed": None if first is None else first.seed,
+            "tried": tried,
+            "failure": None if first is None else first.failure,
+        }
+        if not chosen.json:
+            told = "NOT FOUND" if first is None else f"seed {first.seed}: {first.failure}"
+            console.print(f"{name} after {tried}: {told}", highlight=False, soft_wrap=True)
+    hidden = [name for name, result in found.items() if result["seed"] is None]
+    if chosen.json:
+        sys.stdout.write(json.dumps({"bugs": found, "hidden": hidden}) + "\n")
+    else:
+        console.print(f"{len(found) - len(hidden)} of {len(found)} planted bugs were found")
+    return 1 if hidden else 0
+
+
+def replay(chosen: argparse.Namespace, console: Console) -> int:
+    """One seed, told in full."""
+    task = Task(chosen.replay, chosen.virtual_s, chosen.bug or "")
+    verdict = run_verdict(task, keep_trace=chosen.trace is not None)
+    if chosen.history:
+        with open(chosen.history, "w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in verdict.history.lines())
+    if chosen.trace:
+        with open(chosen.trace, "w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in verdict.trace)
+    if chosen.json:
+        report = asdict(_report(task, verdict)) | {"config": str(verdict.scenario)}
+        sys.stdout.write(json.dumps(report) + "\n")
+        return 1 if verdict.failed else 0
+    console.print(f"seed {task.seed}: {verdict.scenario}", markup=False, highlight=False)
+    for line in verdict.story:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    told = f"{verdict.virtual_s:.1f} virtual seconds, {verdict.steps:,} steps"
+    console.print(f"trace {verdict.trace_hash}, {told}", highlight=False)
+    for violation in verdict.violations:
+        console.print(f"FAILED: {violation}", markup=False, highlight=False, style="bold red")
+    if verdict.trouble:
+        console.print(f"FAILED: {verdict.trouble}", markup=False, style="bold red")
+    return 1 if verdict.failed else 0
+
+
+def _progress(console: Console, chosen: argparse.Namespace) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=chosen.json or not console.is_terminal,
+    )
+
+
+def _seeds(text: str) -> range:
+    """`A..B`, B not included, or one number."""
+    first, dots, last = text.partition("..")
+    try:
+        seeds = range(int(first), int(last)) if dots else range(int(first), int(first) + 1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no range: write 0..2000") from None
+    if not seeds:
+        raise argparse.ArgumentTypeError(f"{text!r} has no seeds: write the smaller number first")
+    return seeds
+
+
+def _bug(text: str) -> str:
+    if text != "all" and text not in BUGS:
+        raise argparse.ArgumentTypeError(f"there is no bug {text!r}: one of all, {', '.join(BUGS)}")
+    return text
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(prog="penstock sim", description=__doc__.splitlines()[0])
+    options.add_argument("--seeds", type=_seeds, default=range(100), help="A..B, B not included")
+    options.add_argument("--replay", type=int, metavar="SEED", help="one seed, told in full")
+    options.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    options.add_argument("--bug", type=_bug, help="plant a bug; `all` tries each of them")
+    options.add_argument("--virtual-s", type=float, default=VIRTUAL_S, help="of load and faults")
+    options.add_argument("--twice-every", type=int, default=TWICE_EVERY, help="0: none runs twice")
+    options.add_argument("--failures-max", type=int, default=FAILURES_MAX)
+    options.add_argument("--history", help="with --replay: write what clients saw to this file")
+    options.add_argument("--trace", help="with --replay: write every step's marks to this file")
+    options.add_argument("--json", action="store_true", help="one JSON object and nothing else")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = parser().parse_args(arguments)
+    console = Console()
+    if chosen.replay is not None:
+        return replay(chosen, console)
+    if chosen.bug:
+        return run_bugs(chosen, console)
+    return run_range(chosen, console)
+
+
+if __name__ == "__main__":
+    reexec_with_fixed_hashes()
+    sys.exit(main())

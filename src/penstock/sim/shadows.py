@@ -1,0 +1,125 @@
+"""A replica's log as somebody sees it who looks on from outside: which batches lie where.
+
+A shadow is kept up to date by reading what was appended since the last look, straight from the
+simulated disk, so that looking changes nothing. Each batch has a chain: a hash over itself and all
+before it. So two logs are the same below an offset exactly if they have the same chain there, and
+that is one comparison however long they are.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.records.batch import HEADER_SIZE, BatchHeader, read_header
+from penstock.storage.log import Log
+
+Peek = Callable[[str, int, int], bytes]
+"""Bytes of a file: its path, a position, a size."""
+
+
+class Mark(NamedTuple):
+    """One batch: all that tells it from another."""
+
+    base_offset: int
+    next_offset: int
+    leader_epoch: int
+    crc: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+
+class Shadow:
+    def __init__(self, log: Log, peek: Peek) -> None:
+        self.log = log
+        self.marks: list[Mark] = []
+        self.end_offset = -1
+        self.is_whole = True
+        """The log begins at offset 0, so its chains can be compared with others'."""
+        self._peek = peek
+        self._ends: list[int] = []
+        self._chains: list[int] = []
+        self._tail: tuple[str, int] = ("", 0)
+        """The file of the last batch, and where it begins there."""
+        self._segment = -1
+        self._position = 0
+
+    def refresh(self) -> tuple[bool, list[Mark]]:
+        """Look again: whether something was cut, and the batches that are new since then."""
+        cut = self.end_offset >= 0 and not self._stands()
+        if cut:
+            self.marks.clear()
+            self._ends.clear()
+            self._chains.clear()
+            self._segment, self._position = -1, 0
+        new = self._read_on()
+        self.end_offset = self.log.end_offset
+        return cut, new
+
+    def _stands(self) -> bool:
+        """Whether what was seen is still there."""
+        if self.log.end_offset < self.end_offset:
+            return False
+        if not self.marks:
+            return self._segment in (-1, self.log.segments[0].base_offset)
+        path, position = self._tail
+        if all(segment.path != path for segment in self.log.segments):
+            return False
+        data = self._peek(path, position, HEADER_SIZE)
+        return len(data) == HEADER_SIZE and _mark(read_header(data)) == self.marks[-1]
+
+    def _read_on(self) -> list[Mark]:
+        first = len(self.marks)
+        for segment in self.log.segments:
+            if segment.base_offset < self._segment:
+                continue
+            if segment.base_offset > self._segment:
+                if self._segment < 0:
+                    self.is_whole = segment.base_offset == 0
+                self._segment, self._position = segment.base_offset, 0
+            while self._position + HEADER_SIZE <= segment.size:
+                header = read_header(self._peek(segment.path, self._position, HEADER_SIZE))
+                self._add(_mark(header))
+                self._tail = segment.path, self._position
+                self._position += header.size
+        return self.marks[first:]
+
+    def _add(self, mark: Mark) -> None:
+        before = self._chains[-1] if self._chains else 0
+        self.marks.append(mark)
+        self._ends.append(mark.next_offset)
+        self._chains.append(hash((before, mark)))
+
+    def chain_of(self, mark_number: int) -> int:
+        return self._chains[mark_number]
+
+    def chain_at(self, end_offset: int) -> int | None:
+        """The chain of all below an offset; None when no batch ends there."""
+        if end_offset == 0:
+            return 0
+        place = bisect_left(self._ends, end_offset)
+        if place == len(self._ends) or self._ends[place] != end_offset:
+            return None
+        return self._chains[place]
+
+    def marks_between(self, start_offset: int, end_offset: int) -> list[Mark]:
+        """The batches that lie wholly between two offsets."""
+        first = bisect_left(self._ends, start_offset + 1)
+        last = bisect_left(self._ends, end_offset + 1)
+        return self.marks[first:last]
+
+
+def _mark(header: BatchHeader) -> Mark:
+    return Mark(
+        header.base_offset,
+        header.next_offset,
+        header.leader_epoch,
+        header.crc,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.record_count,
+    )

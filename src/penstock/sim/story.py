@@ -1,0 +1,87 @@
+"""What happened to one partition, to be read: for a seed that failed.
+
+While a run goes on, whoever notices something of interest writes a line: faults as they are made,
+metadata as it changes, terms as they begin, batches as they are written and cut. Afterwards the
+lines of the partition in question are put in order with what its clients saw, and with what the
+brokers logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from penstock.sim.history import OK, Drain, Entry, Latest, Poll, Send
+
+LINES_MAX = 400
+
+
+class Timeline:
+    """Lines with their times; those without a place are about everything."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self.lines: list[tuple[float, str, str]] = []
+
+    def add(self, place: str, text: str) -> None:
+        self.lines.append((self._now_s(), place, text))
+
+
+class Told:
+    """Passes calls on to something, and writes each into the timeline."""
+
+    def __init__(self, timeline: Timeline, inner: object) -> None:
+        self._timeline = timeline
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._inner, name)
+
+        def call(*given: object, **named: object) -> object:
+            told = [repr(each) for each in given]
+            told += [f"{key}={each!r}" for key, each in named.items()]
+            self._timeline.add("", f"FAULT {name}({', '.join(told)})")
+            return method(*given, **named)
+
+        return call
+
+
+def tell_story(
+    timeline: Timeline, entries: Iterable[Entry], place: str, lines_max: int = LINES_MAX
+) -> list[str]:
+    """The last lines about a place, or about everything where it is empty."""
+    lines = [
+        (at, text if not where or place else f"{where}: {text}")
+        for at, where, text in timeline.lines
+        if not place or where in ("", place)
+    ]
+    lines += [(at_ms / 1000, text) for at_ms, text in _of_clients(entries, place)]
+    lines.sort(key=lambda line: line[0])
+    return [f"{at:9.3f}  {text}" for at, text in lines[-lines_max:]]
+
+
+def _of_clients(entries: Iterable[Entry], place: str) -> Iterator[tuple[float, str]]:
+    for entry in entries:
+        error = f": {entry.error}" if entry.error else ""
+        match entry:
+            case Send() if entry.place == place:
+                acks = "all" if entry.acks < 0 else entry.acks
+                at = f" at {entry.offset}" if entry.offset >= 0 else ""
+                began = f"since {entry.begun_ms / 1000:.3f}"
+                text = f"{entry.process} sent {entry.value} acks={acks}"
+                yield entry.ended_ms, f"{text} {began}: {entry.status}{at}{error}"
+            case Poll() if place in entry.reads:
+                read = entry.reads[place]
+                span = f"{read[0][0]}..{read[-1][0]} ({read[0][1]}..{read[-1][1]})"
+                yield entry.ended_ms, f"{entry.process} read {span}"
+            case Poll() if entry.status != OK:
+                yield entry.ended_ms, f"{entry.process} could not poll{error}"
+            case Latest() if entry.place == place:
+                told = f"{entry.offset}" if entry.status == OK else f"{entry.status}{error}"
+                yield entry.ended_ms, f"{entry.process} was told that it ends at {told}"
+            case Drain() if entry.place == place:
+                span = f"{entry.start_offset} to {entry.end_offset}"
+                text = f"drained from {span}: {len(entry.records)} records{error}"
+                yield entry.ended_ms, text
+            case _:
+                pass

@@ -1,0 +1,124 @@
+"""Whatever a run must not touch raises: real clocks, real randomness, files, sockets, threads.
+
+Clocks and randomness are replaced in their modules while a run lasts. The rest is watched by an
+audit hook, which Python cannot take back: it is set once and switched by a flag. Only the thread
+of the run is watched. Reading the code itself is let through (imports, tracebacks), and so is the
+clock for the `logging` module, which stamps records that nobody looks at by time.
+"""
+
+from __future__ import annotations
+
+import os
+import random  # noqa: TID251 - to take it away
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+
+class NotSimulated(Exception):
+    """Code under simulation reached for the real world."""
+
+
+_CLOCKS: Final = (
+    "time",
+    "time_ns",
+    "monotonic",
+    "monotonic_ns",
+    "perf_counter",
+    "perf_counter_ns",
+    "sleep",
+)
+_DRAWS: Final = (
+    "random",
+    "randrange",
+    "randint",
+    "randbytes",
+    "getrandbits",
+    "uniform",
+    "choice",
+    "choices",
+    "sample",
+    "shuffle",
+    "_urandom",
+)
+_FORBIDDEN_EVENTS: Final = (
+    "socket.",
+    "subprocess.",
+    "os.fork",
+    "os.exec",
+    "os.system",
+    "os.remove",
+    "os.rename",
+    "os.mkdir",
+    "os.truncate",
+    "sqlite3.",
+)
+_CODE: Final = (".py", ".pyc", ".so", "METADATA", "entry_points.txt")
+_STAMPERS: Final = ("logging", "traceback", "linecache")
+
+_thread: int | None = None
+_found: list[str] = []
+_watching = False
+
+
+@contextmanager
+def tripwires() -> Iterator[list[str]]:
+    """Armed while the context lasts; yields the list of what was tripped."""
+    global _thread, _found, _watching  # noqa: PLW0603 - an audit hook has no owner but the process
+    if not _watching:
+        _watching = True
+        sys.addaudithook(_audit)
+    originals: list[tuple[Any, str, Any]] = []
+    doors: tuple[tuple[Any, tuple[str, ...]], ...] = (
+        (time, _CLOCKS),
+        (random, _DRAWS),
+        (os, ("urandom",)),
+        (threading.Thread, ("start",)),
+    )
+    for owner, names in doors:
+        for name in names:
+            original = getattr(owner, name)
+            originals.append((owner, name, original))
+            setattr(owner, name, _trap(f"{owner.__name__}.{name}", original))
+    found: list[str] = []
+    _found = found
+    _thread = threading.get_ident()
+    try:
+        yield found
+    finally:
+        _thread = None
+        for owner, name, original in originals:
+            setattr(owner, name, original)
+
+
+def _trap(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def trapped(*args: Any, **options: Any) -> Any:
+        if (
+            _thread != threading.get_ident()
+            or sys._getframe(1).f_globals.get("__name__") in _STAMPERS
+        ):
+            return original(*args, **options)
+        raise _tripped(name)
+
+    return trapped
+
+
+def _tripped(what: str) -> NotSimulated:
+    said = f"{what} was used in a simulation: take the port instead"
+    _found.append(said)
+    return NotSimulated(said)
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if _thread is None or _thread != threading.get_ident():
+        return
+    if event == "open":
+        path, mode = args[0], args[1]
+        reading = mode in (None, "r", "rb", "rt") and not (args[2] & (os.O_WRONLY | os.O_RDWR))
+        if not (reading and str(path).endswith(_CODE)):
+            raise _tripped(f"open({path!r}, {mode!r})")
+    elif event.startswith(_FORBIDDEN_EVENTS):
+        raise _tripped(event)

@@ -1,0 +1,270 @@
+"""One seed from its start to its verdict: a cluster, its clients, its troubles, and the checks.
+
+Phase A: load and faults, for as long as the scenario says. Phase B: everything is mended, the
+cluster comes together, every partition is written to and read through. Then the history is checked.
+The invariants are looked at all the while and end the run at once, since the step that broke one is
+the place to look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from penstock.aio import Admin
+from penstock.broker.config import BrokerConfig
+from penstock.client.errors import ClientError
+from penstock.metadata.model import NO_LEADER
+from penstock.sim.actors import Actors, Plan
+from penstock.sim.checker import check_history
+from penstock.sim.checker_logs import Violation
+from penstock.sim.executor import DiskSpeed
+from penstock.sim.history import History
+from penstock.sim.invariants import Invariants
+from penstock.sim.invariants_metadata import InvariantBroken
+from penstock.sim.mending import (
+    come_together,
+    drain,
+    probe_group,
+    probe_joining,
+    probe_producing,
+)
+from penstock.sim.mischief import Mischief
+from penstock.sim.network import NetworkConfig
+from penstock.sim.node import BrokerNode, ClientNode
+from penstock.sim.producing import run_producer
+from penstock.sim.reading import run_asker, run_member, run_reader
+from penstock.sim.scenario import Scenario
+from penstock.sim.stage import CLIENT_KEYWORDS, Actor, Stage
+from penstock.sim.store import StoreConfig
+from penstock.sim.story import Timeline, tell_story
+from penstock.sim.world import Outcome, World, WorldConfig, run_world
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What came of one seed."""
+
+    scenario: Scenario
+    violations: list[Violation] = field(default_factory=list)
+    trouble: str = ""
+    """What ended the run, where that was no broken rule."""
+    trace_hash: str = ""
+    steps: int = 0
+    virtual_s: float = 0.0
+    counters: dict[str, int] = field(default_factory=dict)
+    history: History = field(default_factory=History)
+    story: list[str] = field(default_factory=list)
+    """Of a failure: what happened to the partition in question."""
+    trace: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.violations or self.trouble)
+
+    @property
+    def failure(self) -> str:
+        """The first thing that was wrong, in a line."""
+        if self.violations:
+            more = len(self.violations) - 1
+            return f"{self.violations[0]}" + (f" (and {more} more)" if more else "")
+        return self.trouble.partition("\n")[0][:300]
+
+
+def world_config(scenario: Scenario, *, keep_trace: bool = False) -> WorldConfig:
+    """The substrate as the scenario wants it."""
+    defaults = WorldConfig()
+    return replace(
+        defaults,
+        brokers=scenario.brokers,
+        racks=scenario.racks,
+        broker=_broker_config(defaults.broker, scenario),
+        kafka=_kafka_settings(scenario),
+        network=replace(
+            NetworkConfig(),
+            delay_mean_s=scenario.delay_ms / 1000,
+            tail_chance=scenario.tail_chance,
+            cut_chance=scenario.cut_chance,
+        ),
+        store=replace(
+            StoreConfig(),
+            delay_mean_s=scenario.store_delay_ms / 1000,
+            watch_lag_s=scenario.watch_lag_ms / 1000,
+        ),
+        disk=replace(DiskSpeed(), delay_mean_s=scenario.disk_delay_ms / 1000),
+        keep_trace=keep_trace,
+    )
+
+
+def _broker_config(base: BrokerConfig, scenario: Scenario) -> BrokerConfig:
+    return replace(base, session_timeout_s=scenario.session_timeout_s)
+
+
+def _kafka_settings(scenario: Scenario) -> tuple[tuple[str, str], ...]:
+    return (
+        ("replica.lag.time.max.ms", str(scenario.lag_max_ms)),
+        ("replica.fetch.wait.max.ms", str(scenario.fetch_wait_ms)),
+        ("replica.fetch.backoff.ms", "200"),
+        ("offsets.topic.num.partitions", str(scenario.offsets_partitions)),
+        ("offsets.topic.replication.factor", str(min(3, scenario.brokers))),
+        ("offsets.commit.timeout.ms", "2000"),
+        ("group.initial.rebalance.delay.ms", "100"),
+        ("group.min.session.timeout.ms", "1000"),
+        ("auto.create.topics.enable", "false"),
+    )
+
+
+class _Run:
+    """One run of a scenario in a world."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.history = History()
+        self.stage: Stage | None = None
+        self.invariants: Invariants | None = None
+        self.timeline: Timeline | None = None
+
+    async def play(self, world: World) -> list[Violation]:
+        stage = self.stage = Stage(
+            self.scenario, world.bootstrap, self.history, lambda: world.now, asyncio.Event()
+        )
+        timeline = self.timeline = Timeline(lambda: world.now)
+        invariants = self.invariants = Invariants(
+            lambda: world.brokers,
+            lambda broker_id: world.brokers[broker_id].disk.peek,
+            timeline.add,
+            _last_step(world, self.scenario.check_every),
+        )
+        world.store.listen(invariants.on_store)
+        world.on_step(invariants.check, every=self.scenario.check_every)
+        await world.start_brokers()
+        await _in_client(world.client("setup"), _create_topics(world, stage))
+        actors = self._start_actors(world, stage)
+        mischief = Mischief(world, stage, invariants, timeline, actors)
+        async with asyncio.TaskGroup() as tasks:
+            trouble = tasks.create_task(mischief.run())
+            await world.sleep(self.scenario.load_s)
+            stage.over.set()
+            await trouble
+        mischief.mend()
+        world.tell("all is mended")
+        await come_together(world, stage, invariants)
+        await actors.finish()
+        for name, work in (
+            ("probe", probe_producing),
+            ("probe-offsets", probe_group),
+            ("probe-joining", probe_joining),
+            ("drain", drain),
+        ):
+            node = world.client(name)
+            actor = Actor(stage, node.env, name, world.draws(name))
+            await _in_client(node, work(actor))
+        await world.stop_brokers()
+        return check_history(self.history, self.scenario.places)
+
+    def _start_actors(self, world: World, stage: Stage) -> Actors:
+        scenario = self.scenario
+        plans: dict[str, Plan] = {
+            f"p{number}": partial(run_producer, kind=kind)
+            for number, kind in enumerate(scenario.producers)
+        }
+        plans |= {f"r{number}": run_reader for number in range(scenario.readers)}
+        plans |= {f"m{number}": run_member for number in range(scenario.members)}
+        plans["asker"] = run_asker
+        return Actors(world, stage, plans)
+
+
+def _last_step(world: World, check_every: int) -> Callable[[], int | None]:
+    """Whose step it was that just ran; None for the world's, which may have changed any broker."""
+    if check_every > 1:
+        return lambda: None
+
+    def stepped() -> int | None:
+        process = world.loop.stepped
+        if process is world.loop.world:
+            return None
+        node = world.nodes.get(process.name)
+        # Steps of clients change no broker.
+        return node.id if isinstance(node, BrokerNode) else NO_LEADER
+
+    return stepped
+
+
+async def _in_client(node: ClientNode, work: object) -> None:
+    await node.spawn(work)  # type: ignore[arg-type]
+
+
+async def _create_topics(world: World, stage: Stage) -> None:
+    node = world.client("setup")
+    while True:
+        try:
+            async with Admin(stage.bootstrap, env=node.env, **CLIENT_KEYWORDS) as admin:
+                for plan in stage.scenario.topics:
+                    await admin.create_topic(
+                        plan.name,
+                        plan.partitions,
+                        plan.replication_factor,
+                        {
+                            "min.insync.replicas": str(plan.min_insync),
+                            "durability": plan.durability,
+                            "segment.bytes": str(plan.segment_bytes),
+                        },
+                    )
+        except ClientError:
+            if world.now > 60:
+                raise
+            await world.sleep(0.5)
+        else:
+            return
+
+
+def run_scenario(
+    scenario: Scenario,
+    *,
+    keep_trace: bool = False,
+    bug: AbstractContextManager[object] | None = None,
+) -> Verdict:
+    """Run a scenario and judge it; never raises for what happened inside."""
+    run = _Run(scenario)
+    with bug or nullcontext():
+        outcome = run_world(scenario.seed, run.play, world_config(scenario, keep_trace=keep_trace))
+    return _verdict(run, outcome)
+
+
+def _verdict(run: _Run, outcome: Outcome[list[Violation]]) -> Verdict:
+    verdict = Verdict(
+        run.scenario,
+        trace_hash=outcome.trace_hash,
+        steps=outcome.steps,
+        virtual_s=outcome.virtual_s,
+        counters=dict(outcome.counters),
+        history=run.history,
+        trace=list(outcome.story),
+    )
+    if run.stage is not None:
+        verdict.counters |= run.stage.counters
+    if run.invariants is not None:
+        metadata = run.invariants.metadata
+        verdict.counters |= {
+            "checks": run.invariants.checks,
+            "elections": metadata.elections,
+            "isr_shrinks": metadata.shrinks,
+            "isr_grows": metadata.grows,
+            "joined_while_stopping": metadata.joined_stopping,
+            "committed_batches": sum(len(truth.marks) for truth in run.invariants.truths.values()),
+        }
+    error = outcome.error
+    if isinstance(error, InvariantBroken):
+        verdict.violations = [error.violation]
+    elif error is not None:
+        verdict.trouble = f"{type(error).__name__}: {error}"
+    else:
+        verdict.violations = outcome.value or []
+    if verdict.failed and run.timeline is not None:
+        place = verdict.violations[0].place if verdict.violations else ""
+        place = place if place in run.scenario.places or place.startswith("__") else ""
+        verdict.story = tell_story(run.timeline, run.history.entries, place)
+    return verdict

@@ -1,0 +1,288 @@
+"""A simulated cluster: one seed, one loop, its machines, and a scenario that happens to them.
+
+    async def scenario(world: World) -> int:
+        await world.start_brokers()
+        ...
+
+    outcome = run_world(seed, scenario, WorldConfig(brokers=3))
+
+Nothing outside the seed, the configuration and the code decides anything in a run: the same three
+give the same `trace_hash`, in this process or another. (The order of sets of texts depends on
+PYTHONHASHSEED: see `reexec_with_fixed_hashes`.) Whatever goes wrong inside is an outcome, not an
+exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random  # noqa: TID251 - only named: it comes seeded
+from typing import Final, Generic, TypeVar
+
+from penstock.broker.config import BrokerConfig
+from penstock.client.connection import _software_version
+from penstock.sim.draws import Streams
+from penstock.sim.executor import DiskSpeed
+from penstock.sim.faults import Faults
+from penstock.sim.loop import START_S, SimLoop
+from penstock.sim.network import NetworkConfig, SimNetwork
+from penstock.sim.node import BrokerNode, ClientNode, Node
+from penstock.sim.process import PROCESS
+from penstock.sim.store import StoreConfig, StoreModel
+from penstock.sim.trace import Trace
+from penstock.sim.tripwire import tripwires
+
+T = TypeVar("T")
+Scenario = Callable[["World"], Awaitable[T]]
+_FIXED_HASHES: Final = "0"
+
+
+@dataclass(frozen=True, slots=True)
+class WorldConfig:
+    brokers: int = 3
+    kafka: tuple[tuple[str, str], ...] = ()
+    """Kafka's settings of every broker."""
+    broker: BrokerConfig = field(default_factory=BrokerConfig)
+    """What brokers share besides; each gets its own id, address, directory and rack."""
+    racks: int = 0
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    store: StoreConfig = field(default_factory=StoreConfig)
+    disk: DiskSpeed = field(default_factory=DiskSpeed)
+    capacity_bytes: int = 1 << 40
+    restart_pause_s: tuple[float, float] = (0.5, 2.0)
+    """How long a supervisor waits before it starts a broker that ended by itself."""
+    gc_every_steps: int = 50_000
+    steps_per_instant_max: int = 100_000
+    virtual_s_max: float = 3600.0
+    keep_trace: bool = False
+    keep_steps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    at_s: float
+    process: str
+    level: int
+    logger: str
+    text: str
+
+
+@dataclass(slots=True)
+class Outcome(Generic[T]):
+    seed: int
+    value: T | None = None
+    error: BaseException | None = None
+    trace_hash: str = ""
+    steps: int = 0
+    virtual_s: float = 0.0
+    counters: dict[str, int] = field(default_factory=dict)
+    story: list[str] = field(default_factory=list)
+    hashes_fixed: bool = False
+    step_list: list[tuple[float, int, str]] = field(default_factory=list)
+    """With `keep_steps`: time, process and callback of each, to find where two runs part."""
+
+
+class Unexpected(Exception):
+    """Something failed that the scenario did not look at."""
+
+
+class World:
+    def __init__(self, seed: int, config: WorldConfig) -> None:
+        self.seed = seed
+        self.config = config
+        self._streams = Streams(seed)
+        self.loop = SimLoop(
+            self._streams.stream("schedule"),
+            gc_every_steps=config.gc_every_steps,
+            steps_per_instant_max=config.steps_per_instant_max,
+        )
+        self.loop.horizon_s = START_S + config.virtual_s_max
+        self.trace = self.loop.trace = Trace(
+            lambda: self.now, keep=config.keep_trace, steps=config.keep_steps
+        )
+        self.counters: dict[str, int] = {}
+        self.logs: list[LogLine] = []
+        self.unexpected = self.loop.unexpected
+        """What failed and nobody handled: it becomes the outcome's error."""
+        self.network = SimNetwork(self.loop, config.network, self.draws("network"))
+        self.store = StoreModel(self.loop, config.store, self.draws("store"))
+        self.nodes: dict[str, Node] = {}
+        self.brokers: list[BrokerNode] = []
+        self.clients: dict[str, ClientNode] = {}
+        self.faults = Faults(self)
+        for _ in range(config.brokers):
+            self.add_broker()
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the beginning."""
+        return self.loop.now - START_S
+
+    def draws(self, name: str) -> Random:
+        """The stream of randomness for one purpose."""
+        return self._streams.stream(name)
+
+    # Nodes
+
+    @property
+    def bootstrap(self) -> list[str]:
+        return [broker.address for broker in self.brokers]
+
+    def add_broker(self) -> BrokerNode:
+        """One more machine, its broker not started."""
+        broker_id = len(self.brokers)
+        node = BrokerNode(self, broker_id, f"10.0.0.{broker_id + 1}")
+        self.brokers.append(node)
+        self.nodes[node.name] = node
+        return node
+
+    def client(self, name: str) -> ClientNode:
+        """The client of that name, made when it is first asked for."""
+        found = self.clients.get(name)
+        if found is None:
+            found = ClientNode(self, name, f"10.0.1.{len(self.clients) + 1}")
+            self.clients[name] = self.nodes[name] = found
+        return found
+
+    async def start_brokers(self, timeout_s: float = 30.0) -> None:
+        """Start those that are down, and wait until all are ready."""
+        for broker in self.brokers:
+            if not broker.is_up:
+                broker.start()
+        for broker in self.brokers:
+            await broker.ready(timeout_s)
+
+    async def stop_brokers(self, timeout_s: float = 60.0) -> None:
+        """Stop all, cleanly and at once."""
+        async with asyncio.TaskGroup() as stopping:
+            for broker in self.brokers:
+                stopping.create_task(broker.stop(timeout_s))
+
+    # Time
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def until(
+        self,
+        holds: Callable[[], bool],
+        timeout_s: float,
+        poll_s: float = 0.05,
+        what: str = "what was waited for",
+    ) -> None:
+        """Return when it holds; raises TimeoutError when it does not in time."""
+        deadline = self.loop.now + timeout_s
+        while not holds():
+            if self.loop.now >= deadline:
+                raise TimeoutError(f"{what} did not come within {timeout_s:g} virtual seconds")
+            await asyncio.sleep(poll_s)
+
+    def on_step(self, callback: Callable[[], None], every: int = 1) -> None:
+        """Call it after every so many steps, while no code of any node runs."""
+        self.loop.on_step(callback, every)
+
+    # What is said
+
+    def tell(self, text: str) -> None:
+        """A line of the story, which is part of the trace."""
+        self.trace.tell(text)
+
+    def count(self, name: str, times: int = 1) -> None:
+        self.counters[name] = self.counters.get(name, 0) + times
+
+    def blame(self, what: str, error: BaseException | None) -> None:
+        """Something failed that must not."""
+        said = "".join(traceback.format_exception(error)) if error is not None else ""
+        self.unexpected.append(f"{what}: {error!r}\n{said}")
+
+
+class _Tap(logging.Handler):
+    """What product code logs, as lines of the run; an error with a traceback is a bug."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        world = self._world
+        process = PROCESS.get(world.loop.world).name
+        text = record.getMessage()
+        world.logs.append(LogLine(world.now, process, record.levelno, record.name, text))
+        world.trace.show(f"{process}: {record.levelname} {text}")
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            world.blame(f"{process} logged {text}", record.exc_info[1])
+
+
+@contextmanager
+def _tapped(world: World) -> Iterator[None]:
+    logger = logging.getLogger("penstock")
+    level, propagates, tap = logger.level, logger.propagate, _Tap(world)
+    logger.addHandler(tap)
+    logger.setLevel(logging.INFO if world.config.keep_trace else logging.WARNING)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(tap)
+        logger.setLevel(level)
+        logger.propagate = propagates
+
+
+def run_world(
+    seed: int,
+    scenario: Scenario[T],
+    config: WorldConfig = WorldConfig(),  # noqa: B008 - frozen
+) -> Outcome[T]:
+    """Run a scenario to its end, in a world of its own."""
+    outcome: Outcome[T] = Outcome(seed, hashes_fixed=_hashes_are_fixed())
+    _software_version()  # Read from a file, once in a process.
+    world = World(seed, config)
+
+    async def main() -> None:
+        outcome.value = await scenario(world)
+
+    with tripwires() as tripped, _tapped(world):
+        try:
+            world.loop.run(main())
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - the outcome of the run
+            outcome.error = error
+        outcome.trace_hash = world.trace.hexdigest()
+        outcome.steps = world.loop.steps
+        outcome.virtual_s = world.now
+        outcome.step_list = world.trace.steps or []
+        world.unexpected.extend(tripped)
+        if outcome.error is None and world.unexpected:
+            outcome.error = Unexpected("\n".join(world.unexpected))
+        outcome.counters = _counters(world)
+        outcome.story = list(world.trace.lines)
+        world.loop.close()
+    return outcome
+
+
+def _counters(world: World) -> dict[str, int]:
+    """The world's, and what the disks of all brokers counted."""
+    counters = dict(world.counters)
+    for broker in world.brokers:
+        for name, times in broker.disk.counters.items():
+            if times:
+                counters[f"disk_{name}"] = counters.get(f"disk_{name}", 0) + times
+    return counters
+
+
+def _hashes_are_fixed() -> bool:
+    return os.environ.get("PYTHONHASHSEED") == _FIXED_HASHES
+
+
+def reexec_with_fixed_hashes() -> None:
+    """Start this very process anew with fixed hashes of texts, unless it has them."""
+    if not _hashes_are_fixed():
+        environment = {**os.environ, "PYTHONHASHSEED": _FIXED_HASHES}
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606

@@ -1,0 +1,88 @@
+"""Work that production sends to threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from penstock.sim.executor import DiskSpeed, SimExecutor
+from penstock.sim.loop import SimLoop
+from penstock.sim.process import Process
+
+
+def play(scenario: Callable[[SimLoop, Process, SimExecutor], Awaitable[Any]], seed: int = 1) -> Any:
+    loop = SimLoop(Random(seed))
+    process = loop.new_process("node")
+    executor = SimExecutor(loop, process, DiskSpeed, Random(seed))
+
+    async def main() -> Any:
+        return await scenario(loop, process, executor)
+
+    try:
+        return loop.run(main())
+    finally:
+        assert loop.unexpected == []
+        loop.close()
+
+
+def test_work_is_done_later_and_its_result_comes_back() -> None:
+    """Also what it raises."""
+
+    async def scenario(loop: SimLoop, _: Process, executor: SimExecutor) -> None:
+        began = loop.now
+        assert await executor.run(lambda: 42) == 42
+        assert loop.now > began
+        with pytest.raises(ZeroDivisionError):
+            await executor.run(lambda: 1 // 0)
+
+    play(scenario)
+
+
+def test_a_cancelled_caller_waits_for_the_work() -> None:
+    """As with threads, which cannot be stopped."""
+
+    async def scenario(loop: SimLoop, _: Process, executor: SimExecutor) -> None:
+        done: list[int] = []
+        task = asyncio.ensure_future(executor.run(lambda: done.append(1)))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert done == [1]
+
+    play(scenario)
+
+
+def test_work_under_way_at_a_kill_was_done_or_not() -> None:
+    """Both happen; and nothing of it happens afterwards."""
+
+    async def scenario(loop: SimLoop, process: Process, executor: SimExecutor) -> int:
+        done: list[int] = []
+        for number in range(10):
+            work = executor.run(lambda number=number: done.append(number))  # type: ignore[misc]
+            loop.create_task(work, context=process.context.copy())
+        await asyncio.sleep(0)
+        loop.kill(process)
+        assert executor.on_killed() == len(done)
+        at_the_kill = len(done)
+        await asyncio.sleep(10)
+        assert len(done) == at_the_kill
+        return at_the_kill
+
+    counts = {play(scenario, seed) for seed in range(5)}
+    assert len(counts) > 1
+    assert counts <= set(range(11))
+
+
+def test_a_stalled_disk_does_nothing_until_it_goes_on() -> None:
+    async def scenario(loop: SimLoop, _: Process, executor: SimExecutor) -> None:
+        began = loop.now
+        executor.stalled_until = began + 3.0
+        await executor.run(int)
+        assert loop.now >= began + 3.0
+
+    play(scenario)

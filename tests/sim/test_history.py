@@ -1,0 +1,89 @@
+"""Histories: what was written down is what is read back."""
+
+from __future__ import annotations
+
+from penstock.sim.history import (
+    INFO,
+    OK,
+    Commit,
+    Committed,
+    Drain,
+    Entry,
+    History,
+    Joined,
+    Latest,
+    Poll,
+    Probe,
+    Send,
+    read_history,
+)
+
+ENTRIES: list[Entry] = [
+    Send(
+        process="p0",
+        status=INFO,
+        begun_ms=1,
+        ended_ms=2.5,
+        error="the connection broke",
+        place="t-0",
+        value="p0.1",
+        number=1,
+        acks=-1,
+    ),
+    Poll(
+        process="c0",
+        status=OK,
+        begun_ms=3,
+        ended_ms=4,
+        reads={"t-0": ((0, "p0.1"), (1, "p0.2"))},
+        moved=("t-0",),
+    ),
+    Drain(
+        process="d",
+        status=OK,
+        begun_ms=5,
+        ended_ms=6,
+        place="t-0",
+        start_offset=0,
+        end_offset=1,
+        records=((0, "p0.1"),),
+    ),
+    Latest(process="l", status=OK, begun_ms=5, ended_ms=6, place="t-0", offset=1),
+    Commit(
+        process="c0",
+        status=OK,
+        begun_ms=5,
+        ended_ms=6,
+        group="g",
+        generation=2,
+        offsets={"t-0": 1},
+    ),
+    Committed(process="c0", status=OK, begun_ms=7, ended_ms=8, group="g", offsets={"t-0": 1}),
+    Joined(process="c0", status=OK, begun_ms=7, ended_ms=8, group="g", generation=3),
+    Probe(process="p", status=OK, begun_ms=7, ended_ms=8, what="produce to t-0"),
+]
+
+
+def test_a_history_survives_its_json_lines() -> None:
+    """Every kind of entry is read back as it was written."""
+    assert read_history(History(ENTRIES).lines()).entries == ENTRIES
+
+
+def test_only_what_all_have_acknowledged_is_promised() -> None:
+    """An answer from the leader alone promises nothing, nor does a lost answer."""
+
+    def sent(status: str, acks: int) -> Send:
+        return Send(
+            process="p",
+            status=status,
+            begun_ms=0,
+            ended_ms=1,
+            place="t-0",
+            value="v",
+            number=0,
+            acks=acks,
+        )
+
+    assert sent(OK, -1).is_promised
+    assert not sent(OK, 1).is_promised
+    assert not sent(INFO, -1).is_promised

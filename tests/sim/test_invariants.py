@@ -1,0 +1,286 @@
+"""The invariants: each is broken by a cluster, or metadata, made to break it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from penstock.metadata.keys import broker_key, encode_broker, encode_topic, topic_key
+from penstock.metadata.model import BrokerInfo, Partition, Topic
+from penstock.ports import WatchEvent
+from penstock.records.record import Record, build_batch
+from penstock.sim.disk import SimDisk
+from penstock.sim.invariants import Invariants
+from penstock.sim.invariants_metadata import InvariantBroken
+from penstock.storage.log import Log
+from storage.bench import NOW_MS, LogBench
+
+TOPIC_ID = bytes(15) + b"\x07"
+WHOLE = Partition((0, 1), (0, 1), (), 0, 0, 0, 1, (1, 2))
+
+
+class Term:
+    """As much of a leadership as is looked at."""
+
+    def __init__(self, broker_id: int, epoch: int, high_watermark: int, isr: set[int]) -> None:
+        self.broker_id = broker_id
+        self.broker_epoch = broker_id + 1
+        self.epoch = epoch
+        self.high_watermark = high_watermark
+        self.start_offset = 0
+        self.isr = frozenset(isr)
+        self.maximal_isr = frozenset(isr)
+
+
+class Hosted:
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.topic_id = TOPIC_ID
+        self.leadership: Term | None = None
+        self.known = 0
+
+    @property
+    def high_watermark(self) -> int:
+        return self.known if self.leadership is None else self.leadership.high_watermark
+
+
+class Node:
+    """A broker with one replica."""
+
+    def __init__(self, broker_id: int) -> None:
+        self.id = broker_id
+        self.bench = LogBench(SimDisk(Random(1), Random(2)))
+        self.log = self.bench.create()
+        self.hosted = Hosted(self.log)
+        self.replicas = self
+        self._hosted = {("t", 0): self.hosted}
+        self.controller = self
+        self.broker_epoch = broker_id + 1
+
+    @property
+    def broker(self) -> Any:
+        return self
+
+
+class Cluster:
+    """Two brokers that hold `t-0`, broker 0 leading; everything is written and synced by hand."""
+
+    def __init__(self) -> None:
+        self.nodes = [Node(0), Node(1)]
+        self.revision = 0
+        self.invariants = Invariants(
+            lambda: self.nodes, lambda broker_id: self.nodes[broker_id].bench.sim.peek
+        )
+        for node in self.nodes:
+            info = BrokerInfo(node.id, f"host{node.id}", 9092, None, bytes(16), -1, 0)
+            self.put(broker_key(node.id), encode_broker(info))
+        self.lead(0, epoch=0)
+
+    def put(self, key: str, value: bytes | None) -> None:
+        self.revision += 1
+        self.invariants.on_store([WatchEvent(key, value, self.revision)])
+
+    def partition(self, partition: Partition, durability: str = "fsync") -> None:
+        configs = {"min.insync.replicas": "2", "durability": durability}
+        self.put(topic_key("t"), encode_topic(Topic("t", TOPIC_ID, (partition,), configs)))
+
+    def lead(self, broker_id: int, epoch: int, high_watermark: int = 0) -> Term:
+        for node in self.nodes:
+            node.hosted.leadership = None
+        term = self.nodes[broker_id].hosted.leadership = Term(
+            broker_id, epoch, high_watermark, {0, 1}
+        )
+        return term
+
+    def write(self, broker_id: int, *values: bytes, epoch: int = 0, **more: Any) -> None:
+        log = self.nodes[broker_id].log
+        for value in values:
+            log.append(build_batch([Record(0, NOW_MS, None, value)], **more), epoch, NOW_MS)
+        log.flush()
+
+    def commit(self, high_watermark: int) -> None:
+        for node in self.nodes:
+            if node.hosted.leadership is not None:
+                node.hosted.leadership.high_watermark = high_watermark
+
+    def check(self) -> None:
+        self.invariants.check()
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """All is well, and two records are committed."""
+    made = Cluster()
+    made.partition(WHOLE)
+    for broker_id in (0, 1):
+        made.write(broker_id, b"a", b"b")
+    made.check()
+    made.commit(2)
+    made.check()
+    return made
+
+
+def breaks(cluster: Cluster) -> str:
+    with pytest.raises(InvariantBroken) as caught:
+        cluster.check()
+    return caught.value.violation.rule
+
+
+def test_a_sound_cluster_breaks_nothing(cluster: Cluster) -> None:
+    """Appends, commits, a new leader, a follower that cuts what was not committed."""
+    cluster.write(0, b"c")
+    cluster.check()
+    cluster.partition(
+        replace(WHOLE, leader=1, leader_epoch=1, partition_epoch=1, leader_broker_epoch=2)
+    )
+    cluster.lead(1, epoch=1, high_watermark=2)
+    cluster.write(1, b"d", epoch=1)
+    cluster.check()
+    cluster.nodes[0].log.truncate_to(2)
+    cluster.check()
+    cluster.write(0, b"d", epoch=1)
+    cluster.check()
+    cluster.commit(3)
+    cluster.check()
+
+
+def test_logs_that_differ_in_the_same_epoch(cluster: Cluster) -> None:
+    """I1: an epoch and an offset name one batch."""
+    cluster.write(0, b"c")
+    cluster.write(1, b"x")
+    assert breaks(cluster) == "I1"
+
+
+def test_a_leader_without_what_is_committed(cluster: Cluster) -> None:
+    """I2."""
+    cluster.nodes[0].log.truncate_to(1)
+    assert breaks(cluster) == "I2"
+
+
+def test_a_candidate_without_what_is_committed(cluster: Cluster) -> None:
+    """I3."""
+    cluster.write(0, b"c")
+    cluster.commit(3)
+    assert breaks(cluster) == "I3"
+
+
+def test_committed_and_not_on_disk(cluster: Cluster) -> None:
+    """I2: with fsync, what is written but not synced does not count."""
+    for node in cluster.nodes:
+        batch = build_batch([Record(0, NOW_MS, None, b"c")])
+        node.log.append(batch, 0, NOW_MS)
+    cluster.commit(3)
+    assert breaks(cluster) == "I2"
+
+
+def test_with_replicated_durability_what_is_written_counts(cluster: Cluster) -> None:
+    """The same is fine where the topic asks for no more."""
+    cluster.partition(replace(WHOLE, partition_epoch=1), "replicated")
+    for node in cluster.nodes:
+        batch = build_batch([Record(0, NOW_MS, None, b"c")])
+        node.log.append(batch, 0, NOW_MS)
+    cluster.commit(3)
+    cluster.check()
+
+
+def test_a_leader_that_does_not_count_somebody_in_sync(cluster: Cluster) -> None:
+    """I4."""
+    term = cluster.nodes[0].hosted.leadership
+    assert term is not None
+    term.maximal_isr = frozenset({0})
+    cluster.write(0, b"c")
+    assert breaks(cluster) == "I4"
+
+
+def test_two_leaders_in_one_epoch(cluster: Cluster) -> None:
+    """I7."""
+    cluster.nodes[1].hosted.leadership = Term(1, 0, 2, {0, 1})
+    assert breaks(cluster) == "I7"
+
+
+def test_epochs_that_fall(cluster: Cluster) -> None:
+    """I7: nothing of an older leader comes after what a newer one wrote."""
+    cluster.write(1, b"c", epoch=3)
+    cluster.nodes[1].log._epoch = 0
+    cluster.nodes[1].log.epochs.truncate_from_end(0)
+    cluster.write(1, b"d", epoch=1)
+    assert breaks(cluster) == "I7"
+
+
+def test_an_end_that_goes_back(cluster: Cluster) -> None:
+    """I8: a new leader says nothing of the end until it knows it."""
+    cluster.partition(
+        replace(WHOLE, leader=1, leader_epoch=1, partition_epoch=1, leader_broker_epoch=2)
+    )
+    cluster.lead(1, epoch=1, high_watermark=1)
+    assert breaks(cluster) == "I8"
+
+
+@pytest.mark.parametrize("sequences", [(0, 0), (0, 2), (1,)])
+def test_sequences_that_repeat_or_skip(cluster: Cluster, sequences: tuple[int, ...]) -> None:
+    """I9: of an idempotent producer everything is there once, and in order."""
+    for sequence in sequences:
+        for broker_id in (0, 1):
+            cluster.write(broker_id, b"c", producer_id=5, producer_epoch=0, base_sequence=sequence)
+    cluster.check()
+    cluster.commit(2 + len(sequences))
+    assert breaks(cluster) == "I9"
+
+
+def test_sequences_in_order(cluster: Cluster) -> None:
+    """A new epoch of the producer begins at zero again."""
+    for epoch, sequence in ((0, 0), (0, 1), (1, 0)):
+        for broker_id in (0, 1):
+            cluster.write(
+                broker_id, b"c", producer_id=5, producer_epoch=epoch, base_sequence=sequence
+            )
+    cluster.check()
+    cluster.commit(5)
+    cluster.check()
+
+
+METADATA: dict[str, tuple[str, Partition]] = {
+    "in sync and eligible": (
+        "I6",
+        replace(WHOLE, partition_epoch=1, eligible_leaders=(1,), member_epochs=(1, 2, 2)),
+    ),
+    "a leader that is not in sync": (
+        "I6",
+        replace(WHOLE, partition_epoch=1, isr=(1,), member_epochs=(2,)),
+    ),
+    "two leaders of an epoch": (
+        "I7",
+        replace(WHOLE, partition_epoch=1, leader=1, leader_broker_epoch=2),
+    ),
+    "eligible beside enough in sync": (
+        "I6",
+        Partition((0, 1, 2), (0, 1), (2,), 0, 0, 1, 1, (1, 2, 3)),
+    ),
+    "the same partition epoch": (
+        "I11",
+        replace(WHOLE, isr=(0,), eligible_leaders=(1,)),
+    ),
+    "a life that never was": (
+        "I5",
+        replace(WHOLE, partition_epoch=1, member_epochs=(1, 9)),
+    ),
+    "a leader that was no member": (
+        "I5",
+        Partition((0, 1, 2), (2,), (), 2, 1, 1, 3, (3,)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", METADATA)
+def test_metadata_that_breaks_a_rule(cluster: Cluster, name: str) -> None:
+    """Found by the step after the transaction."""
+    rule, partition = METADATA[name]
+    info = BrokerInfo(2, "host2", 9092, None, bytes(16), -1, 0)
+    cluster.put(broker_key(2), encode_broker(info))
+    if name == "a leader that was no member":
+        partition = replace(partition, leader_broker_epoch=4, member_epochs=(4,))
+    cluster.partition(partition)
+    assert breaks(cluster) == rule

@@ -1,0 +1,435 @@
+"""The simulated network: what connections do, and what its faults do to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from penstock.ports import Transport
+from penstock.sim.loop import START_S, SimLoop
+from penstock.sim.network import Machine, NetworkConfig, NodeNetwork, SimNetwork
+from penstock.sim.process import Process
+
+PORT = 9092
+QUIET = NetworkConfig(tail_chance=0.0, cut_chance=0.0)
+
+
+class Peer:
+    """A stream receiver that keeps all it hears."""
+
+    def __init__(self, *, keeps_open: bool = False) -> None:
+        self.transport: Transport
+        self.data = b""
+        self.pieces: list[bytes] = []
+        self.events: list[str] = []
+        self.keeps_open = keeps_open
+
+    def connection_made(self, transport: Transport) -> None:
+        self.transport = transport
+        self.events.append("made")
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+        self.pieces.append(data)
+
+    def eof_received(self) -> bool:
+        self.events.append("eof")
+        return self.keeps_open
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.events.append("lost" if error is None else type(error).__name__)
+
+    def pause_writing(self) -> None:
+        self.events.append("pause")
+
+    def resume_writing(self) -> None:
+        self.events.append("resume")
+
+
+class BufferedPeer(Peer):
+    """Reads into memory of its own, a little at a time; may pause itself."""
+
+    def __init__(self, room: int = 7, pause_after: int | None = None) -> None:
+        super().__init__()
+        self.room = bytearray(room)
+        self.pause_after = pause_after
+
+    def get_buffer(self, size_hint: int) -> bytearray:
+        return self.room
+
+    def buffer_updated(self, size: int) -> None:
+        self.data_received(bytes(self.room[:size]))
+        if self.pause_after is not None and len(self.data) >= self.pause_after:
+            self.pause_after = None
+            self.transport.pause_reading()
+
+
+class Stage:
+    """Two machines, a listener on one of them."""
+
+    def __init__(self, loop: SimLoop, config: NetworkConfig) -> None:
+        self.loop = loop
+        self.network = SimNetwork(loop, config, Random(7))
+        self.server = self.network.add_machine("server", "10.0.0.1")
+        self.client = self.network.add_machine("client", "10.0.0.2")
+        self.server_process = loop.new_process("server")
+        self.client_process = loop.new_process("client")
+        self.accepted: list[Peer] = []
+        self.new_peer: Callable[[], Peer] = Peer
+
+    def within(self, process: Process, work: Any) -> asyncio.Task[Any]:
+        return self.loop.create_task(work, context=process.context.copy())
+
+    async def listen(self) -> None:
+        def accept() -> Peer:
+            peer = self.new_peer()
+            self.accepted.append(peer)
+            return peer
+
+        port = NodeNetwork(self.network, self.server)
+        await self.within(self.server_process, port.listen("", PORT, accept))
+
+    async def connect(self, timeout_s: float = 5.0, peer: Peer | None = None) -> Peer:
+        peer = peer or Peer()
+        port = NodeNetwork(self.network, self.client)
+        await self.within(
+            self.client_process, port.connect(self.server.host, PORT, lambda: peer, timeout_s)
+        )
+        return peer
+
+    async def pair(self) -> tuple[Peer, Peer]:
+        await self.listen()
+        peer = await self.connect()
+        await asyncio.sleep(0.1)
+        return peer, self.accepted[-1]
+
+    def link(self, source: Machine, target: Machine) -> Any:
+        return self.network.link(source, target)
+
+
+def play(scenario: Callable[[Stage], Awaitable[None]], config: NetworkConfig = QUIET) -> None:
+    loop = SimLoop(Random(1))
+    loop.horizon_s = START_S + 1000
+    try:
+
+        async def main() -> None:
+            await scenario(Stage(loop, config))
+
+        loop.run(main())
+        assert loop.unexpected == []
+    finally:
+        loop.close()
+
+
+def test_bytes_arrive_in_order_after_a_while() -> None:
+    """Both ways, all of them, not at once."""
+
+    async def scenario(stage: Stage) -> None:
+        here, there = await stage.pair()
+        for number in range(100):
+            here.transport.write(b"%03d" % number)
+            there.transport.writelines([b"a", bytearray(b"b"), memoryview(b"c")])
+            if number % 10 == 0:
+                await asyncio.sleep(0.01)
+        assert there.data != b"".join(b"%03d" % number for number in range(100))
+        await asyncio.sleep(1)
+        assert there.data == b"".join(b"%03d" % number for number in range(100))
+        assert here.data == b"abc" * 100
+        assert here.transport.get_extra_info("peername") == ("10.0.0.1", PORT)
+        assert there.transport.get_extra_info("peername")[0] == "10.0.0.2"
+
+    play(scenario)
+
+
+def test_bytes_are_cut_anywhere() -> None:
+    """One write comes in several reads, of any size."""
+
+    async def scenario(stage: Stage) -> None:
+        here, there = await stage.pair()
+        for _ in range(50):
+            here.transport.write(b"0123456789")
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(5)
+        assert there.data == b"0123456789" * 50
+        assert {len(piece) for piece in there.pieces} >= {1, 4, 9}
+
+    play(scenario, NetworkConfig(cut_chance=0.5))
+
+
+def test_a_buffered_receiver_is_filled_as_it_says() -> None:
+    """Never beyond what it offers; when it pauses in the middle, the rest waits."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.new_peer = lambda: BufferedPeer(room=7, pause_after=20)
+        here, there = await stage.pair()
+        here.transport.write(bytes(range(100)))
+        await asyncio.sleep(5)
+        assert there.data == bytes(range(21))
+        there.transport.resume_reading()
+        await asyncio.sleep(5)
+        assert there.data == bytes(range(100))
+        assert max(map(len, there.pieces)) == 7
+
+    play(scenario)
+
+
+def test_a_receiver_that_reads_nothing_pauses_its_sender() -> None:
+    """The window fills, then the buffer, then the sender is told; reading undoes it all."""
+
+    async def scenario(stage: Stage) -> None:
+        here, there = await stage.pair()
+        here.transport.set_write_buffer_limits(high=2000)
+        there.transport.pause_reading()
+        for _ in range(30):
+            here.transport.write(b"x" * 100)
+            await asyncio.sleep(0.01)
+        assert here.events == ["made"]
+        assert here.transport.get_write_buffer_size() == 2000
+        here.transport.write(b"x")
+        assert here.events == ["made", "pause"]
+        there.transport.resume_reading()
+        await asyncio.sleep(5)
+        assert here.events == ["made", "pause", "resume"]
+        assert len(there.data) == 3001
+        assert here.transport.get_write_buffer_size() == 0
+
+    play(scenario, NetworkConfig(tail_chance=0.0, cut_chance=0.0, window_bytes=1000))
+
+
+def test_close_sends_what_is_buffered_first() -> None:
+    """The other end reads it all, then the end; each owner is told once."""
+
+    async def scenario(stage: Stage) -> None:
+        here, there = await stage.pair()
+        here.transport.write(b"x" * 5000)
+        here.transport.close()
+        here.transport.write(b"too late")
+        assert here.events == ["made"]
+        await asyncio.sleep(5)
+        assert there.data == b"x" * 5000
+        assert there.events == ["made", "eof", "lost"]
+        assert here.events == ["made", "lost"]
+        assert here.transport.get_extra_info("peername") is None
+
+    play(scenario, NetworkConfig(window_bytes=1000))
+
+
+def test_an_end_may_stay_open_after_the_other_has_closed() -> None:
+    """But bytes for a closed end are answered with a reset."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.new_peer = lambda: Peer(keeps_open=True)
+        here, there = await stage.pair()
+        here.transport.close()
+        await asyncio.sleep(5)
+        assert there.events == ["made", "eof"]
+        there.transport.write(b"answer")
+        await asyncio.sleep(5)
+        assert there.events == ["made", "eof", "ConnectionResetError"]
+
+    play(scenario)
+
+
+def test_abort_drops_the_buffer_and_resets_the_peer() -> None:
+    """What was under way still arrives."""
+
+    async def scenario(stage: Stage) -> None:
+        here, there = await stage.pair()
+        here.transport.write(b"x" * 1500)
+        here.transport.abort()
+        await asyncio.sleep(5)
+        assert here.events == ["made", "lost"]
+        assert there.data == b"x" * 1000
+        assert there.events == ["made", "ConnectionResetError"]
+
+    play(scenario, NetworkConfig(cut_chance=0.0, window_bytes=1000))
+
+
+def test_connecting_to_nobody_is_refused_and_to_no_machine_impossible() -> None:
+    async def scenario(stage: Stage) -> None:
+        with pytest.raises(ConnectionRefusedError):
+            await stage.connect()
+        await stage.listen()
+        stage.link(stage.client, stage.server).refused = True
+        with pytest.raises(ConnectionRefusedError):
+            await stage.connect()
+        port = NodeNetwork(stage.network, stage.client)
+        with pytest.raises(OSError, match="no machine"):
+            await port.connect("10.9.9.9", PORT, Peer, 1.0)
+        with pytest.raises(OSError, match="in use"):
+            await stage.listen()
+
+    play(scenario)
+
+
+def test_a_partition_holds_bytes_up_and_healing_lets_them_through() -> None:
+    """One-sided if only one link is blocked: the other direction goes on."""
+
+    async def scenario(stage: Stage) -> None:
+        here, there = await stage.pair()
+        stage.link(stage.client, stage.server).block()
+        here.transport.write(b"held up")
+        there.transport.write(b"passes")
+        await asyncio.sleep(60)
+        assert there.data == b""
+        assert here.data == b"passes"
+        stage.network.heal()
+        await asyncio.sleep(5)
+        assert there.data == b"held up"
+
+    play(scenario)
+
+
+def test_a_connect_into_a_partition_times_out() -> None:
+    """And when the partition heals in time it succeeds; nothing is accepted for one given up."""
+
+    async def scenario(stage: Stage) -> None:
+        await stage.listen()
+        for link in (
+            stage.link(stage.client, stage.server),
+            stage.link(stage.server, stage.client),
+        ):
+            link.block()
+            with pytest.raises(TimeoutError):
+                await stage.connect(2.0)
+            stage.loop.call_later(1.0, link.unblock)
+            await stage.connect(5.0)
+        await asyncio.sleep(6)
+        states = [peer.events[-1] for peer in stage.accepted]
+        assert states.count("made") == 2
+        assert all(state in ("made", "eof", "lost", "ConnectionResetError") for state in states)
+
+    play(scenario)
+
+
+def test_bytes_of_a_connection_given_up_arrive_late() -> None:
+    """The client has reconnected and gone on when its first request comes: a delayed produce."""
+
+    async def scenario(stage: Stage) -> None:
+        here, there = await stage.pair()
+        assert stage.network.stall_between(stage.client, stage.server, 10.0, 1.0, Random(1)) == 1
+        here.transport.write(b"first")
+        await asyncio.sleep(1)
+        here.transport.abort()
+        second = await stage.connect()
+        second.transport.write(b"second")
+        await asyncio.sleep(1)
+        assert stage.accepted[1].data == b"second"
+        await asyncio.sleep(10)
+        assert there.data == b"first"
+        assert there.events == ["made", "ConnectionResetError"]
+
+    play(scenario)
+
+
+def test_a_clogged_link_delivers_later() -> None:
+    async def scenario(stage: Stage) -> None:
+        here, there = await stage.pair()
+        stage.link(stage.client, stage.server).clogged_until = stage.loop.now + 5
+        here.transport.write(b"x")
+        await asyncio.sleep(4.9)
+        assert there.data == b""
+        await asyncio.sleep(0.2)
+        assert there.data == b"x"
+
+    play(scenario)
+
+
+def test_a_reset_is_seen_by_both_ends() -> None:
+    """And what was under way is lost."""
+
+    async def scenario(stage: Stage) -> None:
+        here, there = await stage.pair()
+        here.transport.write(b"lost")
+        assert stage.network.reset_between(stage.server, stage.client, 1.0, Random(1)) == 1
+        await asyncio.sleep(5)
+        assert here.events == there.events == ["made", "ConnectionResetError"]
+        assert there.data == b""
+
+    play(scenario)
+
+
+def test_bandwidth_and_a_slow_reader_take_their_time() -> None:
+    async def scenario(stage: Stage) -> None:
+        here, there = await stage.pair()
+        stage.link(stage.client, stage.server).bandwidth_bytes_per_s = 1000.0
+        here.transport.write(b"x" * 5000)
+        await asyncio.sleep(4.9)
+        assert there.data == b""
+        await asyncio.sleep(0.5)
+        assert len(there.data) == 5000
+        stage.network.heal()
+        stage.server.read_bytes_per_s = 2048.0
+        here.transport.write(b"x" * 10_240)
+        await asyncio.sleep(2.5)
+        assert 5000 < len(there.data) < 15_240
+        await asyncio.sleep(5)
+        assert len(there.data) == 15_240
+
+    play(scenario)
+
+
+def test_a_killed_process_has_its_connections_closed() -> None:
+    """Answers it had written may still come; then the end, and connects are refused."""
+
+    async def scenario(stage: Stage) -> None:
+        here, there = await stage.pair()
+        there.transport.write(b"answer")
+        stage.loop.kill(stage.server_process)
+        stage.server.on_killed(stage.server_process)
+        await asyncio.sleep(5)
+        assert here.data == b"answer"
+        assert here.events == ["made", "eof", "lost"]
+        assert there.events == ["made"]
+        with pytest.raises(ConnectionRefusedError):
+            await stage.connect()
+
+    play(scenario)
+
+
+def test_a_machine_without_power_says_nothing() -> None:
+    """Connections to it are half open until it is back and is sent something; connects time out."""
+
+    async def scenario(stage: Stage) -> None:
+        here, _ = await stage.pair()
+        idle = await stage.connect()
+        stage.loop.kill(stage.server_process)
+        stage.server.on_power_loss(stage.server_process)
+        here.transport.write(b"are you there")
+        await asyncio.sleep(60)
+        assert here.events == idle.events == ["made"]
+        with pytest.raises(TimeoutError):
+            await stage.connect(1.0)
+        stage.server.on_power()
+        await asyncio.sleep(5)
+        assert here.events == ["made", "ConnectionResetError"]
+        assert idle.events == ["made"]
+        idle.transport.write(b"and you")
+        await asyncio.sleep(5)
+        assert idle.events == ["made", "ConnectionResetError"]
+
+    play(scenario)
+
+
+def test_a_frozen_process_takes_in_what_came_when_it_goes_on() -> None:
+    """Connects succeed meanwhile, as its machine accepts them."""
+
+    async def scenario(stage: Stage) -> None:
+        here, there = await stage.pair()
+        stage.loop.freeze(stage.server_process)
+        here.transport.write(b"hello")
+        second = await stage.connect()
+        await asyncio.sleep(30)
+        assert there.data == b""
+        assert len(stage.accepted) == 1
+        second.transport.write(b"hi")
+        stage.loop.resume(stage.server_process)
+        await asyncio.sleep(5)
+        assert there.data == b"hello"
+        assert stage.accepted[1].data == b"hi"
+
+    play(scenario)

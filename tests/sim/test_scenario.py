@@ -1,0 +1,53 @@
+"""Scenarios: what a seed draws, and that it stays within what is promised."""
+
+from __future__ import annotations
+
+from penstock.sim.scenario import FAULTS, PRODUCER_KINDS, draw, unreplicated
+
+
+def test_a_seed_always_draws_the_same() -> None:
+    """So that a failure can be looked at again."""
+    assert draw(7) == draw(7)
+    assert draw(7) != draw(8)
+
+
+def test_seeds_cover_what_there_is() -> None:
+    """All kinds of faults, producers and topics come up among a hundred seeds, and so does calm."""
+    scenarios = [draw(seed) for seed in range(100)]
+    assert {name for each in scenarios for name in each.faults} == {*FAULTS}
+    assert {name for each in scenarios for name in each.producers} == {*PRODUCER_KINDS}
+    assert any(not each.faults for each in scenarios)
+    assert {each.brokers for each in scenarios} == {3, 4, 5}
+    topics = [topic for each in scenarios for topic in each.topics]
+    assert {topic.durability for topic in topics} == {"fsync", "replicated"}
+    assert {topic.replication_factor for topic in topics} >= {1, 2, 3}
+
+
+def test_topics_fit_the_cluster() -> None:
+    """No topic asks for more replicas than brokers, or for more in sync than replicas."""
+    for seed in range(200):
+        scenario = draw(seed)
+        for topic in scenario.topics:
+            assert topic.min_insync <= topic.replication_factor <= scenario.brokers
+
+
+def test_power_losses_are_bound_by_the_weakest_promise() -> None:
+    """With replicated durability fewer than min.insync.replicas may lose what they wrote."""
+    for seed in range(200):
+        scenario = draw(seed)
+        least = [t.min_insync for t in scenario.topics if t.durability == "replicated"]
+        assert scenario.losses_max == (min(least) - 1 if least else scenario.brokers)
+
+
+def test_a_scenario_prints_all_it_has() -> None:
+    """The whole configuration of a failing seed is in its report."""
+    text = str(draw(3))
+    for name in ("brokers=", "faults=", "durability=", "session_timeout_s=", "producers="):
+        assert name in text
+
+
+def test_without_replication_nothing_else_changes() -> None:
+    """Only the topics differ."""
+    topics = unreplicated(draw(3)).topics
+    assert {topic.replication_factor for topic in topics} == {1}
+    assert [topic.name for topic in topics] == [topic.name for topic in draw(3).topics]

@@ -1,0 +1,237 @@
+"""The simulated store when it is not well; as long as it is, `tests/stores` has its contract."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import pytest
+
+from penstock.ports import Compare, Put
+from penstock.sim.loop import START_S, SimLoop
+from penstock.sim.store import SimStore, StoreConfig, StoreModel
+from penstock.stores.errors import OutcomeUnknown, RevisionNotKept, StoreUnreachable
+
+Scenario = Callable[[StoreModel, SimStore], Awaitable[None]]
+
+
+def play(scenario: Scenario, config: StoreConfig = StoreConfig()) -> None:  # noqa: B008 - frozen
+    loop = SimLoop(Random(1))
+    loop.horizon_s = START_S + 1000
+    model = StoreModel(loop, config, Random(2))
+    try:
+
+        async def main() -> None:
+            await scenario(model, SimStore(model, "node"))
+
+        loop.run(main())
+        assert loop.unexpected == []
+    finally:
+        loop.close()
+
+
+def test_a_commit_takes_effect_between_its_beginning_and_its_end() -> None:
+    """Late for its caller: others may see it, and change things, before the answer comes."""
+
+    async def scenario(model: StoreModel, store: SimStore) -> None:
+        committing = asyncio.ensure_future(store.commit((), [Put("/a", b"1")]))
+        await asyncio.sleep(0)
+        assert model.get("/a") is None
+        while model.get("/a") is None:
+            assert not committing.done()
+            await asyncio.sleep(0.0001)
+        assert not committing.done()
+        assert (await committing).succeeded
+
+    play(scenario)
+
+
+def test_a_lost_answer_leaves_the_outcome_unknown() -> None:
+    """The commit was made, its maker is told nothing and must read."""
+
+    async def scenario(model: StoreModel, store: SimStore) -> None:
+        with pytest.raises(OutcomeUnknown):
+            await store.commit((), [Put("/a", b"1")])
+        assert model.get("/a") is not None
+
+    play(scenario, StoreConfig(lost_reply_chance=1.0))
+
+
+def test_a_lost_request_looks_the_same_and_changes_nothing() -> None:
+    async def scenario(model: StoreModel, store: SimStore) -> None:
+        with pytest.raises(OutcomeUnknown):
+            await store.commit((), [Put("/a", b"1")])
+        assert model.get("/a") is None
+
+    play(scenario, StoreConfig(lost_request_chance=1.0))
+
+
+def test_reads_are_repeated_until_they_are_answered() -> None:
+    """Half of the answers are lost, none of the results."""
+
+    async def scenario(model: StoreModel, store: SimStore) -> None:
+        model.commit((), [Put("/a", b"1")])
+        for _ in range(10):
+            assert await store.get("/a") == model.get("/a")
+
+    play(scenario, StoreConfig(lost_reply_chance=0.3, timeout_s=60.0))
+
+
+def test_a_node_that_is_cut_off_reaches_nothing() -> None:
+    """Calls end as unreachable, after a while; another node goes on; healing mends it."""
+
+    async def scenario(model: StoreModel, store: SimStore) -> None:
+        other = SimStore(model, "other")
+        model.cut("node", True)
+        began = model.loop.now
+        with pytest.raises(StoreUnreachable):
+            await store.get("/a")
+        assert model.loop.now - began == pytest.approx(5.0)
+        with pytest.raises(StoreUnreachable):
+            await store.commit((), [Put("/a", b"1")])
+        assert model.revision == 0
+        assert (await other.commit((), [Put("/a", b"2")])).succeeded
+        model.heal()
+        entry = await store.get("/a")
+        assert entry is not None
+        assert entry.value == b"2"
+
+    play(scenario)
+
+
+def test_a_lease_runs_out_while_its_holder_is_cut_off() -> None:
+    """And its keys go with it, for all to see."""
+
+    async def scenario(model: StoreModel, store: SimStore) -> None:
+        lease = await store.grant_lease(3.0)
+        await store.commit((), [Put("/brokers/1", b"", lease)])
+        for _ in range(5):
+            await asyncio.sleep(2.0)
+            assert await store.keep_alive(lease)
+        model.cut("node", True)
+        await asyncio.sleep(2.9)
+        assert model.get("/brokers/1") is not None
+        await asyncio.sleep(0.2)
+        assert model.get("/brokers/1") is None
+        model.cut("node", False)
+        assert not await store.keep_alive(lease)
+
+    play(scenario)
+
+
+def test_no_lease_runs_out_while_the_whole_store_is_away() -> None:
+    """When it is back, all of them begin their time anew."""
+
+    async def scenario(model: StoreModel, store: SimStore) -> None:
+        lease = await store.grant_lease(3.0)
+        await store.commit((), [Put("/a", b"", lease)])
+        model.set_outage(True)
+        await asyncio.sleep(30)
+        model.set_outage(False)
+        await asyncio.sleep(2.9)
+        assert model.get("/a") is not None
+        await asyncio.sleep(0.2)
+        assert model.get("/a") is None
+
+    play(scenario)
+
+
+async def _watch(store: SimStore, seen: list[int]) -> None:
+    async for events in store.watch("/", 1):
+        seen.extend(event.revision for event in events)
+
+
+def test_a_watch_lags_and_loses_nothing() -> None:
+    """However late, in order and without a gap, also over a time of being cut off."""
+
+    async def scenario(model: StoreModel, store: SimStore) -> None:
+        seen: list[int] = []
+        watching = asyncio.ensure_future(_watch(store, seen))
+        await asyncio.sleep(1)
+        model.extra_lag_s = 2.0
+        model.commit((), [Put("/a", b"1")])
+        await asyncio.sleep(1.9)
+        assert seen == []
+        await asyncio.sleep(1)
+        assert seen == [1]
+        model.cut("node", True)
+        for _ in range(5):
+            model.commit((), [Put("/a", b"2")])
+        await asyncio.sleep(10)
+        assert seen == [1]
+        model.heal()
+        await asyncio.sleep(1)
+        assert seen == [1, 2, 3, 4, 5, 6]
+        watching.cancel()
+        await asyncio.wait([watching])
+
+    play(scenario)
+
+
+def test_a_watch_whose_place_was_forgotten_says_so() -> None:
+    """It was cut off, and meanwhile the store dropped what it had not seen."""
+
+    async def scenario(model: StoreModel, store: SimStore) -> None:
+        seen: list[int] = []
+        watching = asyncio.ensure_future(_watch(store, seen))
+        await asyncio.sleep(1)
+        model.cut("node", True)
+        model.commit((), [Put("/a", b"1")])
+        model.compact()
+        await asyncio.sleep(5)
+        assert not watching.done()
+        model.cut("node", False)
+        with pytest.raises(RevisionNotKept):
+            await watching
+
+    play(scenario)
+
+
+def test_listeners_see_changes_at_their_instant() -> None:
+    """Whatever watches lag: commits, and the end of leases."""
+
+    async def scenario(model: StoreModel, store: SimStore) -> None:
+        seen: list[tuple[str, bytes | None, int]] = []
+        model.listen(lambda events: seen.extend((e.key, e.value, e.revision) for e in events))
+        model.extra_lag_s = 100.0
+        await store.commit((), [Put("/a", b"1"), Put("/b", b"2", await store.grant_lease(3.0))])
+        assert seen == [("/a", b"1", 1), ("/b", b"2", 1)]
+        await asyncio.sleep(3)
+        assert seen[2:] == [("/b", None, 2)]
+
+    play(scenario)
+
+
+def test_of_many_that_compare_and_set_one_wins_each_time() -> None:
+    """Whatever answers are lost on the way: no increment is made twice or overwritten."""
+
+    async def scenario(model: StoreModel, store: SimStore) -> None:
+        model.config = StoreConfig(lost_reply_chance=0.2, lost_request_chance=0.1, timeout_s=60.0)
+        made = 0
+
+        async def increment(name: str) -> None:
+            nonlocal made
+            mine, me = SimStore(model, name), name.encode() + b"/%d"
+            for number in range(10):
+                while True:
+                    entry = await mine.get("/n")
+                    value, at = (entry.value, entry.modify_revision) if entry else (b"0 -", 0)
+                    count, who = value.split()
+                    if who == me % number:
+                        break
+                    change = Put("/n", b"%d %s" % (int(count) + 1, me % number))
+                    try:
+                        if (await mine.commit([Compare("/n", at)], [change])).succeeded:
+                            break
+                    except OutcomeUnknown:
+                        continue
+                made += 1
+
+        await increment("a")
+        await increment("b")
+        entry = model.get("/n")
+        assert entry is not None
+        assert int(entry.value.split()[0]) == made == 20
+
+    play(scenario)

@@ -1,0 +1,102 @@
+"""The story of a partition: its own lines, in the order of time, with what clients saw."""
+
+from __future__ import annotations
+
+from penstock.sim.history import INFO, OK, Drain, Entry, Latest, Poll, Send
+from penstock.sim.story import Timeline, Told, tell_story
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def timeline_of(*lines: tuple[float, str, str]) -> Timeline:
+    clock = Clock()
+    timeline = Timeline(clock)
+    for at, place, text in lines:
+        clock.now_s = at
+        timeline.add(place, text)
+    return timeline
+
+
+def sent(ended_ms: float, place: str, status: str = OK) -> Send:
+    return Send(
+        process="p0",
+        status=status,
+        begun_ms=ended_ms - 5,
+        ended_ms=ended_ms,
+        error="" if status == OK else "no answer",
+        place=place,
+        value="p0.1",
+        number=1,
+        acks=-1,
+        offset=3 if status == OK else -1,
+    )
+
+
+def test_a_story_has_what_is_of_its_place_and_what_is_of_all() -> None:
+    """Lines of other partitions are left out, faults are not."""
+    timeline = timeline_of(
+        (1.0, "t-0", "broker 1 leads"), (2.0, "t-1", "broker 2 leads"), (3.0, "", "FAULT kill")
+    )
+    told = "\n".join(tell_story(timeline, [sent(2500, "t-0"), sent(2600, "t-1")], "t-0"))
+    assert "broker 1 leads" in told
+    assert "broker 2 leads" not in told
+    assert told.index("sent p0.1") < told.index("FAULT kill")
+    assert told.count("sent p0.1") == 1
+
+
+def test_without_a_place_all_is_told_with_its_place() -> None:
+    """Where nobody knows which partition it is about."""
+    timeline = timeline_of((1.0, "t-0", "broker 1 leads"), (2.0, "t-1", "broker 2 leads"))
+    told = tell_story(timeline, [], "")
+    assert [line.strip() for line in told] == [
+        "1.000  t-0: broker 1 leads",
+        "2.000  t-1: broker 2 leads",
+    ]
+
+
+def test_a_story_has_an_end() -> None:
+    """Of a long one the last lines are told."""
+    timeline = timeline_of(*[(float(n), "t-0", f"line {n}") for n in range(50)])
+    told = tell_story(timeline, [], "t-0", lines_max=3)
+    assert [line.split("  ")[-1] for line in told] == ["line 47", "line 48", "line 49"]
+
+
+def test_clients_say_what_they_saw() -> None:
+    """Sends, reads, ends and drains of the place, and polls that failed."""
+    entries: list[Entry] = [
+        sent(1000, "t-0", INFO),
+        Poll(process="c", status=OK, begun_ms=1, ended_ms=2, reads={"t-0": ((3, "p0.1"),)}),
+        Poll(process="c", status=INFO, begun_ms=1, ended_ms=2, error="gone"),
+        Latest(process="a", status=OK, begun_ms=1, ended_ms=2, place="t-0", offset=4),
+        Drain(
+            process="d",
+            status=OK,
+            begun_ms=1,
+            ended_ms=2,
+            place="t-0",
+            start_offset=0,
+            end_offset=4,
+            records=((3, "p0.1"),),
+        ),
+    ]
+    told = "\n".join(tell_story(timeline_of(), entries, "t-0"))
+    for words in ("no answer", "c read 3..3", "could not poll: gone", "ends at 4", "1 records"):
+        assert words in told
+
+
+def test_calls_are_told_and_passed_on() -> None:
+    """What is done to the cluster stands in the story with its arguments."""
+
+    class Faults:
+        def kill(self, name: str, *, hard: bool) -> str:
+            return f"{name} {hard}"
+
+    timeline = timeline_of()
+    assert Told(timeline, Faults()).kill("broker-0", hard=True) == "broker-0 True"
+    assert timeline.lines == [(0.0, "", "FAULT kill('broker-0', hard=True)")]

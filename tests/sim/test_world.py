@@ -1,0 +1,323 @@
+"""Whole simulated clusters: real brokers and real clients on simulated everything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from penstock.aio import Admin, Consumer, Producer
+from penstock.client.environment import ClientEnv
+from penstock.client.errors import ClientError
+from penstock.client.model import TopicPartition
+from penstock.sim.node import BrokerNode
+from penstock.sim.world import Unexpected, World, WorldConfig, run_world
+from penstock.stores.errors import StoreUnreachable
+
+TOPIC = "t"
+PLACES = [TopicPartition(TOPIC, index) for index in range(3)]
+
+
+def play(scenario: Callable[[World], Awaitable[Any]], seed: int = 1, *, brokers: int = 1) -> Any:
+    """What a scenario returns, or its failure, with the story."""
+    outcome = run_world(seed, scenario, WorldConfig(brokers=brokers, virtual_s_max=600))
+    if outcome.error is not None:
+        outcome.error.add_note("\n".join(outcome.story))
+        raise outcome.error
+    return outcome.value
+
+
+async def create(env: ClientEnv, world: World) -> None:
+    async with Admin(world.bootstrap, env=env) as admin:
+        await admin.create_topic(TOPIC, partitions=3, replication_factor=1)
+
+
+async def produce(env: ClientEnv, world: World, values: list[bytes]) -> None:
+    async with Producer(world.bootstrap, env=env) as producer:
+        for value in values:
+            await (await producer.send(TOPIC, value, key=value))
+
+
+async def drain(env: ClientEnv, world: World) -> list[bytes]:
+    found: list[bytes] = []
+    async with Consumer(world.bootstrap, env=env, auto_offset_reset="earliest") as consumer:
+        consumer.assign(PLACES)
+        while records := await consumer.poll(timeout_ms=3000):
+            found += [record.value for record in records if record.value is not None]
+    return sorted(found)
+
+
+VALUES = [b"%03d" % number for number in range(20)]
+
+
+def test_records_go_in_and_come_out() -> None:
+    """One broker, one client, no faults; and then everything stops cleanly."""
+
+    async def scenario(world: World) -> list[bytes]:
+        await world.start_brokers()
+        client = world.client("client")
+        await client.spawn(create(client.env, world))
+        await client.spawn(produce(client.env, world, VALUES))
+        found = await client.spawn(drain(client.env, world))
+        await world.stop_brokers()
+        assert not world.brokers[0].is_up
+        assert world.brokers[0].disk.open_paths() == []
+        return found
+
+    assert play(scenario) == VALUES
+
+
+Fault = Callable[[World, BrokerNode], Awaitable[None]]
+
+
+async def restart(world: World, broker: BrokerNode) -> None:
+    await broker.restart()
+
+
+async def kill(world: World, broker: BrokerNode) -> None:
+    world.faults.kill(broker.name)
+    await world.sleep(1)
+    broker.start()
+
+
+async def power_loss(world: World, broker: BrokerNode) -> None:
+    world.faults.power_loss(broker.name)
+    await world.sleep(1)
+    broker.start()
+
+
+async def freeze(world: World, broker: BrokerNode) -> None:
+    world.faults.freeze(broker.name)
+    await world.sleep(20)
+    world.faults.resume(broker.name)
+
+
+async def partition(world: World, broker: BrokerNode) -> None:
+    world.faults.isolate(broker.name)
+    await world.sleep(20)
+    world.faults.heal()
+
+
+async def cut_from_store(world: World, broker: BrokerNode) -> None:
+    world.faults.cut_store(broker.name)
+    await world.sleep(20)
+    world.faults.heal()
+
+
+async def outage_of_the_store(world: World, broker: BrokerNode) -> None:
+    world.faults.store_outage()
+    await world.sleep(20)
+    world.faults.heal()
+
+
+async def resets(world: World, broker: BrokerNode) -> None:
+    for _ in range(5):
+        world.faults.reset_connections(broker.name, "client")
+        await world.sleep(0.3)
+
+
+async def stalls(world: World, broker: BrokerNode) -> None:
+    world.faults.stall_connections("client", broker.name, 10.0)
+    world.faults.stall_disk(broker.name, 5.0)
+    await world.sleep(20)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        restart,
+        kill,
+        power_loss,
+        freeze,
+        partition,
+        cut_from_store,
+        outage_of_the_store,
+        resets,
+        stalls,
+    ],
+    ids=lambda fault: fault.__name__,
+)
+def test_what_was_acknowledged_outlives_faults(fault: Fault) -> None:
+    """Unreplicated and fsynced: each fault under load, and then every acknowledged record."""
+
+    async def scenario(world: World) -> None:
+        await world.start_brokers()
+        client = world.client("client")
+        await client.spawn(create(client.env, world))
+        acknowledged: list[bytes] = []
+        over = False
+
+        async def load() -> None:
+            async with Producer(world.bootstrap, env=client.env) as producer:
+                number = 0
+                while not over:
+                    number += 1
+                    value = b"%06d" % number
+                    try:
+                        await (await producer.send(TOPIC, value, key=value))
+                        acknowledged.append(value)
+                    except ClientError:
+                        continue
+                    await asyncio.sleep(0.05)
+
+        task = client.spawn(load())
+        await world.sleep(2)
+        before = len(acknowledged)
+        for broker in world.brokers:
+            await fault(world, broker)
+        await world.until(lambda: all(b.state == "ready" for b in world.brokers), 60)
+        await world.sleep(15)
+        assert before > 10
+        assert len(acknowledged) > before + 10
+        over = True
+        await task
+        found = await client.spawn(drain(client.env, world))
+        assert set(acknowledged) <= set(found)
+        await world.stop_brokers()
+
+    play(scenario, brokers=2)
+
+
+def test_a_broker_that_ends_by_itself_is_started_again() -> None:
+    """As a supervisor does: here for want of the store, until that is back."""
+
+    async def scenario(world: World) -> list[bytes]:
+        await world.start_brokers()
+        client, broker = world.client("client"), world.brokers[0]
+        await client.spawn(create(client.env, world))
+        await client.spawn(produce(client.env, world, VALUES))
+        world.faults.kill(broker.name)
+        world.faults.cut_store(broker.name)
+        broker.start()
+        await world.until(lambda: len(broker.ends) == 2, 60)
+        assert isinstance(broker.ends[0].error, StoreUnreachable)
+        world.faults.heal()
+        await broker.ready()
+        assert broker.life >= 3
+        return await client.spawn(drain(client.env, world))
+
+    assert play(scenario) == VALUES
+
+
+def test_clocks_of_nodes_can_differ() -> None:
+    """Wall clocks; how long something takes is the same everywhere."""
+
+    async def scenario(world: World) -> None:
+        one, two = world.client("one").env.clock, world.client("two").env.clock
+        assert one.wall_ms() == two.wall_ms()
+        world.faults.skew("two", 5000)
+        await world.sleep(1)
+        assert two.wall_ms() == one.wall_ms() + 5000
+        assert two.monotonic() == one.monotonic()
+
+    play(scenario, brokers=0)
+
+
+def test_a_killed_client_is_not_waited_for() -> None:
+    """`join` says that its work will never be done; a new process can begin."""
+
+    async def scenario(world: World) -> None:
+        client = world.client("client")
+        task = client.spawn(asyncio.sleep(1000))
+        world.loop.call_later(5, client.kill)
+        assert not await client.join(task)
+        assert world.now == 5
+        with pytest.raises(RuntimeError, match="down"):
+            client.spawn(asyncio.sleep(1))
+        client.start()
+        assert await client.join(client.spawn(asyncio.sleep(1)))
+
+    play(scenario, brokers=0)
+
+
+def test_what_fails_inside_is_the_outcome() -> None:
+    """A scenario's own failure, a violation between steps, and what nobody looked at."""
+
+    async def fails(world: World) -> None:
+        raise ValueError("mine")
+
+    async def violates(world: World) -> None:
+        def look() -> None:
+            if world.now > 3:
+                raise AssertionError("violated")
+
+        world.on_step(look)
+        for _ in range(10):
+            await world.sleep(1)
+
+    async def unseen(world: World) -> None:
+        async def work() -> None:
+            raise ValueError("unseen")
+
+        world.client("client").spawn(work())
+        await world.sleep(1)
+
+    assert isinstance(run_world(1, fails, WorldConfig(brokers=0)).error, ValueError)
+    assert "violated" in str(run_world(1, violates, WorldConfig(brokers=0)).error)
+    outcome = run_world(1, unseen, WorldConfig(brokers=0))
+    assert isinstance(outcome.error, Unexpected)
+    assert "unseen" in str(outcome.error)
+
+
+FRESH = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from test_world import chaotic
+from penstock.sim.world import WorldConfig, run_world
+runs = [run_world(seed, chaotic, WorldConfig(brokers=3)) for seed in (5, 6)]
+print(json.dumps([[run.trace_hash, run.steps, repr(run.error), run.hashes_fixed] for run in runs]))
+"""
+
+
+async def chaotic(world: World) -> None:
+    """A bit of everything."""
+    await world.start_brokers()
+    client, draws = world.client("client"), world.draws("chaos")
+    await client.spawn(create(client.env, world))
+    task = client.spawn(produce(client.env, world, VALUES * 5))
+    for _ in range(6):
+        broker = draws.choice(world.brokers)
+        await draws.choice([restart, kill, power_loss, resets, partition, freeze])(world, broker)
+        await world.until(lambda: all(b.state == "ready" for b in world.brokers), 60)
+    await task
+    await client.spawn(drain(client.env, world))
+
+
+def test_a_seed_is_the_same_run_again() -> None:
+    """In the same process, where everything lies at other addresses the second time."""
+    first = run_world(7, chaotic, WorldConfig(brokers=3, keep_steps=True))
+    again = run_world(7, chaotic, WorldConfig(brokers=3, keep_steps=True))
+    assert first.error is None
+    for one, other in zip(first.step_list, again.step_list, strict=False):
+        assert one == other, "the runs part here"
+    assert again.trace_hash == first.trace_hash
+    assert again.steps == first.steps == len(first.step_list)
+
+
+def test_a_seed_is_the_same_run_in_another_process() -> None:
+    """Two fresh processes agree on every step of it; another seed is another run."""
+
+    def fresh() -> list[list[Any]]:
+        done = subprocess.run(
+            [sys.executable, "-c", FRESH, os.path.dirname(__file__)],
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return list(json.loads(done.stdout))
+
+    runs = fresh()
+    assert fresh() == runs
+    for _, steps, error, hashes_fixed in runs:
+        assert steps > 1000
+        assert (error, hashes_fixed) == ("None", True)
+    assert runs[0][0] != runs[1][0]
