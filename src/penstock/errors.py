@@ -21,10 +21,12 @@ from penstock.client.errors import (
     NoOffset,
     NotKafka,
     OptionError,
+    OutsideLog,
     RecordTooLarge,
     RequestTimedOut,
     SerializationFailed,
     TopicNotFound,
+    TransactionAborted,
     UnknownTopicYet,
 )
 from penstock.client.routers import RoutingError
@@ -47,10 +49,12 @@ __all__ = [
     "NoOffset",
     "NotKafka",
     "OptionError",
+    "OutsideLog",
     "RecordTooLarge",
     "RequestTimedOut",
     "RoutingError",
     "SerializationFailed",
     "TopicNotFound",
+    "TransactionAborted",
     "UnknownTopicYet",
 ]

@@ -127,6 +127,9 @@ class Model:
             brokers=[messages.DescribeClusterResponse.Broker(0, "127.0.0.1", self.port)],
         )
 
+    def list_partition_reassignments(self, request: Any, version: int) -> Response:
+        return messages.ListPartitionReassignmentsResponse(error_message=None)
+
     def find_coordinator(self, request: messages.FindCoordinatorRequest, version: int) -> Response:
         if version < 4:
             return messages.FindCoordinatorResponse(node_id=0, host="127.0.0.1", port=self.port)

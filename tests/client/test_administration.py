@@ -154,9 +154,9 @@ def test_offsets_by_time_and_records_deleted(live_broker: Broker) -> None:
             return (await admin.list_offsets({place: when}))[place]
 
         second = datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
-        assert await found(second) == FoundOffset(1, base + 9000)
+        assert await found(second) == FoundOffset(1, base + 9000, 0)
         assert await found(base + 9001) is None
-        assert await found("max_timestamp") == FoundOffset(1, base + 9000)
+        assert await found("max_timestamp") == FoundOffset(1, base + 9000, 0)
         assert await admin.delete_records({place: 2}) == {place: 2}
         earliest, latest = await found("earliest"), await found("latest")
         assert earliest is not None and earliest.offset == 2
@@ -219,7 +219,7 @@ def test_refusals_that_pass_are_tried_again(live_broker: Broker) -> None:
             faults.drop_connections()
             faults.fail("ListOffsets", "NOT_LEADER_OR_FOLLOWER")
             place = TopicPartition(topic, 0)
-            assert await admin.list_offsets({place: "latest"}) == {place: FoundOffset(0, -1)}
+            assert await admin.list_offsets({place: "latest"}) == {place: FoundOffset(0, -1, 0)}
             assert faults.count("ListOffsets") == 2
 
     with Faults(live_broker.bootstrap) as faults:

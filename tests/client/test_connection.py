@@ -65,7 +65,7 @@ def test_the_newest_common_version_is_spoken() -> None:
                 connection.version_of(ProduceRequest),
             )
 
-        assert connected(fake, work) == (5, 12, 11)
+        assert connected(fake, work) == (5, 12, 12)
 
 
 def test_an_old_broker_is_asked_again_in_its_own_version() -> None:

@@ -176,7 +176,7 @@ def test_a_policy_knows_what_to_ask_for() -> None:
         (ProducerOptions, "batch.num.messages", "set batch_size"),
         (ProducerOptions, "queue.buffering.max.kbytes", "counts bytes"),
         (ProducerOptions, "group_id", "group_id is an option of consumers"),
-        (ProducerOptions, "transactional.id", "transactions are not there yet"),
+        (ProducerOptions, "transactional.id", "it is spelled transactional_id here"),
         (ProducerOptions, "key.serializer", "key_serializer="),
         (ConsumerOptions, "acks", "acks is an option of producers"),
         (ConsumerOptions, "fetch.wait.max.ms", "it is called fetch_max_wait_ms here"),

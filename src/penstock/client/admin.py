@@ -202,7 +202,7 @@ async def create_topics(
             )
             for topic in topics
         ],
-        timeout_ms=_timeout_ms(cluster),
+        timeout_ms=broker_timeout_ms(cluster),
         validate_only=validate_only,
     )
     answer = await cluster.ask_controller(
@@ -223,7 +223,7 @@ async def create_topics(
 
 
 async def delete_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, BrokerError | None]:
-    request = DeleteTopicsRequest(timeout_ms=_timeout_ms(cluster))
+    request = DeleteTopicsRequest(timeout_ms=broker_timeout_ms(cluster))
     if (await cluster.controller_connection()).version_of(DeleteTopicsRequest) >= 6:
         request.topics = [DeleteTopicsRequest.Topic(name=name) for name in names]
     else:
@@ -249,7 +249,7 @@ async def create_partitions(cluster: Cluster, topic: str, total: int) -> None:
     """Grow the topic to `total` partitions; there is no way back."""
     request = CreatePartitionsRequest(
         topics=[CreatePartitionsRequest.Topic(name=topic, count=total, assignments=None)],
-        timeout_ms=_timeout_ms(cluster),
+        timeout_ms=broker_timeout_ms(cluster),
     )
     answer = await cluster.ask_controller(
         request,
@@ -324,6 +324,6 @@ def _check_resource(code: int, message: str | None, kind: ResourceType, name: st
     check(code, message)
 
 
-def _timeout_ms(cluster: Cluster) -> int:
+def broker_timeout_ms(cluster: Cluster) -> int:
     """What the broker may take; less than we wait, so that it is the broker that says so."""
     return int(cluster.config.connection.request_timeout_s * 900)

@@ -14,7 +14,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
-from penstock.client import admin, groups, inspection, offsets
+from penstock.client import admin, groups, inspection, offsets, reassignment
 from penstock.client.admin import (
     BROKER_DEFAULT,
     ClusterInfo,
@@ -38,6 +38,7 @@ from penstock.client.inspection import LogDirInfo, ProducerInfo
 from penstock.client.model import OffsetAndMetadata, TopicPartition
 from penstock.client.offsets import FoundOffset
 from penstock.client.options import AdminKeywords, AdminOptions
+from penstock.client.reassignment import Reassignment
 
 T = TypeVar("T")
 When = int | datetime | str
@@ -172,6 +173,48 @@ class Admin:
             "describe_log_dirs", inspection.describe_log_dirs(self._open, brokers)
         )
 
+    # -- leaders and replicas -------------------------------------------------------------------
+
+    async def elect_leaders(
+        self, places: Sequence[TopicPartition] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """Let these partitions, or all, be led by their preferred replicas.
+
+        With `unclean` by any that is alive, where nobody leads: what only others have is lost. Of
+        all, those that needed no election are left out."""
+        return await self._do(
+            "elect_leaders", reassignment.elect_leaders(self._open, places, unclean=unclean)
+        )
+
+    async def alter_partition_reassignments(
+        self,
+        replicas: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """Begin to move partitions to these brokers, the preferred leader first; None cancels."""
+        return await self._do(
+            "alter_partition_reassignments",
+            reassignment.alter_partition_reassignments(
+                self._open,
+                replicas,
+                allow_replication_factor_change=allow_replication_factor_change,
+            ),
+        )
+
+    async def list_partition_reassignments(
+        self, places: Sequence[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The moves under way, of these partitions or of all."""
+        return await self._do(
+            "list_partition_reassignments",
+            reassignment.list_partition_reassignments(self._open, places),
+        )
+
+    async def unregister_broker(self, broker: int) -> None:
+        """Forget a broker that is gone for good; refused while anything counts on it."""
+        await self._do("unregister_broker", reassignment.unregister_broker(self._open, broker))
+
     # -- groups ---------------------------------------------------------------------------------
 
     async def list_groups(self) -> list[GroupListing]:
@@ -218,8 +261,7 @@ class Admin:
         """For each partition the first offset at or after a time, or at "earliest", "latest" or
         "max_timestamp"; None when no record is that young."""
         wanted = {place: _time_ms(when) for place, when in times.items()}
-        found = await self._do("list_offsets", offsets.list_offsets(self._open, wanted))
-        return {place: found[place] if found[place].offset >= 0 else None for place in wanted}
+        return await self._do("list_offsets", offsets.list_offsets(self._open, wanted))
 
     async def delete_records(
         self, before: Mapping[TopicPartition, int]

@@ -44,6 +44,7 @@ R = TypeVar("R", bound=Response)
 T = TypeVar("T")
 
 _GROUP: int = 0
+_TRANSACTION: int = 1
 _CANCELLED: str = "the question about the cluster was given up"
 _AUTO_CREATE_WAIT_S: float = 3.0
 """How long a topic that the broker was asked to create may take to appear."""
@@ -87,6 +88,7 @@ class Cluster:
         self._topics: dict[str, MetadataResponse.Topic] = {}
         self._leaders: dict[str, dict[int, Leader]] = {}
         self._coordinators: dict[str, int] = {}
+        self._transaction_coordinators: dict[str, int] = {}
         self._refreshing: dict[tuple[tuple[str, ...], bool], asyncio.Future[None]] = {}
 
     async def __aenter__(self) -> Self:
@@ -224,18 +226,28 @@ class Cluster:
     ) -> Connection:
         """One attempt at the coordinator's connection; `fresh` looks for the coordinator again."""
         if fresh or group not in self._coordinators:
-            self._coordinators[group] = await self._find_coordinator(group)
+            self._coordinators[group] = await self._find_coordinator(group, _GROUP)
         return await self.connection(self._coordinators[group], purpose)
 
-    async def _find_coordinator(self, group: str) -> int:
+    async def transaction_coordinator(
+        self, transactional_id: str, *, fresh: bool = False
+    ) -> Connection:
+        """One attempt at the connection of a transactional id's coordinator."""
+        known = self._transaction_coordinators
+        if fresh or transactional_id not in known:
+            known[transactional_id] = await self._find_coordinator(transactional_id, _TRANSACTION)
+        return await self.connection(known[transactional_id])
+
+    async def _find_coordinator(self, name: str, kind: int) -> int:
         connection = await self._any()
         if connection.version_of(FindCoordinatorRequest) >= 4:
-            request = FindCoordinatorRequest(key_type=_GROUP, coordinator_keys=[group])
+            request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[name])
         else:
-            request = FindCoordinatorRequest(key=group, key_type=_GROUP)
+            request = FindCoordinatorRequest(key=name, key_type=kind)
         answer = await connection.call(request, FindCoordinatorResponse)
         found = answer.coordinators[0] if answer.coordinators else answer
-        check(found.error_code, found.error_message, f"the coordinator of group {group}")
+        whose = "group" if kind == _GROUP else "transactional id"
+        check(found.error_code, found.error_message, f"the coordinator of {whose} {name}")
         self.brokers[found.node_id] = Address(found.host, found.port)
         return found.node_id
 

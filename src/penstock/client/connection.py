@@ -102,6 +102,8 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting: deque[_Waiting] = deque()
         self._transport: Transport | None = None
         self._served: dict[int, Versions] = {}
+        self.features: dict[str, int] = {}
+        """What the cluster has agreed on, by name, and the level of each."""
         self._next_correlation_id = 0
         self._error: ClientError | None = None
         self._writable = asyncio.Event()
@@ -190,6 +192,9 @@ class Connection(asyncio.BufferedProtocol):
         self._served = {
             entry.api_key: Versions(entry.min_version, entry.max_version)
             for entry in answer.api_keys
+        }
+        self.features = {
+            feature.name: feature.max_version_level for feature in answer.finalized_features
         }
 
     def close(self) -> None:

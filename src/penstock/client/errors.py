@@ -18,6 +18,7 @@ ClientError            base of all; `retriable` says whether the same may succee
   SerializationFailed  a serializer refused
     DeserializationFailed  a deserializer did; knows the record and its place
   Fenced               another client took over this one's identity
+  TransactionAborted   nothing of a transaction will be read: do it again        retriable
   CommitFailed         the group has moved on: the partitions belong to others now
   NoOffset             there is no position to read from and no reset policy to find one
     OutsideLog         a range is no longer, or not yet, in the log; knows where that lies
@@ -25,6 +26,7 @@ ClientError            base of all; `retriable` says whether the same may succee
 
 from __future__ import annotations
 
+from penstock.client.model import TopicPartition
 from penstock.wire.errors import ErrorCode
 
 
@@ -130,12 +132,31 @@ class Fenced(ClientError):
     pass
 
 
+class TransactionAborted(ClientError):
+    """The same work may succeed in another transaction, of the same producer."""
+
+    retriable = True
+
+
 class CommitFailed(ClientError):
     pass
 
 
 class NoOffset(ClientError):
     pass
+
+
+class OutsideLog(NoOffset):
+    """A range begins before its partition's log, or ends behind it."""
+
+    def __init__(self, place: TopicPartition, offset: int, log_start: int, log_end: int) -> None:
+        self.place = place
+        self.offset = offset
+        self.log_start = log_start
+        self.log_end = log_end
+        super().__init__(
+            f"{place} does not hold offset {offset}: its log goes from {log_start} to {log_end}"
+        )
 
 
 def check(code: int, message: str | None = None, subject: str = "") -> None:

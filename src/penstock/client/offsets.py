@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple, NoReturn
 
 from penstock.client.cluster import Cluster
-from penstock.client.errors import BrokerError
+from penstock.client.connection import Connection
+from penstock.client.errors import BrokerError, ClientError
+from penstock.client.leaders import ask_leaders, by_topic, know_leaders
 from penstock.client.model import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -24,48 +26,78 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 """As a time: the record with the greatest timestamp."""
 _CONSUMER: Final = -1
+_READ_UNCOMMITTED: Final = 0
 
 
 class FoundOffset(NamedTuple):
+    """The first record at or after a time; at the end of a log, the one to come."""
+
     offset: int
-    """-1 when no record is that young."""
     timestamp: int
+    leader_epoch: int = -1
 
 
 async def list_offsets(
-    cluster: Cluster, times_ms: Mapping[TopicPartition, int], *, deadline_s: float | None = None
-) -> dict[TopicPartition, FoundOffset]:
-    """For each partition the first offset at or after a time, or `LATEST`, or `EARLIEST`."""
-    found: dict[TopicPartition, FoundOffset] = {}
+    cluster: Cluster,
+    times: Mapping[TopicPartition, int],
+    *,
+    isolation_level: int = _READ_UNCOMMITTED,
+    deadline_s: float | None = None,
+) -> dict[TopicPartition, FoundOffset | None]:
+    """The first offset at or after each time, or for `LATEST` and `EARLIEST`; None if there is
+    no record that young. Retried until all are known."""
+    found: dict[TopicPartition, FoundOffset | None] = {}
 
     async def attempt(fresh: bool) -> None:
-        missing = [place for place in times_ms if place not in found]
-        for leader, places in (await _by_leader(cluster, missing, fresh)).items():
-            request = ListOffsetsRequest(
-                replica_id=_CONSUMER,
-                topics=[
-                    ListOffsetsRequest.Topic(
-                        topic,
-                        [
-                            ListOffsetsRequest.Partition(place.partition, timestamp=times_ms[place])
-                            for place in group
-                        ],
-                    )
-                    for topic, group in _by_topic(places).items()
-                ],
-            )
-            connection = await cluster.connection(leader)
-            answer = await connection.call(request, ListOffsetsResponse)
-            for topic in answer.topics:
-                for partition in topic.partitions:
-                    place = TopicPartition(topic.name, partition.partition_index)
-                    if partition.error_code == ErrorCode.NONE:
-                        found[place] = FoundOffset(partition.offset, partition.timestamp)
-                    else:
-                        _refuse(place, partition.error_code)
+        missing = {place: time for place, time in times.items() if place not in found}
+        await know_leaders(cluster, missing, fresh=fresh)
+        refused: list[ClientError] = []
+        for place, answer in (await ask_offsets(cluster, missing, isolation_level)).items():
+            if isinstance(answer, ClientError):
+                refused.append(answer)
+            else:
+                found[place] = answer if answer.offset >= 0 else None
+        if refused:
+            raise refused[0]
 
     await cluster.retry("ListOffsets", attempt, deadline_s=deadline_s)
-    return found
+    return {place: found[place] for place in times}
+
+
+async def ask_offsets(
+    cluster: Cluster, times: Mapping[TopicPartition, int], isolation_level: int
+) -> dict[TopicPartition, FoundOffset | ClientError]:
+    """One attempt, all leaders side by side; an answer or an error for every partition."""
+
+    async def ask(
+        connection: Connection, places: Collection[TopicPartition]
+    ) -> dict[TopicPartition, FoundOffset | ClientError]:
+        request = ListOffsetsRequest(
+            replica_id=_CONSUMER,
+            isolation_level=isolation_level,
+            topics=[
+                ListOffsetsRequest.Topic(
+                    topic,
+                    [
+                        ListOffsetsRequest.Partition(place.partition, timestamp=times[place])
+                        for place in group
+                    ],
+                )
+                for topic, group in by_topic(places).items()
+            ],
+        )
+        answer = await connection.call(request, ListOffsetsResponse)
+        return {
+            (place := TopicPartition(topic.name, found.partition_index)): (
+                FoundOffset(found.offset, found.timestamp, found.leader_epoch)
+                if found.error_code == ErrorCode.NONE
+                else BrokerError(found.error_code, subject=str(place))
+            )
+            for topic in answer.topics
+            for found in topic.partitions
+        }
+
+    return await ask_leaders(cluster, times, ask)
 
 
 async def delete_records(
@@ -86,7 +118,7 @@ async def delete_records(
                             for place in group
                         ],
                     )
-                    for topic, group in _by_topic(places).items()
+                    for topic, group in by_topic(places).items()
                 ],
                 timeout_ms=int(cluster.config.connection.request_timeout_s * 900),
             )
@@ -114,13 +146,6 @@ async def _by_leader(
     for place in places:
         leaders[await cluster.leader(place)].append(place)
     return leaders
-
-
-def _by_topic(places: Sequence[TopicPartition]) -> dict[str, list[TopicPartition]]:
-    topics: dict[str, list[TopicPartition]] = defaultdict(list)
-    for place in places:
-        topics[place.topic].append(place)
-    return topics
 
 
 def _refuse(place: TopicPartition, code: int) -> NoReturn:

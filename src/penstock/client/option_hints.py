@@ -38,9 +38,6 @@ _CALLED: Final[Mapping[str, str]] = {
 """Names that other clients use -> what the same thing is called here."""
 
 _NO_TLS: Final = "connections are plain text so far; put a TLS tunnel in front, or leave it out"
-_NO_TRANSACTIONS: Final = (
-    "transactions are not there yet; enable_idempotence keeps single sends safe"
-)
 _KEYS: Final = "a producer takes key_serializer=..., a consumer key_deserializer=..."
 _VALUES: Final = "a producer takes value_serializer=..., a consumer value_deserializer=..."
 _SOCKETS: Final = "the operating system sizes socket buffers well; leave it out"
@@ -80,8 +77,6 @@ _ANSWERS: Final[Mapping[str, str]] = {
     "send_buffer_bytes": _SOCKETS,
     "statistics_interval_ms": "call metrics() when you want to know",
     "stats_cb": "call metrics() when you want to know",
-    "transaction_timeout_ms": _NO_TRANSACTIONS,
-    "transactional_id": _NO_TRANSACTIONS,
     "value_deserializer": _VALUES,
     "value_serializer": _VALUES,
 }

@@ -36,6 +36,8 @@ IDEMPOTENT_IN_FLIGHT_MAX: Final = 5
 """A broker remembers this many batches of a producer and partition to tell repeats by."""
 _DELIVERY_TIMEOUT_MS: Final = 120_000
 _HEARTBEAT_MS: Final = 3_000
+PARTITION_FETCH_BYTES: Final = 1 << 20
+"""What a partition may bring to a fetch unless told otherwise; for tables it is more."""
 _MEMORY_MAX: Final = 1 << 40
 _RESPONSE_SLACK: Final = 16 << 20
 _LEVELS: Final[Mapping[Codec, tuple[int, int]]] = {
@@ -147,6 +149,10 @@ class ProducerOptions(ClientOptions):
     delivery_timeout_ms: int = _option(_DELIVERY_TIMEOUT_MS, values.whole(1))
     """How long a record is tried before its delivery fails, all waits and attempts together."""
     retries: int = _option(INT32_MAX, values.whole(0))
+    transactional_id: str | None = _option(None, values.maybe(values.name_text))
+    """The name under which `producer.transaction()` works; a newer producer of it fences this."""
+    transaction_timeout_ms: int = _option(60_000, values.whole(1))
+    """A transaction that is open for longer is aborted by the broker."""
     router: Router | None = _option(None, values.maybe(_router))
     """Chooses the partition of records that name none; unset, it is `DefaultRouter`."""
     partitioner_ignore_keys: bool = _option(False, values.flag)
@@ -160,6 +166,8 @@ class ProducerOptions(ClientOptions):
         ClientOptions.__post_init__(self)
         if self.enable_idempotence:
             self._check_idempotence()
+        elif self.transactional_id is not None:
+            raise OptionError("transactional_id needs enable_idempotence: leave that out")
         least_ms = min(self.linger_ms + self.request_timeout_ms, INT32_MAX)
         if self.delivery_timeout_ms < least_ms:
             raise OptionError(
@@ -241,7 +249,7 @@ class ConsumerOptions(ClientOptions):
     )
     fetch_min_bytes: int = _option(1, values.whole(0))
     fetch_max_bytes: int = _option(50 << 20, values.whole(1))
-    max_partition_fetch_bytes: int = _option(1 << 20, values.whole(1))
+    max_partition_fetch_bytes: int = _option(PARTITION_FETCH_BYTES, values.whole(1))
     fetch_max_wait_ms: int = _option(500, values.whole(0))
     queued_bytes_max: int = _option(64 << 20, values.whole(1, _MEMORY_MAX))
     """How much is fetched ahead of the caller."""
@@ -342,6 +350,8 @@ class ProducerKeywords(ClientKeywords, total=False):
     max_in_flight_requests_per_connection: int
     delivery_timeout_ms: int
     retries: int
+    transactional_id: str | None
+    transaction_timeout_ms: int
     router: Router | Callable[..., int] | None
     partitioner_ignore_keys: bool
     partitioner_adaptive_partitioning_enable: bool

@@ -24,6 +24,7 @@ from penstock.records.reading import (
     RecordReader,
     append_headers,
     read_records,
+    untrack,
 )
 from penstock.records.writing import ColumnEncoder, Ranges, append_record, append_records
 
@@ -41,4 +42,5 @@ __all__ = [
     "append_record",
     "append_records",
     "read_records",
+    "untrack",
 ]

@@ -24,6 +24,7 @@ except ImportError:
 
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
+    from cython.cimports.penstock.records.collector import PyObject_GC_UnTrack
 
 COMPILED: bool = cython.compiled
 
@@ -313,6 +314,15 @@ def read_records(
         )
     reader.finish()
     return records
+
+
+def untrack(objects: list[Any]) -> None:
+    """Spare the garbage collector objects that refer to bytes, text and numbers alone: no cycle
+    can go through them, and thousands at a time would have it look through all memory again and
+    again. Uncompiled, nothing is done."""
+    if cython.compiled:
+        for each in objects:
+            PyObject_GC_UnTrack(each)
 
 
 @cython.final

@@ -10,6 +10,7 @@ import pytest
 
 from client.consuming.rig import batch_of, consumer_of, drain, run
 from client.fake_broker import DROP, GARBAGE, SILENCE, FakeBroker
+from penstock.client.consuming.tables import PARTITION_BYTES
 from penstock.client.environment import default_environment
 from penstock.client.errors import BrokerError, NoOffset, NotKafka
 from penstock.client.model import OffsetAndMetadata, TopicPartition
@@ -67,6 +68,30 @@ def test_reading_goes_on_after_a_failed_fetch(fake: FakeBroker, step: Any) -> No
             return [record.value for record in await drain(consumer, 12)]
 
     assert run(work) == [b"%d" % number for number in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, PARTITION_BYTES),
+        ({"queued_bytes_max": 2 << 20}, 2 << 20),
+        ({"max_partition_fetch_bytes": 100_000}, 100_000),
+    ],
+)
+def test_tables_are_fetched_in_large_pieces(
+    fake: FakeBroker, options: dict[str, int], wanted: int
+) -> None:
+    """Unless the caller has said how large, and never more than may be held."""
+    fill(fake)
+
+    async def work() -> int:
+        async with consumer_of(fake.address, **options) as consumer:
+            consumer.assign([PLACE])
+            return len(await consumer.poll_table(5_000))
+
+    assert run(work) == 12
+    first = fake.asked(ApiKey.FETCH)[0]
+    assert first.topics[0].partitions[0].partition_max_bytes == wanted
 
 
 def test_an_answer_that_is_no_kafka_is_an_error_each_time(fake: FakeBroker) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from client.consuming.logs import MadeLog, piece_of
@@ -10,6 +12,7 @@ from penstock.client.consuming.reading import Reading
 from penstock.client.consuming.subscription import Subscription
 from penstock.client.errors import BrokerError
 from penstock.client.model import TopicPartition
+from penstock.records import kernels
 from penstock.records.record import Record, build_batch
 
 PLACES = [TopicPartition("t", index) for index in range(3)]
@@ -157,3 +160,15 @@ def test_a_damaged_batch_is_an_error_of_its_partition_alone() -> None:
     state = subscription.state(PLACES[0])
     assert (state.position, state.fetch_offset, bool(state.buffer)) == (0, 0, False)
     assert isinstance(subscription.take_error(0.0, again=False), BrokerError)
+
+
+@pytest.mark.skipif(not kernels.COMPILED, reason="only compiled code can tell the collector")
+def test_records_of_bytes_are_none_of_the_garbage_collectors_business() -> None:
+    """Nor do thousands of them make it look through all memory; what a deserializer made stays
+    tracked, since it may refer to anything."""
+    _, reading = reading_of(log_of(600))
+    records = reading.collect(600)
+    assert [record.offset for record in records] == list(range(600))
+    assert not any(map(gc.is_tracked, records))
+    _, reading = reading_of(log_of(3), maker=RecordMaker(None, lambda data: [data]))
+    assert all(map(gc.is_tracked, reading.collect(3)))

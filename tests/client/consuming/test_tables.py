@@ -16,11 +16,10 @@ from client.consuming.rig import NOW_MS, batch_of, consumer_of, numbered, produc
 from client.rig import cluster_of
 from penstock.client.consuming.consumer import Consumer
 from penstock.client.consuming.decoding import RecordMaker
-from penstock.client.consuming.ranges import OutsideLog
 from penstock.client.consuming.reading import Reading
 from penstock.client.consuming.subscription import Subscription
 from penstock.client.consuming.tables import SCHEMA, TablePoll
-from penstock.client.errors import BrokerError, OptionError, TopicNotFound
+from penstock.client.errors import BrokerError, OptionError, OutsideLog, TopicNotFound
 from penstock.client.model import TopicPartition
 from penstock.client.offsets import delete_records
 from penstock.client.options import ConsumerOptions
@@ -103,6 +102,57 @@ def test_a_damaged_batch_leaves_the_position_before_it() -> None:
     assert TablePoll(subscription, reading, OPTIONS, headers=True).take(None, None).num_rows == 0
     assert state.position == 0
     assert isinstance(subscription.take_error(0.0, again=False), BrokerError)
+
+
+def several(logs: dict[TopicPartition, MadeLog]) -> tuple[Subscription, TablePoll]:
+    subscription = Subscription()
+    subscription.assign(list(logs))
+    for place, log in logs.items():
+        state = subscription.state(place)
+        subscription.set_position(state, 0, -1)
+        fill(state.buffer, log, [])
+    reading = Reading(subscription, RecordMaker(None, None))
+    return subscription, TablePoll(subscription, reading, OPTIONS, headers=True)
+
+
+def logs_of(*names: str, rows: int = 3) -> dict[TopicPartition, MadeLog]:
+    logs = {}
+    for name in names:
+        topic, _, partition = name.partition("-")
+        log = logs[TopicPartition(topic, int(partition))] = MadeLog()
+        log.add(range(rows), rows)
+    return logs
+
+
+def test_one_damaged_partition_does_not_keep_the_others_back() -> None:
+    """All partitions of a topic are decoded at once; the good ones come even so."""
+    logs = logs_of("t-0", "t-1", "t-2")
+    bad = TopicPartition("t", 1)
+    logs[bad].batches[0] = logs[bad].batches[0][:-1] + b"?"
+    subscription, poll = several(logs)
+    table = poll.take(None, None)
+    assert [partition for partition, _, _ in cells(table)] == [0] * 3 + [2] * 3
+    assert [state.position for state in subscription.states.values()] == [3, 0, 3]
+    assert isinstance(subscription.take_error(0.0, again=False), BrokerError)
+
+
+def test_partitions_of_a_topic_share_an_arrow_batch() -> None:
+    subscription, poll = several(logs_of("t-0", "u-0", "t-1"))
+    table = poll.take(None, None)
+    assert table.num_rows == 9
+    assert table.column("topic").num_chunks == 2
+    assert [state.position for state in subscription.states.values()] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(("rows_max", "sizes"), [(3, [3, 3, 3]), (4, [4, 4, 1]), (7, [7, 2])])
+def test_limits_hold_across_partitions(rows_max: int, sizes: list[int]) -> None:
+    """Batches are cut where the rows end; one too many bytes waits, unless it is the first."""
+    _, poll = several(logs_of("t-0", "t-1", "t-2"))
+    assert [poll.take(rows_max, None).num_rows for _ in sizes] == sizes
+    logs = logs_of("t-0", "t-1", "t-2")
+    size = len(logs[PLACE].batches[0])
+    _, poll = several(logs)
+    assert [poll.take(None, limit).num_rows for limit in (1, 2 * size - 1, size)] == [3, 3, 3]
 
 
 def test_polling_tables_from_several_topics(live_broker: Broker) -> None:

@@ -109,9 +109,10 @@ async def read_back(
     places = [TopicPartition(topic, partition) for partition in range(partitions)]
     async with cluster_of(bootstrap) as cluster:
         while True:
-            ends = await list_offsets(cluster, dict.fromkeys(places, LATEST))
-            if sum(end.offset for end in ends.values()) >= at_least:
-                return [await _read(cluster, place, ends[place].offset) for place in places]
+            found = await list_offsets(cluster, dict.fromkeys(places, LATEST))
+            ends = {place: end.offset for place, end in found.items() if end is not None}
+            if sum(ends.values()) >= at_least:
+                return [await _read(cluster, place, ends[place]) for place in places]
             await asyncio.sleep(0.01)
 
 

@@ -136,6 +136,10 @@ def explain(error: errors.ClientError) -> str:
             return f"nobody at {error.address}"
         case errors.BufferExhausted() | errors.ConnectionLost() | errors.RequestTimedOut():
             return "try again"
+        case errors.TransactionAborted():
+            return "do it all again"
+        case errors.OutsideLog():
+            return f"the log goes from {error.log_start} to {error.log_end}"
         case errors.CommitFailed() | errors.Fenced():
             return "somebody else has it"
         case errors.ApiNotServed() | errors.NotKafka() | errors.OptionError():

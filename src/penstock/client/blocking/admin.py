@@ -24,6 +24,7 @@ from penstock.client.inspection import LogDirInfo, ProducerInfo
 from penstock.client.model import OffsetAndMetadata, TopicPartition
 from penstock.client.offsets import FoundOffset
 from penstock.client.options import AdminKeywords
+from penstock.client.reassignment import Reassignment
 
 
 class Admin:
@@ -139,6 +140,40 @@ class Admin:
     def describe_log_dirs(self, brokers: Sequence[int] | None = None) -> list[LogDirInfo]:
         """What lies in the log directories of these brokers, or of all."""
         return self._life.call(self._async.describe_log_dirs(brokers))
+
+    # -- leaders and replicas -------------------------------------------------------------------
+
+    def elect_leaders(
+        self, places: Sequence[TopicPartition] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """Let these partitions, or all, be led by their preferred replicas.
+
+        With `unclean` by any that is alive, where nobody leads: what only others have is lost. Of
+        all, those that needed no election are left out."""
+        return self._life.call(self._async.elect_leaders(places, unclean=unclean))
+
+    def alter_partition_reassignments(
+        self,
+        replicas: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """Begin to move partitions to these brokers, the preferred leader first; None cancels."""
+        return self._life.call(
+            self._async.alter_partition_reassignments(
+                replicas, allow_replication_factor_change=allow_replication_factor_change
+            )
+        )
+
+    def list_partition_reassignments(
+        self, places: Sequence[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The moves under way, of these partitions or of all."""
+        return self._life.call(self._async.list_partition_reassignments(places))
+
+    def unregister_broker(self, broker: int) -> None:
+        """Forget a broker that is gone for good; refused while anything counts on it."""
+        self._life.call(self._async.unregister_broker(broker))
 
     # -- groups ---------------------------------------------------------------------------------
 

@@ -15,11 +15,11 @@ from penstock.client.blocking.life import Life
 from penstock.client.blocking.turns import Turns
 from penstock.client.consuming.consumer import Consumer as AsyncConsumer
 from penstock.client.consuming.core import OnCommit
-from penstock.client.consuming.positions import OffsetAndTimestamp
 from penstock.client.consuming.standing import CommitOffsets
 from penstock.client.errors import ClientError
 from penstock.client.metrics import ConsumerMetrics
 from penstock.client.model import OffsetAndMetadata, Record, TopicPartition
+from penstock.client.offsets import FoundOffset
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -157,7 +157,7 @@ class Standing:
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int | datetime]
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    ) -> dict[TopicPartition, FoundOffset | None]:
         """The first record at or after each time; None where there is none that young."""
         return self._wait(self._async.offsets_for_times(times))
 

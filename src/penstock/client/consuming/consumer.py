@@ -285,9 +285,13 @@ class Consumer(Standing, Generic[K, V]):
 
         Keys and values are the bytes they came in. `max_bytes` bounds what is taken from the
         buffers, compressed or not; a single larger batch comes nevertheless."""
-        from penstock.client.consuming.tables import TablePoll  # noqa: PLC0415 -- only when used
+        from penstock.client.consuming.tables import (  # noqa: PLC0415 -- only when used
+            PARTITION_BYTES,
+            TablePoll,
+        )
 
         core = self._core
+        core.fetch_for_tables(PARTITION_BYTES)
         tables = TablePoll(core.subscription, self._reading, self.options, headers=headers)
         deadline = self.env.clock.monotonic() + timeout_ms / 1000
         self._begin_poll()

@@ -27,7 +27,7 @@ from penstock.client.cluster import Cluster
 from penstock.client.consuming.decoding import RecordMaker
 from penstock.client.consuming.fetching import Fetcher
 from penstock.client.consuming.listeners import Listeners
-from penstock.client.consuming.positions import EARLIEST, Positions
+from penstock.client.consuming.positions import Positions
 from penstock.client.consuming.reading import Reading
 from penstock.client.consuming.subscription import Subscription
 from penstock.client.environment import ClientEnv
@@ -38,9 +38,11 @@ from penstock.client.membership.autocommit import AutoCommit
 from penstock.client.membership.commits import Commits
 from penstock.client.membership.member import GroupMember
 from penstock.client.membership.settings import MembershipOptions
+from penstock.client.membership.steps import NOBODY, Identity
 from penstock.client.metrics import ConsumerMeter, ConsumerMetrics
 from penstock.client.model import OffsetAndMetadata, TopicPartition
-from penstock.client.options import ConsumerOptions
+from penstock.client.offsets import EARLIEST
+from penstock.client.options import PARTITION_FETCH_BYTES, ConsumerOptions
 from penstock.wire.errors import ErrorCode
 
 YIELD_S: Final = 0.001
@@ -387,6 +389,12 @@ class ConsumerCore:
         if self._fetcher is not None:
             self._fetcher.wake()
 
+    def fetch_for_tables(self, partition_bytes: int) -> None:
+        """Fetch larger pieces, unless the caller has said how large they should be."""
+        given = self.options.max_partition_fetch_bytes != PARTITION_FETCH_BYTES
+        if self._fetcher is not None and not given:
+            self._fetcher.partition_bytes = partition_bytes
+
     def refresh_soon(self) -> None:
         if self._fetcher is not None:
             self._fetcher.refresh_now()
@@ -399,6 +407,14 @@ class ConsumerCore:
         self.meter.resets += 1
 
     # -- the group ------------------------------------------------------------------------------
+
+    @property
+    def membership(self) -> tuple[str, Identity]:
+        """The group, and how this consumer signs what is committed for it there."""
+        if self.options.group_id is None:
+            raise ClientError("there is no group to commit offsets for: give group_id")
+        identity = NOBODY if self._member is None else self._member.identity
+        return self.options.group_id, identity
 
     @property
     def committer(self) -> GroupMember | Commits:

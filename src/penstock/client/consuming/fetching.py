@@ -163,6 +163,8 @@ class Fetcher:
         self._refresh = refresh
         self._on_news = on_news
         self._purpose = purpose
+        self.partition_bytes = options.max_partition_fetch_bytes
+        """What one partition may bring to an answer; whoever takes much at once may raise it."""
         self._news = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
         self._ledger = Ledger()
@@ -290,7 +292,7 @@ class Fetcher:
     def _wanted(
         self, states: Iterable[tuple[PartitionState, int]], room: int
     ) -> dict[TopicPartition, _Wanted]:
-        bytes_max = min(self._options.max_partition_fetch_bytes, room)
+        bytes_max = min(self.partition_bytes, room)
         return {
             state.place: _Wanted(state, state.token, Asked(state.fetch_offset, epoch, bytes_max))
             for state, epoch in sorted(states, key=lambda pair: pair[0].served)

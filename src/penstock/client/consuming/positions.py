@@ -8,12 +8,10 @@ while, partition by partition, so that one leader that is gone holds up nobody e
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import datetime
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from penstock.client.cluster import Cluster
 from penstock.client.connection import Connection
@@ -27,35 +25,24 @@ from penstock.client.errors import (
     OptionError,
     TopicNotFound,
 )
+from penstock.client.leaders import ask_leaders, by_topic, know_leaders
 from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.offsets import LATEST, FoundOffset, ask_offsets
 from penstock.client.option_values import ResetPolicy
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
-    ListOffsetsRequest,
-    ListOffsetsResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
 
-LATEST: Final = -1
-EARLIEST: Final = -2
 _CONSUMER: Final = -1
 _EPOCHS_SINCE: Final = 3
 """The first OffsetForLeaderEpoch that asks for no more rights than a consumer has."""
 _log: Final = logging.getLogger("penstock.client")
 
-T = TypeVar("T")
 Committed = Callable[
     [Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, OffsetAndMetadata | None]]
 ]
-
-
-class OffsetAndTimestamp(NamedTuple):
-    """The first record at or after a time."""
-
-    offset: int
-    timestamp: int
-    leader_epoch: int = UNKNOWN
 
 
 class EpochEnd(NamedTuple):
@@ -72,68 +59,6 @@ def milliseconds(when: int | datetime) -> int:
     if when.tzinfo is None:
         raise OptionError(f"{when} has no time zone: give one, such as tzinfo=timezone.utc")
     return int(when.timestamp() * 1000)
-
-
-# -- asking ------------------------------------------------------------------------------------
-
-
-async def find_offsets(
-    cluster: Cluster,
-    times: Mapping[TopicPartition, int],
-    *,
-    isolation_level: int,
-    deadline_s: float,
-) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """The first offset at or after each time, or for `LATEST` and `EARLIEST`; None if there is
-    no record that young. Retried until all are known."""
-    found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-
-    async def attempt(fresh: bool) -> None:
-        missing = {place: time for place, time in times.items() if place not in found}
-        await _know_leaders(cluster, missing, fresh=fresh)
-        for place, answer in (await ask_offsets(cluster, missing, isolation_level)).items():
-            if isinstance(answer, ClientError):
-                raise answer
-            found[place] = answer if answer.offset >= 0 else None
-
-    await cluster.retry("ListOffsets", attempt, deadline_s=deadline_s)
-    return {place: found[place] for place in times}
-
-
-async def ask_offsets(
-    cluster: Cluster, times: Mapping[TopicPartition, int], isolation_level: int
-) -> dict[TopicPartition, OffsetAndTimestamp | ClientError]:
-    """One attempt, all leaders side by side; an answer or an error for every partition."""
-
-    async def ask(
-        connection: Connection, places: Collection[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndTimestamp | ClientError]:
-        request = ListOffsetsRequest(
-            replica_id=_CONSUMER,
-            isolation_level=isolation_level,
-            topics=[
-                ListOffsetsRequest.Topic(
-                    topic,
-                    [
-                        ListOffsetsRequest.Partition(place.partition, timestamp=times[place])
-                        for place in group
-                    ],
-                )
-                for topic, group in _by_topic(places).items()
-            ],
-        )
-        answer = await connection.call(request, ListOffsetsResponse)
-        return {
-            (place := TopicPartition(topic.name, found.partition_index)): (
-                OffsetAndTimestamp(found.offset, found.timestamp, found.leader_epoch)
-                if found.error_code == ErrorCode.NONE
-                else BrokerError(found.error_code, subject=str(place))
-            )
-            for topic in answer.topics
-            for found in topic.partitions
-        }
-
-    return await _ask_leaders(cluster, times, ask)
 
 
 async def ask_epoch_ends(
@@ -160,7 +85,7 @@ async def ask_epoch_ends(
                         for place in group
                     ],
                 )
-                for topic, group in _by_topic(places).items()
+                for topic, group in by_topic(places).items()
             ],
         )
         answer = await connection.call(request, OffsetForLeaderEpochResponse)
@@ -174,67 +99,7 @@ async def ask_epoch_ends(
             for found in topic.partitions
         }
 
-    return await _ask_leaders(cluster, epochs, ask)
-
-
-async def _ask_leaders(
-    cluster: Cluster,
-    places: Iterable[TopicPartition],
-    ask: Callable[
-        [Connection, Collection[TopicPartition]], Awaitable[dict[TopicPartition, T | ClientError]]
-    ],
-) -> dict[TopicPartition, T | ClientError]:
-    outcomes: dict[TopicPartition, T | ClientError] = {}
-    leaders: dict[int, list[TopicPartition]] = defaultdict(list)
-    for place in places:
-        leader = cluster.known_leader(place)
-        if leader is None:
-            outcomes[place] = _no_leader(cluster, place)
-        else:
-            leaders[leader.broker_id].append(place)
-
-    async def ask_one(broker_id: int, group: list[TopicPartition]) -> None:
-        try:
-            answers = await ask(await cluster.connection(broker_id), group)
-        except ClientError as error:
-            answers = dict.fromkeys(group, error)
-        missing = BrokerError(
-            ErrorCode.UNKNOWN_SERVER_ERROR, "the broker left it out of its answer"
-        )
-        for place in group:
-            outcomes[place] = answers.get(place, missing)
-
-    async with asyncio.TaskGroup() as tasks:
-        for broker_id, group in leaders.items():
-            tasks.create_task(ask_one(broker_id, group))
-    return outcomes
-
-
-def _no_leader(cluster: Cluster, place: TopicPartition) -> ClientError:
-    topic = cluster.known_topic(place.topic)
-    if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return TopicNotFound(place.topic)
-    if topic.error_code != ErrorCode.NONE:
-        return BrokerError(topic.error_code, subject=f"topic {place.topic}")
-    if all(known.partition_index != place.partition for known in topic.partitions):
-        return TopicNotFound(place.topic, place.partition)
-    return BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, subject=str(place))
-
-
-async def _know_leaders(cluster: Cluster, places: Iterable[TopicPartition], *, fresh: bool) -> None:
-    topics = {place.topic for place in places if fresh or cluster.known_leader(place) is None}
-    if topics:
-        await cluster.refresh(topics)
-
-
-def _by_topic(places: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
-    topics: dict[str, list[TopicPartition]] = defaultdict(list)
-    for place in places:
-        topics[place.topic].append(place)
-    return topics
-
-
-# -- keeping -----------------------------------------------------------------------------------
+    return await ask_leaders(cluster, epochs, ask)
 
 
 class Positions:
@@ -339,9 +204,9 @@ class Positions:
 
     async def _outcomes(
         self, times: Mapping[TopicPartition, int], tokens: Mapping[TopicPartition, int]
-    ) -> Mapping[TopicPartition, OffsetAndTimestamp | ClientError]:
+    ) -> Mapping[TopicPartition, FoundOffset | ClientError]:
         try:
-            await _know_leaders(self._cluster, times, fresh=self._failed_before(tokens))
+            await know_leaders(self._cluster, times, fresh=self._failed_before(tokens))
         except ClientError as error:
             return dict.fromkeys(times, error)
         return await ask_offsets(self._cluster, times, self._isolation_level)
@@ -353,7 +218,7 @@ class Positions:
         epochs = {state.place: state.fetch_epoch for state in states}
         outcomes: Mapping[TopicPartition, EpochEnd | ClientError]
         try:
-            await _know_leaders(self._cluster, epochs, fresh=self._failed_before(tokens))
+            await know_leaders(self._cluster, epochs, fresh=self._failed_before(tokens))
             outcomes = await ask_epoch_ends(self._cluster, epochs)
         except ClientError as error:
             outcomes = dict.fromkeys(epochs, error)

@@ -21,47 +21,29 @@ import pyarrow as pa
 
 from penstock.client.cluster import Cluster
 from penstock.client.consuming.fetching import Fetcher, let_fetches_start
-from penstock.client.consuming.positions import (
-    EARLIEST,
-    LATEST,
-    Positions,
-    find_offsets,
-    milliseconds,
-)
+from penstock.client.consuming.positions import Positions, milliseconds
 from penstock.client.consuming.subscription import PartitionState, Subscription
-from penstock.client.consuming.tables import TABLE_BYTES, Part, decode_parts
+from penstock.client.consuming.tables import PARTITION_BYTES, TABLE_BYTES, Part, decode_parts
 from penstock.client.errors import (
     DeadlineExceeded,
     NoOffset,
     OptionError,
+    OutsideLog,
     RequestTimedOut,
     TopicNotFound,
 )
 from penstock.client.metrics import ConsumerMeter
 from penstock.client.model import TopicPartition
+from penstock.client.offsets import EARLIEST, LATEST, list_offsets
 from penstock.client.option_values import ResetPolicy
 from penstock.client.options import ConsumerOptions
 
 Bound = str | int | datetime | Mapping[int, int]
 """Where a range begins or ends: "earliest", "latest", a time, or an offset for each partition."""
 
-_PARTITION_BYTES: Final = 4 << 20
 _HELD_BYTES: Final = 32 << 20
 _UNBOUNDED: Final = 1 << 30
 _MARKS: Final = {"earliest": EARLIEST, "latest": LATEST}
-
-
-class OutsideLog(NoOffset):
-    """A range begins before its partition's log, or ends behind it."""
-
-    def __init__(self, place: TopicPartition, offset: int, log_start: int, log_end: int) -> None:
-        self.place = place
-        self.offset = offset
-        self.log_start = log_start
-        self.log_end = log_end
-        super().__init__(
-            f"{place} does not hold offset {offset}: its log goes from {log_start} to {log_end}"
-        )
 
 
 class RangeReader:
@@ -69,7 +51,7 @@ class RangeReader:
         self._cluster = cluster
         self._options = replace(
             options,
-            max_partition_fetch_bytes=max(options.max_partition_fetch_bytes, _PARTITION_BYTES),
+            max_partition_fetch_bytes=max(options.max_partition_fetch_bytes, PARTITION_BYTES),
             queued_bytes_max=min(options.queued_bytes_max, _HELD_BYTES),
         )
         self._headers = headers
@@ -177,7 +159,7 @@ class RangeReader:
         return {place: found.get(place, latest[place]) for place in places}
 
     async def _find(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        found = await find_offsets(
+        found = await list_offsets(
             self._cluster,
             times,
             isolation_level=self._options.isolation_level,

@@ -9,17 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from penstock.client.consuming.core import ConsumerCore, OnCommit
-from penstock.client.consuming.positions import (
-    EARLIEST,
-    LATEST,
-    OffsetAndTimestamp,
-    find_offsets,
-    milliseconds,
-)
+from penstock.client.consuming.positions import milliseconds
 from penstock.client.environment import ClientEnv
 from penstock.client.errors import ClientError, DeadlineExceeded, RequestTimedOut
+from penstock.client.membership.steps import Identity
 from penstock.client.metrics import ConsumerMetrics
 from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.offsets import EARLIEST, LATEST, FoundOffset, list_offsets
 from penstock.client.options import ConsumerOptions
 
 CommitOffsets = Mapping[TopicPartition, int | OffsetAndMetadata]
@@ -37,6 +33,11 @@ class Standing:
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads at the moment."""
         return frozenset(self._core.subscription.states)
+
+    @property
+    def membership(self) -> tuple[str, Identity]:
+        """The group, and how this consumer signs there: for commits in a producer's transaction."""
+        return self._core.membership
 
     # -- positions ------------------------------------------------------------------------------
 
@@ -167,7 +168,7 @@ class Standing:
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int | datetime]
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    ) -> dict[TopicPartition, FoundOffset | None]:
         """The first record at or after each time; None where there is none that young."""
         return await self._find({place: milliseconds(when) for place, when in times.items()})
 
@@ -185,8 +186,8 @@ class Standing:
 
     async def _find(
         self, times: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        return await find_offsets(
+    ) -> dict[TopicPartition, FoundOffset | None]:
+        return await list_offsets(
             self._core.cluster,
             times,
             isolation_level=self.options.isolation_level,

@@ -8,7 +8,7 @@ name is the same in all of its rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -25,7 +25,11 @@ from penstock.records.compression import DecompressedTooLarge
 
 TABLE_BYTES: Final = 16 << 20
 """What a poll takes unless told otherwise: enough for speed, little enough for the caches."""
+PARTITION_BYTES: Final = 4 << 20
+"""What a partition may bring to one fetch: with less, Python's part in a table is noticeable."""
 _UNBOUNDED: Final = 1 << 62
+_ZEROS: Final = bytes(1 << 20)
+"""The indices of a topic's name: all rows have the first and only one."""
 
 TOPIC_TYPE: Final = pa.dictionary(pa.int32(), pa.string())
 SCHEMA: Final = pa.schema(
@@ -51,6 +55,10 @@ class Part(NamedTuple):
     from_offset: int
     to_offset: int
 
+    @property
+    def size(self) -> int:
+        return sum(span.size for span in self.spans)
+
 
 def schema_of(*, headers: bool) -> pa.Schema:
     return SCHEMA if headers else _PLAIN_SCHEMA
@@ -71,8 +79,9 @@ def decode_parts(
     ]
     rows = decode(chunks, headers=headers, check_crc=check_crcs).records
     count = rows.num_rows
-    indices = pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(bytes(4 * count))])
-    names = pa.DictionaryArray.from_arrays(indices, pa.array([topic], pa.string()))
+    zeros = _ZEROS if 4 * count <= len(_ZEROS) else bytes(4 * count)
+    indices = pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(zeros)])
+    names = pa.DictionaryArray.from_arrays(indices, pa.array([topic], pa.string()), safe=False)
     schema = schema_of(headers=headers)
     columns = [names, *(rows.column(name) for name in schema.names[1:])]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -100,42 +109,79 @@ class TablePoll:
         rows_left = _UNBOUNDED if rows_max is None else rows_max
         bytes_left = TABLE_BYTES if bytes_max is None else bytes_max
         batches: list[pa.RecordBatch] = []
-        for state in self._reading.ready():
-            while rows_left > 0 and bytes_left > 0:
-                taken = self._decode(state, state.buffer.peek(rows_left, bytes_left))
-                if taken is None:
-                    break
-                batch, spans = taken
-                next_offset = spans[-1].next_offset
-                if batch.num_rows > rows_left:
-                    batch = batch.slice(0, rows_left)
-                    next_offset = batch.column("offset")[-1].as_py() + 1
-                self._reading.hand_out(state, next_offset, spans[-1].leader_epoch)
-                bytes_left -= sum(span.size for span in spans)
-                rows_left -= batch.num_rows
-                if batch.num_rows:
-                    batches.append(batch)
+        while rows_left > 0 and bytes_left > 0:
+            parts = self._gather(rows_left, bytes_left, first=not batches)
+            if not parts:
+                break
+            for batch, taken in self._decode(parts):
+                found = self._hand_out(taken, batch, rows_left)
+                rows_left -= found.num_rows
+                bytes_left -= sum(part.size for part in taken)
+                if found.num_rows:
+                    batches.append(found)
         return table_of(batches, headers=self._headers)
 
-    def _decode(
-        self, state: PartitionState, spans: Sequence[Span]
-    ) -> tuple[pa.RecordBatch, Sequence[Span]] | None:
-        """A batch and what it was made of; None when there is nothing, or it is damaged."""
-        if not spans:
-            return None
-        part = Part(state, spans, state.buffer.floor, _UNBOUNDED)
+    def _gather(self, rows_left: int, bytes_left: int, *, first: bool) -> list[Part]:
+        """What fits, of every partition whose turn it is; the very first batch comes even so.
+
+        One batch may have more rows than fit, and comes alone to be cut."""
+        parts: list[Part] = []
+        for state in self._reading.ready():
+            if rows_left <= 0 or bytes_left <= 0:
+                break
+            buffer = state.buffer
+            part = Part(state, buffer.peek(rows_left, bytes_left), buffer.floor, _UNBOUNDED)
+            rows = sum(span.rows for span in part.spans)
+            if part.size > bytes_left and (parts or not first):
+                break
+            if rows > rows_left and parts:
+                break
+            parts.append(part)
+            rows_left -= rows
+            bytes_left -= part.size
+        return parts
+
+    def _hand_out(
+        self, parts: Sequence[Part], batch: pa.RecordBatch, rows_left: int
+    ) -> pa.RecordBatch:
+        """Move the positions past these parts, or into the one batch that is more than wanted."""
+        next_offsets = [part.spans[-1].next_offset for part in parts]
+        if batch.num_rows > rows_left:
+            batch = batch.slice(0, rows_left)
+            next_offsets = [batch.column("offset")[-1].as_py() + 1]
+        for part, next_offset in zip(parts, next_offsets, strict=True):
+            self._reading.hand_out(part.state, next_offset, part.spans[-1].leader_epoch)
+        return batch
+
+    def _decode(self, parts: Sequence[Part]) -> Iterator[tuple[pa.RecordBatch, Sequence[Part]]]:
+        """The parts of each topic in one go; where something is wrong, one by one."""
+        topics: dict[str, list[Part]] = {}
+        for part in parts:
+            topics.setdefault(part.state.place.topic, []).append(part)
+        for topic, group in topics.items():
+            try:
+                yield self._decode_parts(topic, group), group
+                continue
+            except (DecompressedTooLarge, CorruptBatch):
+                pass
+            for part in group:
+                yield from self._decode_alone(topic, part)
+
+    def _decode_alone(
+        self, topic: str, part: Part
+    ) -> Iterator[tuple[pa.RecordBatch, Sequence[Part]]]:
+        state = part.state
         try:
-            batch = decode_parts(
-                state.place.topic, [part], headers=self._headers, check_crcs=self._check_crcs
-            )
+            yield self._decode_parts(topic, [part]), [part]
         except DecompressedTooLarge:
             # Compression worked too well: one batch at a time.
-            one = state.buffer.peek(1, 1)
-            if one[0].size == sum(span.size for span in spans):
+            one = part._replace(spans=state.buffer.peek(1, 1))
+            if one.size == part.size:
                 raise
-            return self._decode(state, one)
+            yield from self._decode_alone(topic, one)
         except CorruptBatch as error:
             self._subscription.refetch(state)
             state.fail(damaged(state.place, state.position, error))
-            return None
-        return batch, spans
+
+    def _decode_parts(self, topic: str, parts: Sequence[Part]) -> pa.RecordBatch:
+        return decode_parts(topic, parts, headers=self._headers, check_crcs=self._check_crcs)

@@ -30,6 +30,7 @@ from penstock.client.membership.steps import (
     Failed,
     GroupRequest,
     GroupResponse,
+    Identity,
     Lost,
     News,
     Revoked,
@@ -131,6 +132,11 @@ class GroupMember:
     @property
     def generation(self) -> int:
         return self._machine.generation
+
+    @property
+    def identity(self) -> Identity:
+        """How it signs what it sends."""
+        return self._machine.identity
 
     @property
     def member_id(self) -> str:

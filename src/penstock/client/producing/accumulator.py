@@ -47,6 +47,7 @@ class AccumulatorConfig:
     delivery_timeout_s: float = 120.0
     attempts_max: int = 1 << 31
     idempotent: bool = True
+    transactional: bool = False
 
 
 class Accumulator:
@@ -63,7 +64,7 @@ class Accumulator:
         self._ready: dict[Lane, None] = {}
         self._lingering: dict[Lane, float] = {}
         """Lanes whose open batch is not due yet, and when it will be; the earliest first."""
-        self._resting: list[tuple[float, int, Lane]] = []
+        self._resting: list[tuple[float, TopicPartition, Lane]] = []
         self._incomplete: dict[Batch, None] = {}
         self._limits: dict[str, int] = {}
         self._bytes_max = config.buffer_memory
@@ -187,6 +188,7 @@ class Accumulator:
         self._next_number += 1
         deadline = now + self.config.delivery_timeout_s
         batch = Batch(lane.place, self._next_number, now, deadline)
+        batch.is_transactional = self.config.transactional
         if not self._incomplete:
             self.has_news = True  # There was no deadline to watch before.
         self._incomplete[batch] = None
@@ -276,7 +278,7 @@ class Accumulator:
     def _set_aside(self, lane: Lane, now: float) -> None:
         """It cannot send: leave the line, unless an answer is all that it waits for."""
         if now < lane.resting_until:
-            heapq.heappush(self._resting, (lane.resting_until, id(lane), lane))
+            heapq.heappush(self._resting, (lane.resting_until, lane.place, lane))
             self._ready.pop(lane, None)
         elif not lane.has_due:
             self._ready.pop(lane, None)
@@ -360,6 +362,13 @@ class Accumulator:
             if lane.has_due:
                 self._set_ready(lane)
 
+    def adopt(self, identity: Identity) -> None:
+        """Number what comes from 0, under what a transaction's coordinator gave for it. Nothing
+        is on its way."""
+        for lane in self._lanes.values():
+            lane.numbering.adopt(identity)
+        self.identify(identity)
+
     @property
     def wants_identity(self) -> bool:
         """Whether a (new) producer id is to be asked for."""
@@ -408,6 +417,16 @@ class Accumulator:
 
     def incomplete(self) -> Iterator[Batch]:
         return iter(self._incomplete)
+
+    @property
+    def has_in_flight(self) -> bool:
+        """Whether a request is on its way, be it with batches that were given up."""
+        return any(lane.in_flight for lane in self._lanes.values())
+
+    @property
+    def batches_made(self) -> int:
+        """Since the start."""
+        return self._next_number
 
     @property
     def is_empty(self) -> bool:

@@ -46,6 +46,8 @@ class Answers:
         self._topics = topics
         self._meter = meter
         self._backoff_s = backoff_s
+        self.failure: ClientError | None = None
+        """Why a batch was refused, the first since this was last cleared."""
 
     def on_written(self, batches: Sequence[Batch]) -> Settled:
         """The system took the bytes; with acks=0 that is all there is to know."""
@@ -93,7 +95,11 @@ class Answers:
         code = answer.error_code
         lane = self._accumulator.lane(batch.place)
         verdict = judge(
-            code, numbered=batch.is_numbered, first=lane.is_first(batch), count=batch.count
+            code,
+            numbered=batch.is_numbered,
+            first=lane.is_first(batch),
+            count=batch.count,
+            transactional=batch.is_transactional,
         )
         if verdict is Verdict.DONE:
             offset = answer.base_offset if code == ErrorCode.NONE else NO_OFFSET
@@ -151,6 +157,7 @@ class Answers:
         return self._failed(batch, error)
 
     def _failed(self, batch: Batch, error: ClientError) -> list[Settlement]:
+        self.failure = self.failure or error
         if batch.abandoned:
             return []
         self._meter.failed_records += batch.count

@@ -24,6 +24,7 @@ from penstock.records.batch import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    TRANSACTIONAL,
     BatchHeader,
     Codec,
 )
@@ -37,6 +38,8 @@ BATCH_OVERHEAD: Final = 1024
 """What a batch costs in memory beside its records, with a margin."""
 _PRODUCER: Final = Struct(">qhi")
 _PRODUCER_POSITION: Final = 43
+_ATTRIBUTES_POSITION: Final = 22
+"""Of the byte that says how a batch is meant; the one before has no meaning yet."""
 _HEADER_OVERHEAD: Final = 10
 
 
@@ -71,6 +74,7 @@ class Batch:
         "due",
         "epoch",
         "is_resolved",
+        "is_transactional",
         "max_timestamp",
         "number",
         "packed",
@@ -108,6 +112,7 @@ class Batch:
         """Whether its numbers need not be known to the broker any more."""
         self.abandoned = False
         """Whether its time ran out while a request with it was on its way."""
+        self.is_transactional = False
         self.producer_id = NO_PRODUCER_ID
         self.epoch = NO_PRODUCER_EPOCH
         self.sequence = NO_SEQUENCE
@@ -148,7 +153,7 @@ class Batch:
             leader_epoch=NO_LEADER_EPOCH,
             magic=MAGIC,
             crc=0,
-            attributes=int(codec),
+            attributes=int(codec) | (TRANSACTIONAL if self.is_transactional else 0),
             last_offset_delta=self.count - 1,
             base_timestamp=self.base_timestamp,
             max_timestamp=self.max_timestamp,
@@ -168,6 +173,8 @@ class Batch:
         self.epoch = epoch
         self.sequence = sequence
         if self.data is not None:
+            if self.is_transactional:
+                self.data[_ATTRIBUTES_POSITION] |= TRANSACTIONAL
             _PRODUCER.pack_into(self.data, _PRODUCER_POSITION, producer_id, epoch, sequence)
             reseal(self.data, 0, len(self.data))
 
@@ -192,6 +199,7 @@ class Batch:
         start: int,
     ) -> Batch:
         part = Batch(self.place, self.number, self.created_at, self.deadline)
+        part.is_transactional = self.is_transactional
         for _, timestamp, key, value, headers in records:
             part.append(timestamp, key, value, headers)
         part.charge = BATCH_OVERHEAD + grown(len(part.packed))

@@ -41,8 +41,10 @@ from penstock.client.producing.inputs import Intercepted, as_bytes, checked_head
 from penstock.client.producing.lanes import Lane
 from penstock.client.producing.room import Room
 from penstock.client.producing.sending import Sender
+from penstock.client.producing.sequences import Identity
 from penstock.client.producing.tickets import DeliveryCallback
 from penstock.client.producing.topics import Topic, Topics
+from penstock.client.producing.transactions import Transaction, Transactions
 from penstock.client.routers import DefaultRouter, checked, make_router
 from penstock.client.serializers import Serializer, serialize_with
 
@@ -53,6 +55,7 @@ ERROR_CLOSE_S: Final = 5.0
 """When the body of `async with` fails, what was sent before gets this long to arrive."""
 _TIMESTAMP_MAX: Final = (1 << 63) - 1
 _NO_TIMESTAMP: Final = -1
+_IN_FLIGHT_PAUSE_S: Final = 0.005
 
 
 class _Prepared(NamedTuple):
@@ -155,6 +158,7 @@ class Producer(Generic[K, V]):
                 delivery_timeout_s=parsed.delivery_timeout_ms / 1000,
                 attempts_max=parsed.retries + 1,
                 idempotent=parsed.enable_idempotence,
+                transactional=parsed.transactional_id is not None,
             )
         )
         self._room = Room(self.env.clock, parsed.max_block_ms / 1000, parsed.buffer_memory)
@@ -163,6 +167,9 @@ class Producer(Generic[K, V]):
         self._sender: Sender | None = None
         self._known: dict[str, Topic] = {}
         """Topics to which may be sent; empty when none may, so that no record pays for asking."""
+        self._transactions: Transactions | None = None
+        self._resting: dict[str, Topic] | None = {} if parsed.transactional_id else None
+        """Those topics while no transaction is open; None while one is, or none are used."""
         self._learning: dict[str, asyncio.Lock] = {}
         self._error: ClientError | None = None
         self._closing = False
@@ -193,6 +200,13 @@ class Producer(Generic[K, V]):
             on_fatal=self._fail,
         )
         self._sender.wake()
+        if self.options.transactional_id is not None:
+            self._transactions = Transactions(self._cluster, self.options, _Host(self))
+            try:
+                await self._transactions.init()
+            except BaseException:
+                await self.close(0)
+                raise
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Take no more records, deliver what was sent, and disconnect.
@@ -260,6 +274,11 @@ class Producer(Generic[K, V]):
             raise Closed("the producer is closed: nothing can be sent any more")
         if self._sender is None:
             raise Closed("the producer is not started: use `async with`, or await start()")
+        if self._resting is not None:
+            raise ClientError(
+                "a producer with a transactional_id sends only inside of transactions: "
+                "use `async with producer.transaction():`"
+            )
         return self._sender
 
     # -- records --------------------------------------------------------------------------------
@@ -443,6 +462,47 @@ class Producer(Generic[K, V]):
         await self._room.wait_for(attempt)
         return deliveries[0]
 
+    # -- transactions ---------------------------------------------------------------------------
+
+    def transaction(self) -> Transaction:
+        """What is sent in the block is read together by readers of committed records, or never.
+
+            async with producer.transaction() as transaction:
+                await producer.send("orders", b"42")
+                await transaction.send_offsets({place: 43}, consumer)
+
+        The end of the block commits, and returns when that is decided; an error in the block
+        aborts. Needs `transactional_id`.
+        """
+        if self.options.transactional_id is None:
+            raise OptionError("a producer needs a transactional_id for transactions: give one")
+        return Transaction(self._transacting)
+
+    def _transacting(self) -> Transactions:
+        if self._error is not None and not isinstance(self._error, Closed):
+            raise self._error
+        if self._transactions is None or self._closing:
+            raise Closed("the producer is not started, or closed: use `async with`")
+        return self._transactions
+
+    def _open_transaction(self) -> None:
+        assert self._resting is not None and self._sender is not None
+        self._known, self._resting = self._resting, None
+        self._sender.take_failure()
+
+    async def _close_transaction(self) -> ClientError | None:
+        assert self._sender is not None
+        self._resting, self._known = self._known, {}
+        await self.flush()
+        # Requests whose batches have run out of time: what they carry is of this transaction.
+        while self._accumulator.has_in_flight:
+            await self.env.clock.sleep(_IN_FLIGHT_PAUSE_S)
+        return self._error or self._sender.take_failure()
+
+    def _go_on(self, identity: Identity) -> None:
+        with self._lock:
+            self._accumulator.adopt(identity)
+
     # -- topics ---------------------------------------------------------------------------------
 
     async def partitions_for(self, topic: str) -> int:
@@ -516,3 +576,25 @@ class Producer(Generic[K, V]):
         with self._lock:
             accumulator = self._accumulator
             return self._meter.snapshot(accumulator.buffered_bytes, accumulator.buffered_records)
+
+
+class _Host:
+    """A producer as its transactions see it."""
+
+    def __init__(self, producer: Producer[Any, Any]) -> None:
+        self._producer = producer
+        self._batches_before = 0
+
+    def open_transaction(self) -> None:
+        self._batches_before = self._producer._accumulator.batches_made
+        self._producer._open_transaction()
+
+    async def close_transaction(self) -> tuple[bool, ClientError | None]:
+        failure = await self._producer._close_transaction()
+        return self._producer._accumulator.batches_made > self._batches_before, failure
+
+    def go_on(self, identity: Identity) -> None:
+        self._producer._go_on(identity)
+
+    def give_up(self, error: ClientError) -> None:
+        self._producer._fail(error)

@@ -129,6 +129,11 @@ class Sender:
             self._timer.cancel()
         await self._chores.close()
 
+    def take_failure(self) -> ClientError | None:
+        """Why a batch has failed since this was last asked, if one has: the first reason."""
+        failure, self._answers.failure = self._answers.failure, None
+        return failure
+
     async def vouch(self) -> None:
         """With acks=0: wait until the brokers have read all that was sent.
 
@@ -166,6 +171,7 @@ class Sender:
         with self._lock:
             expired = self._accumulator.expire(now)
         for batch, error in expired:
+            self._answers.failure = self._answers.failure or error
             self._meter.failed_records += batch.count
             batch.ticket.fail(error)
         if expired:
@@ -189,7 +195,8 @@ class Sender:
                     lane.last_error = node.error or lane.last_error
                 if node.retry_at > now:
                     next_at = min(next_at, node.retry_at)
-        if self._accumulator.wants_identity and self._accumulator.config.idempotent:
+        config = self._accumulator.config
+        if self._accumulator.wants_identity and config.idempotent and not config.transactional:
             if self._identify_after <= now:
                 self._chores.start("identify", self._identify)
             else:
@@ -282,6 +289,7 @@ class Sender:
             data = batch.seal(options.compression_type, options.compression_level)
             topic.partition_data.append(ProduceRequest.Partition(partition, data))
         return ProduceRequest(
+            transactional_id=options.transactional_id,
             acks=options.acks,
             timeout_ms=int(options.request_timeout_ms * _BROKER_SHARE),
             topic_data=list(topics.values()),

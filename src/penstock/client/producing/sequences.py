@@ -30,9 +30,10 @@ The broker keeps producers per partition, so an epoch may move for one lane and 
 round trip is needed, and lanes never wait for each other. Only when an epoch is used up (32767) a
 new producer id must be asked for.
 
-A transactional producer has its id and epoch from the coordinator, the same in all lanes, and may
-not move it alone: there, what would renumber must abort the transaction. `Identity` and `Verdict`
-are where that will differ.
+A transactional producer has its id and epoch from the coordinator, the same in all lanes and for
+one transaction, and may not move it alone: there, what would renumber is refused, and with it the
+transaction can only be aborted. The same goes for an epoch that is too old: the coordinator knows
+whether it ended the transaction, for the time it took, or whether the producer is fenced.
 """
 
 from __future__ import annotations
@@ -86,14 +87,19 @@ MAYBE_WRITTEN: Final = frozenset(
 """Errors after which the batch may be in the log all the same."""
 
 
-def judge(code: int, *, numbered: bool, first: bool, count: int) -> Verdict:
+def judge(
+    code: int, *, numbered: bool, first: bool, count: int, transactional: bool = False
+) -> Verdict:
     """What an error code means for a batch of `count` records; `first` of the unresolved ones."""
     if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
         return Verdict.DONE
     if code in _TOO_LARGE:
         return Verdict.SPLIT if count > 1 else Verdict.REFUSED
     if numbered and code in _OUT_OF_SEQUENCE:
-        return Verdict.RENUMBER if first else Verdict.RETRY
+        again = Verdict.REFUSED if transactional else Verdict.RENUMBER
+        return again if first else Verdict.RETRY
+    if transactional and code == ErrorCode.INVALID_PRODUCER_EPOCH:
+        return Verdict.REFUSED
     if numbered and code in _FENCED:
         return Verdict.FATAL
     return Verdict.RETRY if _retriable(code) else Verdict.REFUSED
@@ -153,6 +159,13 @@ class Numbering:
         batch.is_resolved = True
         while self.window and self.window[0].is_resolved:
             self.window.pop(0)
+
+    def adopt(self, identity: Identity) -> None:
+        """Start at 0 under this; nothing of what was numbered before is unresolved."""
+        self.producer_id, self.epoch = identity
+        self.next_sequence = 0
+        self.is_confirmed = False
+        self.window.clear()
 
     def begin_again(self, identity: Identity) -> bool:
         """Start at 0 under a new epoch; False when that takes a new producer id."""

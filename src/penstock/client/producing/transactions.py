@@ -1,0 +1,290 @@
+"""Transactions of a producer: what is sent between begin and end is read together, or never.
+
+This is the way of transaction.version 2 (KIP-890), which brokers say that they have: a partition
+joins a transaction with the first batch it takes, and the end of each hands out the epoch for the
+next. So a late copy of anything, a batch or an end, is known by its epoch and does no harm.
+
+What may go wrong is one of three:
+
+    Fenced               another producer has taken over the transactional id: this one is finished
+    TransactionAborted   nothing of the transaction will be read; the same may be tried in another
+    DeadlineExceeded     the end was not confirmed in time, and whether it was a commit is not
+                         known; this producer is finished, and one that is started under the same
+                         transactional id gets to work when it is decided
+
+A record whose delivery has failed makes its transaction one that can only be aborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import groupby
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
+
+from penstock.client.cluster import Cluster
+from penstock.client.errors import (
+    ApiNotServed,
+    BrokerError,
+    ClientError,
+    Fenced,
+    TransactionAborted,
+    check,
+)
+from penstock.client.membership.steps import NOBODY
+from penstock.client.membership.steps import Identity as Membership
+from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.producing.sequences import Identity
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+
+if TYPE_CHECKING:
+    from penstock.client.options import ProducerOptions
+
+T = TypeVar("T")
+FEATURE: Final = "transaction.version"
+LEVEL: Final = 2
+_FENCED: Final = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+_ABORTED: Final = (
+    ErrorCode.TRANSACTION_ABORTABLE,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+)
+
+
+class GroupOf(Protocol):
+    """A consumer, as far as committing for it goes."""
+
+    @property
+    def membership(self) -> tuple[str, Membership]:
+        """Its group, and how it signs there."""
+
+
+class Host(Protocol):
+    """The producer, as far as its transactions go."""
+
+    def open_transaction(self) -> None:
+        """Records may be sent from now on."""
+
+    async def close_transaction(self) -> tuple[bool, ClientError | None]:
+        """No record may be sent, and none is on its way. Whether any was, and what failed first."""
+
+    def go_on(self, identity: Identity) -> None:
+        """What is sent next is numbered under this."""
+
+    def give_up(self, error: ClientError) -> None: ...
+
+
+class Transactions:
+    """Those of one transactional id, one after the other."""
+
+    def __init__(self, cluster: Cluster, options: ProducerOptions, host: Host) -> None:
+        assert options.transactional_id is not None
+        self.transactional_id = options.transactional_id
+        self._cluster = cluster
+        self._timeout_ms = options.transaction_timeout_ms
+        self._deadline_s = options.max_block_ms / 1000
+        self._host = host
+        self._identity = Identity(-1, -1)
+        self._has_offsets = False
+        self._is_open = False
+
+    async def init(self) -> None:
+        """Take the transactional id over: whoever had it is fenced, what it had open aborted."""
+        request = InitProducerIdRequest(self.transactional_id, self._timeout_ms)
+
+        async def attempt(fresh: bool) -> InitProducerIdResponse:
+            connection = await self._cluster.transaction_coordinator(
+                self.transactional_id, fresh=fresh
+            )
+            if connection.features.get(FEATURE, 0) < LEVEL:
+                raise ApiNotServed(
+                    f"the broker at {connection.address} does not have {FEATURE} {LEVEL}, which "
+                    "this client's transactions need: upgrade the cluster, or the feature"
+                )
+            answer = await connection.call(request, InitProducerIdResponse)
+            check(answer.error_code, subject=f"transactional id {self.transactional_id}")
+            return answer
+
+        answer = await self._cluster.retry(
+            f"InitProducerId for {self.transactional_id}", attempt, deadline_s=self._deadline_s
+        )
+        self._go_on(answer.producer_id, answer.producer_epoch)
+
+    def _go_on(self, producer_id: int, epoch: int) -> None:
+        self._identity = Identity(producer_id, epoch)
+        self._host.go_on(self._identity)
+
+    # -- one transaction ------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        if self._is_open:
+            raise RuntimeError("a transaction is open: a producer has one at a time")
+        self._is_open = True
+        self._has_offsets = False
+        self._host.open_transaction()
+
+    async def send_offsets(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: GroupOf | str
+    ) -> None:
+        if not self._is_open:
+            raise RuntimeError("there is no transaction to commit offsets in: begin one")
+        if not offsets:
+            return
+        self._has_offsets = True
+        name, member = (group, NOBODY) if isinstance(group, str) else group.membership
+        request = TxnOffsetCommitRequest(
+            self.transactional_id,
+            name,
+            self._identity.producer_id,
+            self._identity.epoch,
+            member.generation,
+            member.member_id,
+            member.instance_id,
+            _topics(offsets),
+        )
+
+        async def attempt(fresh: bool) -> None:
+            coordinator = await self._cluster.coordinator(name, fresh=fresh)
+            answer = await coordinator.call(request, TxnOffsetCommitResponse)
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    check(part.error_code, subject=f"offset of {topic.name}-{part.partition_index}")
+
+        await self._told(
+            self._cluster.retry(
+                f"TxnOffsetCommit for group {name}", attempt, deadline_s=self._deadline_s
+            )
+        )
+
+    async def commit(self) -> None:
+        """Returns when it is decided; `TransactionAborted` when it cannot be, and was aborted."""
+        has_records, failure = await self._finish()
+        if failure is not None:
+            await self._end(committed=False)
+            raise TransactionAborted(
+                f"the transaction was aborted, because a record was not delivered: {failure}"
+            ) from failure
+        if not has_records and not self._has_offsets:
+            return
+        try:
+            await self._end(committed=True)
+        except TransactionAborted:
+            await self._end(committed=False)
+            raise
+
+    async def abort(self) -> None:
+        has_records, _ = await self._finish()
+        if has_records or self._has_offsets:
+            await self._end(committed=False)
+
+    async def _finish(self) -> tuple[bool, ClientError | None]:
+        self._is_open = False
+        return await self._host.close_transaction()
+
+    async def _end(self, *, committed: bool) -> None:
+        identity = self._identity
+        request = EndTxnRequest(
+            self.transactional_id, identity.producer_id, identity.epoch, committed
+        )
+
+        async def attempt(fresh: bool) -> EndTxnResponse:
+            connection = await self._cluster.transaction_coordinator(
+                self.transactional_id, fresh=fresh
+            )
+            answer = await connection.call(request, EndTxnResponse)
+            check(answer.error_code, subject=f"transactional id {self.transactional_id}")
+            return answer
+
+        what = f"{'commit' if committed else 'abort'} of {self.transactional_id}"
+        try:
+            answer = await self._told(
+                self._cluster.retry(what, attempt, deadline_s=self._deadline_s)
+            )
+        except TransactionAborted as error:
+            if not committed:
+                self._host.give_up(error)
+            raise
+        except ClientError as error:
+            self._host.give_up(error)
+            raise
+        self._go_on(answer.producer_id, answer.producer_epoch)
+
+    async def _told(self, asked: Awaitable[T]) -> T:
+        """What a coordinator refuses, in the words of a transaction."""
+        try:
+            return await asked
+        except BrokerError as error:
+            if error.code in _FENCED:
+                fenced = Fenced(f"{error}; another producer has this transactional id now")
+                self._host.give_up(fenced)
+                raise fenced from error
+            if error.code in _ABORTED:
+                raise TransactionAborted(f"the transaction can only be aborted: {error}") from error
+            raise
+
+
+class Transaction:
+    """`async with producer.transaction():` commits at the end of the block; an error in the block
+    aborts, and goes on."""
+
+    def __init__(self, transactions: Callable[[], Transactions]) -> None:
+        self._find = transactions
+        self._transactions: Transactions | None = None
+
+    async def __aenter__(self) -> Self:
+        self._transactions = self._find()
+        self._transactions.begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._transactions is not None
+        if error is None:
+            await self._transactions.commit()
+            return
+        try:
+            await self._transactions.abort()
+        except ClientError as failure:
+            error.add_note(f"The transaction could not be aborted: {failure}")
+
+    async def send_offsets(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: GroupOf | str
+    ) -> None:
+        """Commit positions of a consumer's group with the transaction: the next offsets to read.
+
+        `group` is the consumer that read the records, so that one that has lost its partitions is
+        refused; or a group's name, for a group that nobody is a member of.
+        """
+        if self._transactions is None:
+            raise RuntimeError("the transaction has not begun: use `async with`")
+        await self._transactions.send_offsets(offsets, group)
+
+
+def _topics(
+    offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+) -> list[TxnOffsetCommitRequest.Topic]:
+    topics = []
+    for name, those in groupby(sorted(offsets), key=lambda place: place.topic):
+        partitions = []
+        for place in those:
+            given = offsets[place]
+            position = OffsetAndMetadata(given) if isinstance(given, int) else given
+            partitions.append(
+                TxnOffsetCommitRequest.Partition(
+                    place.partition, position.offset, position.leader_epoch, position.metadata
+                )
+            )
+        topics.append(TxnOffsetCommitRequest.Topic(name, partitions))
+    return topics

@@ -1,0 +1,205 @@
+"""Transactions of our own producer, on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import count
+
+import pytest
+
+from penstock import TopicPartition
+from penstock.aio import Admin, Consumer, Producer
+from penstock.client.errors import (
+    ClientError,
+    Fenced,
+    OptionError,
+    RecordTooLarge,
+    TransactionAborted,
+)
+from penstock.testing import Broker
+
+TIMEOUT_S = 40.0
+_numbers = count()
+
+
+def play(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            await scenario()
+
+    asyncio.run(limited())
+
+
+async def topic_on(
+    broker: Broker, partitions: int = 2, configs: Mapping[str, str] | None = None
+) -> str:
+    name = f"transactions-{next(_numbers)}"
+    async with Admin(broker.bootstrap) as admin:
+        await admin.create_topic(name, partitions=partitions, configs=configs)
+    return name
+
+
+def producer_on(
+    broker: Broker, name: str, timeout_ms: int = 60_000
+) -> Producer[bytes | None, bytes | None]:
+    return Producer(
+        broker.bootstrap, transactional_id=name, transaction_timeout_ms=timeout_ms, linger_ms=1
+    )
+
+
+class Trouble(Exception):
+    """What went wrong in a block, and has nothing to do with us."""
+
+
+async def fail_after(producer: Producer[bytes | None, bytes | None]) -> None:
+    """Once everything is written."""
+    await producer.flush()
+    raise Trouble
+
+
+async def read(broker: Broker, topic: str, wanted: int) -> list[bytes | None]:
+    """The committed records; waits for as many as are wanted, and a moment for more."""
+    found: list[bytes | None] = []
+    async with Consumer(
+        broker.bootstrap,
+        topics=[topic],
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+        fetch_max_wait_ms=50,
+    ) as consumer:
+        while len(found) < wanted:
+            found += [record.value for record in await consumer.poll(timeout_ms=200)]
+        found += [record.value for record in await consumer.poll(timeout_ms=200)]
+    return found
+
+
+def test_a_block_is_one_transaction(live_broker: Broker) -> None:
+    """What was sent in it is there at its end; an error in it takes everything back, and goes on;
+    an empty one costs nothing. The next has an epoch of its own."""
+
+    async def scenario() -> None:
+        topic = await topic_on(live_broker)
+        async with producer_on(live_broker, topic) as producer:
+            for number in range(4):
+                try:
+                    async with producer.transaction():
+                        for index in (0, 1):
+                            await producer.send(topic, b"%d" % number, partition=index)
+                        if number == 1:
+                            await fail_after(producer)
+                except Trouble:
+                    assert number == 1
+                async with producer.transaction():
+                    pass
+            with pytest.raises(ClientError, match=r"transaction\(\)"):
+                await producer.send(topic, b"outside")
+        assert sorted(await read(live_broker, topic, 6)) == sorted([b"0", b"2", b"3"] * 2)  # type: ignore[type-var]
+
+    play(scenario)
+
+
+def test_the_newer_producer_of_a_name_fences_the_older(live_broker: Broker) -> None:
+    """At its commit at the latest, and for good; what it wrote is never read."""
+
+    async def scenario() -> None:
+        topic = await topic_on(live_broker)
+        async with producer_on(live_broker, topic) as older:
+            with pytest.raises(Fenced):
+                async with older.transaction():
+                    await (await older.send(topic, b"old", partition=0))
+                    async with producer_on(live_broker, topic) as newer, newer.transaction():
+                        await newer.send(topic, b"new", partition=0)
+            with pytest.raises(Fenced):
+                async with older.transaction():
+                    pass
+        assert await read(live_broker, topic, 1) == [b"new"]
+
+    play(scenario)
+
+
+def test_offsets_are_committed_with_the_transaction(live_broker: Broker) -> None:
+    """Those of a consumer, in its name; when the transaction is aborted they were never committed,
+    and the next consumer of the group reads the same again."""
+
+    async def scenario() -> None:
+        source, target = await topic_on(live_broker, 1), await topic_on(live_broker, 1)
+        async with Producer(live_broker.bootstrap) as feed:
+            for number in range(30):
+                await feed.send(source, b"%d" % number)
+        for turn in range(6):
+            await copy_ten(source, target, fails=turn % 2 == 0)
+        assert await read(live_broker, target, 30) == [b"%d" % number for number in range(30)]
+
+    async def copy_ten(source: str, target: str, *, fails: bool) -> None:
+        async with (
+            producer_on(live_broker, target) as producer,
+            Consumer(
+                live_broker.bootstrap,
+                topics=[source],
+                group_id=target,
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+                isolation_level="read_committed",
+                max_poll_records=10,
+            ) as consumer,
+        ):
+            records = await consumer.poll(timeout_ms=1_000)
+            while len(records) < 10:
+                records += await consumer.poll(1_000, 10 - len(records))
+            try:
+                async with producer.transaction() as transaction:
+                    for record in records:
+                        await producer.send(target, record.value)
+                    place = TopicPartition(source, 0)
+                    await transaction.send_offsets({place: records[-1].offset + 1}, consumer)
+                    if fails:
+                        await fail_after(producer)
+            except Trouble:
+                assert fails
+
+    play(scenario)
+
+
+def test_a_transaction_that_took_too_long_is_told_at_its_end(live_broker: Broker) -> None:
+    """The broker has aborted it; the same producer may try again."""
+
+    async def scenario() -> None:
+        topic = await topic_on(live_broker)
+        async with producer_on(live_broker, topic, timeout_ms=300) as producer:
+            with pytest.raises(TransactionAborted) as aborted:
+                async with producer.transaction():
+                    await (await producer.send(topic, b"late", partition=0))
+                    await asyncio.sleep(1.0)
+            assert aborted.value.retriable
+            async with producer.transaction():
+                await producer.send(topic, b"in time", partition=0)
+        assert await read(live_broker, topic, 1) == [b"in time"]
+
+    play(scenario)
+
+
+def test_a_record_that_was_not_delivered_aborts_its_transaction(live_broker: Broker) -> None:
+    """Though nobody looked at its delivery: a commit says that all of it is there."""
+
+    async def scenario() -> None:
+        topic = await topic_on(live_broker, 2, {"max.message.bytes": "2000"})
+        async with producer_on(live_broker, topic) as producer:
+            with pytest.raises(TransactionAborted, match="not delivered") as aborted:
+                async with producer.transaction():
+                    await (await producer.send(topic, b"lost too", partition=0))
+                    await producer.send(topic, bytes(5_000), partition=1)
+            assert isinstance(aborted.value.__cause__, RecordTooLarge)
+            async with producer.transaction():
+                await producer.send(topic, b"kept", partition=0)
+        assert await read(live_broker, topic, 1) == [b"kept"]
+
+    play(scenario)
+
+
+def test_transactions_need_a_name() -> None:
+    """And idempotence, which is the default."""
+    with pytest.raises(OptionError, match="transactional_id"):
+        Producer("localhost:1").transaction()
+    with pytest.raises(OptionError, match="enable_idempotence"):
+        Producer("localhost:1", transactional_id="t", enable_idempotence=False)

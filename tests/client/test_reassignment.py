@@ -1,0 +1,126 @@
+"""Elections and moves, as the admin client asks for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+
+import penstock
+from client.fake_broker import FakeBroker
+from penstock.client.administration import Admin
+from penstock.client.errors import ApiNotServed, BrokerError, TopicNotFound
+from penstock.client.model import TopicPartition
+from penstock.client.reassignment import Reassignment
+from penstock.testing import Broker
+from penstock.wire.api import ApiKey
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    AlterPartitionReassignmentsResponse,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsResponse,
+    UnregisterBrokerResponse,
+)
+
+T = TypeVar("T")
+PLACE = TopicPartition("t", 1)
+
+
+def with_admin(bootstrap: str, work: Callable[[Admin], Awaitable[T]]) -> T:
+    async def main() -> T:
+        async with Admin(bootstrap, default_api_timeout_ms=10_000) as admin:
+            return await work(admin)
+
+    return asyncio.run(main())
+
+
+def code_of(outcome: BrokerError | None) -> ErrorCode:
+    return ErrorCode.NONE if outcome is None else outcome.code
+
+
+def test_one_broker_has_nothing_to_move(live_broker: Broker) -> None:
+    """It says so, for each partition, by the sync admin as well."""
+    name = live_broker.new_topic(partitions=2)
+    first, second, third = (TopicPartition(name, index) for index in range(3))
+    with penstock.Admin(live_broker.bootstrap) as admin:
+        assert not admin.list_partition_reassignments([first, second])
+        elected = admin.elect_leaders([first, third])
+        assert code_of(elected[first]) == ErrorCode.ELECTION_NOT_NEEDED
+        assert isinstance(elected[third], TopicNotFound)
+        assert first not in admin.elect_leaders()
+        assert code_of(admin.elect_leaders([first], unclean=True)[first]) == (
+            ErrorCode.ELECTION_NOT_NEEDED
+        )
+        moved = admin.alter_partition_reassignments({first: [0], second: [7], third: [0]})
+        assert moved[first] is None
+        assert code_of(moved[second]) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert isinstance(moved[third], TopicNotFound)
+        cancelled = admin.alter_partition_reassignments({first: None})
+        assert code_of(cancelled[first]) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        with pytest.raises(BrokerError, match="Broker 0 is running"):
+            admin.unregister_broker(0)
+        with pytest.raises(BrokerError, match="names a broker 9"):
+            admin.unregister_broker(9)
+
+
+def test_a_broker_that_is_not_the_controller_is_asked_again(fake: FakeBroker) -> None:
+    """All of these are harmless to repeat."""
+    moved = AlterPartitionReassignmentsResponse.Partition(1, 0, None)
+    elected = ElectLeadersResponse.Partition(1, 0, None)
+    listed = ListPartitionReassignmentsResponse.Partition(1, [2, 3, 0], [2, 3], [0])
+    fake.next(
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        AlterPartitionReassignmentsResponse(error_code=ErrorCode.NOT_CONTROLLER),
+        AlterPartitionReassignmentsResponse(
+            responses=[AlterPartitionReassignmentsResponse.Topic("t", [moved])]
+        ),
+    )
+    fake.next(
+        ApiKey.ELECT_LEADERS,
+        ElectLeadersResponse(error_code=ErrorCode.NOT_CONTROLLER),
+        ElectLeadersResponse(replica_election_results=[ElectLeadersResponse.Topic("t", [elected])]),
+    )
+    fake.next(
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ListPartitionReassignmentsResponse(error_code=ErrorCode.NOT_CONTROLLER),
+        ListPartitionReassignmentsResponse(
+            topics=[ListPartitionReassignmentsResponse.Topic("t", [listed])]
+        ),
+    )
+    fake.next(
+        ApiKey.UNREGISTER_BROKER,
+        UnregisterBrokerResponse(error_code=ErrorCode.NOT_CONTROLLER),
+        UnregisterBrokerResponse(error_message=None),
+    )
+
+    async def work(admin: Admin) -> None:
+        replicas = {PLACE: (2, 3)}
+        assert await admin.alter_partition_reassignments(replicas) == {PLACE: None}
+        assert await admin.elect_leaders([PLACE], unclean=True) == {PLACE: None}
+        moves = await admin.list_partition_reassignments()
+        assert moves == {PLACE: Reassignment((2, 3, 0), (2, 3), (0,))}
+        assert moves[PLACE].target == (2, 3)
+        await admin.unregister_broker(4)
+
+    with_admin(fake.address, work)
+    asked = fake.asked(ApiKey.ALTER_PARTITION_REASSIGNMENTS)[-1]
+    assert asked.topics[0].partitions[0].replicas == [2, 3]
+    assert fake.asked(ApiKey.ELECT_LEADERS)[-1].election_type == 1
+    assert fake.asked(ApiKey.LIST_PARTITION_REASSIGNMENTS)[-1].topics is None
+
+
+def test_an_old_broker_cannot_keep_the_number_of_replicas() -> None:
+    """So it is not asked to move anything."""
+    versions = {ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 0)}
+    with FakeBroker(versions=versions) as fake:
+
+        async def work(admin: Admin) -> None:
+            with pytest.raises(ApiNotServed, match="keep the number of replicas"):
+                await admin.alter_partition_reassignments(
+                    {PLACE: [1]}, allow_replication_factor_change=False
+                )
+
+        with_admin(fake.address, work)
+        assert not fake.asked(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
