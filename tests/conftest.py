@@ -25,6 +25,9 @@ class _PureKernels(MetaPathFinder):
         )
 
 
+# A console beside every broker that a test brings up would be work for nobody.
+os.environ.setdefault("PENSTOCK_CONSOLE", "0")
+
 if os.environ.get("PENSTOCK_PURE") == "1":
     assert not sys.modules.keys() & set(_KERNELS), (
         "the kernels were imported before they could be replaced"

@@ -1,0 +1,64 @@
+"""`penstock console`: the cluster in a browser.
+
+It is a program of its own, which this one becomes: nothing of the command line stays in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Final
+
+import typer
+
+from penstock.cli.console_process import DEFAULT_PORT, PROGRAM
+from penstock.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, checked
+
+TOKEN_VARIABLE: Final = "PENSTOCK_CONSOLE_TOKEN"  # noqa: S105 -- the name of it, not a token
+
+_HELP = """Serve a console for a cluster: topics, messages, groups, brokers, pipelines.
+
+Prints `console URL` when browsers can connect. On this machine's own address (the default) nobody
+else can; on any other a token is needed: --token, or one is made and printed with the URL.
+
+\b
+Examples:
+  penstock console
+  penstock console --port 8100 --read-only
+  penstock console --bootstrap kafka1:9092 --host 0.0.0.0 --allow-host console.example.org
+"""
+
+
+def register(root: typer.Typer) -> None:
+    root.command("console", help=_HELP)(console)
+
+
+def console(
+    *,
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=0, max=65535, metavar="P", help="0: any free one.")
+    ] = DEFAULT_PORT,
+    host: Annotated[
+        str, typer.Option("--host", metavar="H", help="Where to listen; 0.0.0.0 for all.")
+    ] = "127.0.0.1",
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Look, and change nothing.")
+    ] = False,
+    token: Annotated[
+        str,
+        typer.Option(
+            "--token", envvar=TOKEN_VARIABLE, metavar="TEXT", help="What browsers must show."
+        ),
+    ] = "",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", metavar="NAME", help="A name that browsers may call it by."),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    command = [*PROGRAM, "--bootstrap", checked(bootstrap), "--host", host, "--port", str(port)]
+    command += ["--read-only"] if read_only else []
+    for name in allow_host or ():
+        command += ["--allow-host", name]
+    sys.stdout.flush()
+    os.execve(command[0], command, {**os.environ, TOKEN_VARIABLE: token})  # noqa: S606 -- our own

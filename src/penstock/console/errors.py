@@ -1,0 +1,49 @@
+"""What a request can end with besides success: each knows its HTTP status and says what to do."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ConsoleError(Exception):
+    """Its text is shown to the user as it is."""
+
+    status: ClassVar[int] = 400
+
+
+class BadRequest(ConsoleError):
+    """The request says something that cannot be meant."""
+
+
+class NotFound(ConsoleError):
+    status = 404
+
+
+class ReadOnly(ConsoleError):
+    status = 403
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this console is read-only: start one without --read-only to change anything"
+        )
+
+
+class NotAllowed(ConsoleError):
+    status = 403
+
+
+class NotLoggedIn(ConsoleError):
+    status = 401
+
+    def __init__(self, text: str = "log in with the token that the console printed") -> None:
+        super().__init__(text)
+
+
+class TooManyAttempts(ConsoleError):
+    status = 429
+
+
+class NotReached(ConsoleError):
+    """The cluster did not answer."""
+
+    status = 503

@@ -1,0 +1,211 @@
+"""The group pages: members, lag now and over time, and moving a group that has no members."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from penstock.client.errors import BrokerError
+from penstock.client.model import TopicPartition
+from penstock.console.errors import BadRequest, ConsoleError
+from penstock.console.link import Link, Reading
+from penstock.console.picture import Picture
+from penstock.console.watch import Watch
+from penstock.wire.errors import ErrorCode
+
+PAGE_MAX: Final = 500
+_MOVABLE: Final = ("Empty", "Dead")
+_TARGETS: Final = ("earliest", "latest", "offset", "time", "shift")
+
+
+class HasMembers(ConsoleError):
+    status = 409
+
+
+class Groups:
+    def __init__(self, link: Link, watch: Watch) -> None:
+        self._link = link
+        self._watch = watch
+
+    @property
+    def _picture(self) -> Picture:
+        return self._watch.picture
+
+    async def listed(self, search: str, offset: int, limit: int) -> dict[str, Any]:
+        if not self._picture.groups:
+            await self._watch.survey_groups()
+        words = search.casefold().split()
+        found = [
+            name
+            for name in sorted(self._picture.groups)
+            if all(word in name.casefold() for word in words)
+        ]
+        rows = []
+        for name in found[offset : offset + min(limit, PAGE_MAX)]:
+            group = self._picture.groups[name]
+            rows.append(
+                {
+                    "group": name,
+                    "state": group.listing.state,
+                    "protocol_type": group.listing.protocol_type,
+                    "members": group.members,
+                    "lag": group.lag,
+                    "topics": sorted({place.topic for place in group.partitions}),
+                }
+            )
+        return {"total": len(found), "offset": offset, "groups": rows}
+
+    async def described(self, name: str) -> dict[str, Any]:
+        admin = await self._link.reading()
+        info = await admin.describe_group(name)
+        committed = await admin.group_offsets(name)
+        assigned = [place for member in info.members for place in member.assignment]
+        places = sorted({*committed, *assigned})
+        bounds = await self._bounds(admin, places)
+        rows = []
+        for place in places:
+            start, end = bounds.get(place, (None, None))
+            at = committed[place].offset if place in committed else None
+            owner = info.owner(place)
+            # What retention has taken cannot be read any more, so it is not lag.
+            behind = None if at is None or end is None else max(0, end - max(at, start or 0))
+            rows.append(
+                {
+                    "topic": place.topic,
+                    "partition": place.partition,
+                    "committed": at,
+                    "first_offset": start,
+                    "next_offset": end,
+                    "lag": behind,
+                    "member": None if owner is None else owner.client_id,
+                    "host": None if owner is None else owner.client_host,
+                }
+            )
+        return {
+            "group": name,
+            "state": info.state,
+            "protocol": info.protocol,
+            "coordinator": info.coordinator,
+            "movable": info.state in _MOVABLE,
+            "lag": sum(row["lag"] or 0 for row in rows),
+            "members": [
+                {
+                    "member_id": member.member_id,
+                    "client_id": member.client_id,
+                    "host": member.client_host,
+                    "instance_id": member.instance_id,
+                    "assignment": [str(place) for place in member.assignment],
+                }
+                for member in info.members
+            ],
+            "partitions": rows,
+            "history": self._history(name),
+        }
+
+    def _history(self, name: str) -> dict[str, list[tuple[int, int]]]:
+        group = self._picture.groups.get(name)
+        series: dict[str, list[tuple[int, int]]] = {}
+        for at_ms, lags in () if group is None else group.history:
+            for place, lag in lags.items():
+                series.setdefault(str(place), []).append((at_ms, lag))
+        return series
+
+    async def _bounds(
+        self, admin: Reading, places: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Topics may be gone that a group still knows."""
+        known = [
+            place
+            for place in places
+            if place.topic in self._picture.by_name
+            and place.partition < len(self._picture.by_name[place.topic].partitions)
+        ]
+        if not known:
+            return {}
+        starts = await admin.list_offsets(dict.fromkeys(known, "earliest"))
+        ends = await admin.list_offsets(dict.fromkeys(known, "latest"))
+        return {
+            place: (start.offset, end.offset)
+            for place in known
+            if (start := starts[place]) is not None and (end := ends[place]) is not None
+        }
+
+    # -- moving a group -------------------------------------------------------------------------
+
+    async def plan_reset(
+        self, name: str, topics: Sequence[str], target: str, value: int
+    ) -> dict[str, Any]:
+        """What a reset would do; nothing is changed. Topics: those committed to, unless given."""
+        if target not in _TARGETS:
+            raise BadRequest(f"reset to one of {', '.join(_TARGETS)}, not to {target!r}")
+        admin = await self._link.reading()
+        await self._refuse_members(admin, name)
+        committed = await admin.group_offsets(name)
+        places = sorted(place for place in committed if not topics or place.topic in topics)
+        for topic in topics:
+            if not any(place.topic == topic for place in places):
+                parts = (await admin.describe_topic(topic)).partitions
+                places += [TopicPartition(topic, part.index) for part in parts]
+        if not places:
+            raise BadRequest(f"group {name} has committed nothing: name the topics to set")
+        await self._watch.survey_topics()
+        bounds = await self._bounds(admin, places)
+        at_time = {}
+        if target == "time":
+            at_time = await admin.list_offsets(dict.fromkeys(bounds, value))
+        moves = []
+        for place, (start, end) in sorted(bounds.items()):
+            at = committed[place].offset if place in committed else None
+            found = at_time.get(place)
+            wanted = {
+                "earliest": start,
+                "latest": end,
+                "offset": value,
+                "time": end if found is None else found.offset,
+                "shift": (start if at is None else at) + value,
+            }[target]
+            to = min(max(wanted, start), end)
+            moves.append(
+                {
+                    "topic": place.topic,
+                    "partition": place.partition,
+                    "from": at,
+                    "to": to,
+                    "lag": end - to,
+                }
+            )
+        return {"group": name, "moves": moves}
+
+    async def reset(self, name: str, offsets: Mapping[TopicPartition, int]) -> dict[str, Any]:
+        """Exactly the offsets that a plan has shown."""
+        admin = await self._link.changing(
+            f"reset group {name}: {', '.join(f'{place}={at}' for place, at in offsets.items())}"
+        )
+        await self._refuse_members(admin, name)
+        outcomes = await admin.alter_group_offsets(name, offsets)
+        refused = [error for error in outcomes.values() if error is not None]
+        if refused:
+            raise refused[0]
+        await self._watch.survey_groups()
+        return {"group": name, "moved": len(outcomes)}
+
+    async def delete(self, name: str, typed: str) -> dict[str, Any]:
+        admin = await self._link.changing(f"delete group {name}")
+        if typed != name:
+            raise BadRequest(f"type the group's name, {name}, to delete it and its offsets")
+        await admin.delete_group(name)
+        await self._watch.survey_groups()
+        return {"group": name}
+
+    async def _refuse_members(self, admin: Reading, name: str) -> None:
+        try:
+            info = await admin.describe_group(name)
+        except BrokerError as error:
+            if error.code == ErrorCode.GROUP_ID_NOT_FOUND:
+                return  # setting offsets makes the group
+            raise
+        if info.state not in _MOVABLE:
+            raise HasMembers(
+                f"group {name} is {info.state} with {len(info.members)} members, which would "
+                "commit over it: stop its consumers first"
+            )

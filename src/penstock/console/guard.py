@@ -1,0 +1,126 @@
+"""Who may ask this console, decided before anything else is. Pure but for the ports it is given.
+
+A console on loopback is still reachable by every page that its user's browser has open. So:
+
+- Host must be one of a few names: a page of another site whose name was made to point here (DNS
+  rebinding) sends its own.
+- A request that a browser marks as coming from another site (Origin, Sec-Fetch-Site) is refused.
+- Every answer but the page itself needs a session: a cookie, HttpOnly and SameSite=Strict. Where a
+  token is set, only who shows it gets one.
+- Whatever is posted needs the session's CSRF token in a header, which only our own page can read.
+
+Sessions are signed, not stored: the key lives as long as the process, and nothing grows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from penstock.console.config import ConsoleConfig
+from penstock.console.errors import NotAllowed, NotLoggedIn, TooManyAttempts
+from penstock.ports import Clock, Random
+
+CSRF_HEADER: Final = "x-csrf-token"
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_ATTEMPTS_MAX: Final = 5
+_ATTEMPTS_WINDOW_S: Final = 60.0
+
+HEADERS: Final = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+"""Of every answer."""
+
+
+class Guard:
+    def __init__(self, config: ConsoleConfig, port: int, clock: Clock, random: Random) -> None:
+        self._token = config.token
+        self._clock = clock
+        self._random = random
+        self._key = random.bytes(32)
+        self._hosts = {*_LOOPBACK, *(host.lower() for host in config.allowed_hosts)}
+        if not _is_any_address(config.host):
+            self._hosts.add(config.host.lower())
+        self._failures: list[float] = []
+        self.cookie = f"penstock-console-{port}"
+        """By port: cookies of one machine are shared by all its ports."""
+
+    def check_origin(self, headers: Mapping[str, str]) -> None:
+        """Raises `NotAllowed` for what does not come from our own page."""
+        host = headers.get("host", "")
+        if _hostname(f"//{host}") not in self._hosts:
+            raise NotAllowed(
+                f"this console does not answer to {host[:100]!r}: start it with --allow-host"
+            )
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            raise NotAllowed("the request comes from another site")
+        if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+            raise NotAllowed("the request comes from another site")
+
+    # -- sessions -------------------------------------------------------------------------------
+
+    def open_session(self) -> str:
+        """The cookie of a new session; for who has shown the token, or where there is none."""
+        name = self._random.bytes(16).hex()
+        return f"{name}.{self._sign('session', name)}"
+
+    def login(self, token: str) -> str:
+        now = self._clock.monotonic()
+        self._failures = [at for at in self._failures if now - at < _ATTEMPTS_WINDOW_S]
+        if len(self._failures) >= _ATTEMPTS_MAX:
+            raise TooManyAttempts("too many wrong tokens: wait a minute, then try again")
+        if not self._token or not hmac.compare_digest(token.encode(), self._token.encode()):
+            self._failures.append(now)
+            raise NotLoggedIn("this is not the token that the console printed")
+        self._failures.clear()
+        return self.open_session()
+
+    @property
+    def needs_token(self) -> bool:
+        return bool(self._token)
+
+    def check_session(self, cookie: str | None) -> str:
+        """The name of the session that the cookie stands for, or `NotLoggedIn`."""
+        name, _, signature = (cookie or "").partition(".")
+        if not name or not hmac.compare_digest(
+            signature.encode(), self._sign("session", name).encode()
+        ):
+            raise NotLoggedIn
+        return name
+
+    def csrf_token(self, session: str) -> str:
+        return self._sign("csrf", session)
+
+    def check_csrf(self, session: str, given: str | None) -> None:
+        if not hmac.compare_digest((given or "").encode(), self.csrf_token(session).encode()):
+            raise NotAllowed("the request lacks this session's CSRF token: load the page again")
+
+    def _sign(self, purpose: str, name: str) -> str:
+        return hmac.new(self._key, f"{purpose}:{name}".encode(), hashlib.sha256).hexdigest()
+
+
+def _hostname(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _is_any_address(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False

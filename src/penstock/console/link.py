@@ -1,0 +1,174 @@
+"""The way to the cluster, and the one place where a change is allowed or refused.
+
+What only looks gets `Reading`, a type that has no method that changes anything. What changes
+something must come here with a sentence about it: a read-only console refuses, another writes the
+sentence to the audit log (`penstock.console.audit`). There is no third way to an `Admin`, so no
+route can forget to ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from penstock.client.admin import ClusterInfo, ConfigEntry, TopicInfo
+from penstock.client.administration import Admin, When
+from penstock.client.cluster import Cluster
+from penstock.client.consuming.consumer import Consumer
+from penstock.client.environment import ClientEnv
+from penstock.client.errors import BrokerError, ClientError, ConnectFailed
+from penstock.client.groups import GroupInfo, GroupListing
+from penstock.client.inspection import LogDirInfo
+from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.offsets import FoundOffset
+from penstock.client.producing.producer import Producer
+from penstock.client.reassignment import Reassignment
+from penstock.console.config import ConsoleConfig
+from penstock.console.errors import ReadOnly
+from penstock.wire.messages import ApiVersionsRequest, ApiVersionsResponse
+
+CLIENT_ID: Final = "penstock-console"
+_CONNECT_MS: Final = 2_000
+_ACTION_MS: Final = 20_000
+_LOOK_MS: Final = 3_000
+_PROBE_S: Final = 1.5
+_REQUEST_BYTES_MAX: Final = 8 << 20
+_FETCH_AHEAD_BYTES: Final = 16 << 20
+
+_audit = logging.getLogger("penstock.console.audit")
+
+
+class Reading(Protocol):
+    """What of an `Admin` changes nothing."""
+
+    async def describe_cluster(self) -> ClusterInfo: ...
+    async def list_topics(self, *, internal: bool = False) -> list[TopicInfo]: ...
+    async def describe_topic(self, name: str) -> TopicInfo: ...
+    async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicInfo | BrokerError]: ...
+    async def describe_configs(
+        self, *, topic: str | None = None, broker: int | None = None
+    ) -> dict[str, ConfigEntry]: ...
+    async def describe_log_dirs(self, brokers: Sequence[int] | None = None) -> list[LogDirInfo]: ...
+    async def list_partition_reassignments(
+        self, places: Sequence[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]: ...
+    async def list_groups(self) -> list[GroupListing]: ...
+    async def describe_group(self, group: str) -> GroupInfo: ...
+    async def describe_groups(self, names: Sequence[str]) -> dict[str, GroupInfo | BrokerError]: ...
+    async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]: ...
+    async def list_offsets(
+        self, times: Mapping[TopicPartition, When]
+    ) -> dict[TopicPartition, FoundOffset | None]: ...
+
+
+class Link:
+    """Connects when it is first needed: a console may be started before its cluster."""
+
+    def __init__(self, config: ConsoleConfig, env: ClientEnv) -> None:
+        self.config = config
+        self.env = env
+        self._acting = self._admin(_ACTION_MS)
+        self._looking = self._admin(_LOOK_MS)
+        self._prober: Cluster | None = None
+        self._opening = asyncio.Lock()
+
+    def _admin(self, timeout_ms: int) -> Admin:
+        return Admin(
+            self.config.bootstrap,
+            env=self.env,
+            client_id=CLIENT_ID,
+            request_timeout_ms=timeout_ms,
+            default_api_timeout_ms=timeout_ms,
+            socket_connection_setup_timeout_ms=_CONNECT_MS,
+        )
+
+    async def close(self) -> None:
+        await self._acting.close()
+        await self._looking.close()
+        if self._prober is not None:
+            self._prober.close()
+
+    async def reading(self) -> Reading:
+        """For what a user asks and waits for."""
+        return await self._started(self._acting)
+
+    async def watching(self) -> Reading:
+        """For what is looked at all the time; gives up sooner."""
+        return await self._started(self._looking)
+
+    async def changing(self, what: str) -> Admin:
+        """For what changes something; `what` is a sentence for the audit log."""
+        self.allow(what)
+        return await self._started(self._acting)
+
+    def allow(self, what: str) -> None:
+        if self.config.read_only:
+            _audit.info("refused, read-only: %s", what)
+            raise ReadOnly
+        _audit.info("%s", what)
+
+    async def _started(self, admin: Admin) -> Admin:
+        async with self._opening:
+            await admin.start()
+        return admin
+
+    async def answers(self, broker: int) -> bool:
+        """Whether this very broker answers a request, at once and in time."""
+        try:
+            async with asyncio.timeout(_PROBE_S):
+                cluster = await self._probing()
+                if broker not in cluster.brokers:
+                    await cluster.metadata([])
+                connection = await cluster.connection(broker)
+                await connection.call(ApiVersionsRequest(), ApiVersionsResponse)
+        except (ClientError, TimeoutError):
+            return False
+        return True
+
+    async def _probing(self) -> Cluster:
+        async with self._opening:
+            if self._prober is None:
+                env = self.env
+                config = self._looking.options.cluster_config()
+                cluster = Cluster(config, env.network, env.clock, env.random)
+                self._prober = await cluster.__aenter__()
+        return self._prober
+
+    def consumer(self, *, committed_only: bool = False) -> Consumer[bytes | None, bytes | None]:
+        """Outside any group: looking at records moves nobody."""
+        return Consumer(
+            self.config.bootstrap,
+            env=self.env,
+            client_id=CLIENT_ID,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            allow_auto_create_topics=False,
+            fetch_max_wait_ms=200,
+            queued_bytes_max=_FETCH_AHEAD_BYTES,
+            isolation_level="read_committed" if committed_only else "read_uncommitted",
+            request_timeout_ms=_ACTION_MS,
+            default_api_timeout_ms=_ACTION_MS,
+            socket_connection_setup_timeout_ms=_CONNECT_MS,
+        )
+
+    def producer(self, what: str) -> Producer[bytes | None, bytes | None]:
+        self.allow(what)
+        return Producer(
+            self.config.bootstrap,
+            env=self.env,
+            client_id=CLIENT_ID,
+            allow_auto_create_topics=False,
+            max_request_size=_REQUEST_BYTES_MAX,
+            request_timeout_ms=_ACTION_MS,
+            delivery_timeout_ms=_ACTION_MS * 2,
+            max_block_ms=_ACTION_MS,
+            socket_connection_setup_timeout_ms=_CONNECT_MS,
+        )
+
+
+def is_unreachable(error: ClientError) -> bool:
+    return isinstance(error, ConnectFailed) or isinstance(
+        getattr(error, "last", None), ConnectFailed
+    )

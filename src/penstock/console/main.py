@@ -1,0 +1,119 @@
+"""A console as a process of its own: `python -m penstock.console.main`, as `penstock console` and
+`penstock up` start it.
+
+The token comes by the environment, since arguments can be read by every user of the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.client.environment import default_environment
+from penstock.console.config import DEFAULT_PORT, BadConsoleConfig, ConsoleConfig
+from penstock.console.server import listen, serve
+from penstock.runtime import SystemRandom, Threads
+
+TOKEN_VARIABLE: Final = "PENSTOCK_CONSOLE_TOKEN"  # noqa: S105 -- the name of it, not a token
+_EXIT_UNUSABLE: Final = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _parsed(arguments)
+    token = os.environ.pop(TOKEN_VARIABLE, "")
+    try:
+        config = _config(given, token)
+        listening = _listen(given)
+    except (BadConsoleConfig, OSError) as error:
+        sys.stderr.write(f"penstock: {_explain(error, given)}\n")
+        return _EXIT_UNUSABLE
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    if given.stop_with_stdin:
+        _stop_with_stdin()
+
+    def on_ready(port: int) -> None:
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        # Behind the number sign it is never sent to a server, nor kept in anybody's log.
+        secret = f"#token={config.token}" if config.token else ""
+        sys.stdout.write(f"console http://{host}:{port}/{secret}\n")
+        sys.stdout.flush()
+
+    threads = Threads(2)
+    try:
+        asyncio.run(serve(config, listening, default_environment(), threads, on_ready))
+    finally:
+        threads.close()
+    return 0
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="penstock console")
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT)
+    parser.add_argument("--any-port", action="store_true", help="another if that is taken")
+    parser.add_argument("--read-only", action="store_true")
+    parser.add_argument("--allow-host", action="append", default=[])
+    parser.add_argument("--stop-with-stdin", action="store_true")
+    return parser.parse_args(arguments)
+
+
+def _config(given: argparse.Namespace, token: str) -> ConsoleConfig:
+    options = {
+        "bootstrap": given.bootstrap,
+        "host": given.host,
+        "read_only": given.read_only,
+        "allowed_hosts": tuple(given.allow_host),
+    }
+    try:
+        return ConsoleConfig(token=token, **options)
+    except BadConsoleConfig:
+        if token:
+            raise
+        # Reachable from elsewhere and no token given: one is made, and printed.
+        return ConsoleConfig(token=SystemRandom().bytes(16).hex(), **options)
+
+
+def _listen(given: argparse.Namespace) -> socket.socket:
+    try:
+        return listen(given.host, given.port)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE or not given.any_port:
+            raise
+        return listen(given.host, 0)
+
+
+def _explain(error: Exception, given: argparse.Namespace) -> str:
+    match getattr(error, "errno", None):
+        case errno.EADDRINUSE:
+            return f"port {given.port} is in use: choose another with --port"
+        case errno.EADDRNOTAVAIL:
+            return f"{given.host} is not an address of this machine: choose another with --host"
+        case errno.EACCES:
+            return f"port {given.port} needs privileges: choose one above 1023"
+    return str(error)
+
+
+def _stop_with_stdin() -> None:
+    """Stop when whoever started this goes away, even by SIGKILL: our standard input closes then."""
+
+    def wait() -> None:
+        while os.read(0, 1024):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True, name="penstock-parent").start()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

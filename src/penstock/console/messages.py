@@ -1,0 +1,359 @@
+"""The messages of a topic: browsed, followed, sent and replayed.
+
+Reading goes by ranges of offsets, chunk by chunk, forwards or backwards, until enough records pass
+the filter or a budget of records and time is used up; then the answer says how far it came, and the
+next request goes on from there. So a filter that nothing passes costs a few seconds at a time.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.client.consuming.consumer import Consumer
+from penstock.client.errors import OutsideLog
+from penstock.client.model import Record, TopicPartition
+from penstock.client.producing.deliveries import Delivery
+from penstock.console.errors import BadRequest, NotFound
+from penstock.console.filters import Candidate, Test
+from penstock.console.jobs import Job, Jobs
+from penstock.console.link import Link
+from penstock.console.shown import Format, show_record
+
+LIMIT_MAX: Final = 500
+_CHUNK: Final = 2_000
+_BUDGET_S: Final = 4.0
+_POLL_MS: Final = 250
+_TAIL_RECORDS_MAX: Final = 200
+"""Of what comes in one moment a page is shown the last; nobody reads more."""
+
+_UNDER_WAY_MAX: Final = 10_000
+"""Records of a replay whose outcome is not known yet."""
+
+Bytes = bytes | None
+BytesRecord = Record[Bytes, Bytes]
+Bounds = dict[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """`start` is "newest", "oldest", "offset" or "time"; `cursor` goes on where an answer ended."""
+
+    partitions: tuple[int, ...] | None
+    start: str
+    value: int
+    limit: int
+    test: Test
+    filtered: bool
+    how: Format
+    cursor: Mapping[int, int] | None = None
+
+
+class Messages:
+    def __init__(self, link: Link, jobs: Jobs) -> None:
+        self._link = link
+        self._jobs = jobs
+        self._clock = link.env.clock
+
+    # -- looking --------------------------------------------------------------------------------
+
+    async def browse(self, topic: str, query: Query) -> dict[str, Any]:
+        bounds = await self._bounds(topic, query.partitions)
+        backwards = query.start == "newest"
+        if backwards:
+            ends = {part: end for part, (_, end) in bounds.items()}
+            found, cursor, scanned = await self._backwards(
+                topic, bounds, {**ends, **(query.cursor or {})}, query
+            )
+        else:
+            begin = query.cursor or await self._begin(topic, bounds, query)
+            found, cursor, scanned = await self._forwards(topic, bounds, begin, query)
+        found.sort(key=lambda each: (each.timestamp, each.partition, each.offset))
+        if backwards:
+            found.reverse()
+        return {
+            "records": [show_record(record, query.how) for record in found],
+            "cursor": {str(part): at for part, at in cursor.items()},
+            "at_end": all(
+                at <= bounds[part][0] if backwards else at >= bounds[part][1]
+                for part, at in cursor.items()
+            ),
+            "scanned": scanned,
+            "bounds": {str(part): list(each) for part, each in bounds.items()},
+        }
+
+    async def one(self, topic: str, partition: int, offset: int, how: Format) -> dict[str, Any]:
+        return show_record(await self._record(topic, partition, offset), how)
+
+    async def raw(self, topic: str, partition: int, offset: int) -> bytes:
+        """The value's bytes, to be downloaded."""
+        return (await self._record(topic, partition, offset)).value or b""
+
+    async def _record(self, topic: str, partition: int, offset: int) -> BytesRecord:
+        bounds = await self._bounds(topic, (partition,))
+        start, end = bounds[partition]
+        if start <= offset < end:
+            async with self._link.consumer() as consumer:
+                places = {TopicPartition(topic, partition): (offset, offset + 1)}
+                async for record in self._range(consumer, places):
+                    return record
+        raise NotFound(f"{topic}-{partition} has no record at offset {offset:,} any more")
+
+    async def _bounds(self, topic: str, partitions: Sequence[int] | None) -> Bounds:
+        admin = await self._link.reading()
+        parts = (await admin.describe_topic(topic)).partitions
+        led = {part.index for part in parts if part.leader >= 0}
+        wanted = led if partitions is None else set(partitions)
+        if beyond := [each for each in wanted if each >= len(parts)]:
+            raise NotFound(f"{topic} has {len(parts)} partitions and no number {beyond[0]}")
+        places = [TopicPartition(topic, each) for each in sorted(wanted)]
+        if not places:
+            return {}
+        starts = await admin.list_offsets(dict.fromkeys(places, "earliest"))
+        ends = await admin.list_offsets(dict.fromkeys(places, "latest"))
+        return {
+            place.partition: (start.offset, end.offset)
+            for place in places
+            if (start := starts[place]) is not None and (end := ends[place]) is not None
+        }
+
+    async def _begin(self, topic: str, bounds: Bounds, query: Query) -> dict[int, int]:
+        match query.start:
+            case "oldest":
+                return {part: start for part, (start, _) in bounds.items()}
+            case "offset":
+                return {
+                    part: min(max(query.value, start), end) for part, (start, end) in bounds.items()
+                }
+            case "time":
+                admin = await self._link.reading()
+                places = [TopicPartition(topic, part) for part in bounds]
+                found = await admin.list_offsets(dict.fromkeys(places, query.value))
+                return {
+                    place.partition: bounds[place.partition][1] if at is None else at.offset
+                    for place, at in found.items()
+                }
+        raise BadRequest(f"begin at newest, oldest, offset or time, not at {query.start!r}")
+
+    async def _forwards(
+        self, topic: str, bounds: Bounds, begin: Mapping[int, int], query: Query
+    ) -> tuple[list[BytesRecord], dict[int, int], int]:
+        cursor = {part: begin[part] for part in bounds if part in begin}
+        places = {
+            TopicPartition(topic, part): (at, bounds[part][1])
+            for part, at in cursor.items()
+            if at < bounds[part][1]
+        }
+        found: list[BytesRecord] = []
+        scanned = 0
+        deadline = self._clock.monotonic() + _BUDGET_S
+        if places:
+            async with self._link.consumer() as consumer:
+                async for record in self._range(consumer, places, deadline):
+                    scanned += 1
+                    cursor[record.partition] = record.offset + 1
+                    if query.test(_candidate(record)):
+                        found.append(record)
+                        if len(found) >= query.limit:
+                            return found, cursor, scanned
+                for place, (_, high) in places.items():
+                    at = consumer.known_position(place)
+                    cursor[place.partition] = min(high, max(at or 0, cursor[place.partition]))
+        return found, cursor, scanned
+
+    async def _backwards(
+        self, topic: str, bounds: Bounds, ends: Mapping[int, int], query: Query
+    ) -> tuple[list[BytesRecord], dict[int, int], int]:
+        """The youngest first. Each round reads a chunk of every partition and keeps the youngest
+        of all; a partition goes back only as far as what of it was kept."""
+        cursor = {part: min(ends[part], end) for part, (_, end) in bounds.items()}
+        low = dict(cursor)
+        kept: list[BytesRecord] = []
+        scanned = 0
+        deadline = self._clock.monotonic() + _BUDGET_S
+        size = _CHUNK if query.filtered else query.limit
+        async with self._link.consumer() as consumer:
+            while len(kept) < query.limit and self._clock.monotonic() < deadline:
+                places = {
+                    TopicPartition(topic, part): (max(bounds[part][0], at - size), at)
+                    for part, at in low.items()
+                    if at > bounds[part][0]
+                }
+                if not places:
+                    break
+                async for record in self._range(consumer, places):
+                    scanned += 1
+                    if query.test(_candidate(record)):
+                        kept.append(record)
+                low.update({place.partition: at for place, (at, _) in places.items()})
+        kept.sort(key=lambda each: (each.timestamp, each.partition, each.offset), reverse=True)
+        shown, left = kept[: query.limit], kept[query.limit :]
+        for record in left:
+            # What was read and not shown is read again for the next page.
+            low[record.partition] = max(low[record.partition], record.offset + 1)
+        return shown, low, scanned
+
+    async def _range(
+        self,
+        consumer: Consumer[Bytes, Bytes],
+        places: Mapping[TopicPartition, tuple[int, int]],
+        deadline: float | None = None,
+    ) -> AsyncIterator[BytesRecord]:
+        """The records of these ranges, or as many as come until the deadline."""
+        end = deadline or self._clock.monotonic() + _BUDGET_S * 2
+        consumer.assign(places)
+        for place, (low, _) in places.items():
+            consumer.seek(place, low)
+        while self._clock.monotonic() < end:
+            left = [
+                place
+                for place, (_, high) in places.items()
+                if (consumer.known_position(place) or 0) < high
+            ]
+            if not left:
+                return
+            try:
+                records = await consumer.poll(_POLL_MS)
+            except OutsideLog:
+                return  # retention was quicker: the next look finds new bounds
+            for record in records:
+                if record.offset < places[record.place][1]:
+                    yield record
+
+    async def follow(
+        self, topic: str, partitions: Sequence[int] | None, test: Test, how: Format
+    ) -> AsyncIterator[dict[str, Any]]:
+        """What is written from now on, for as long as somebody listens."""
+        bounds = await self._bounds(topic, partitions)
+        async with self._link.consumer() as consumer:
+            consumer.assign([TopicPartition(topic, part) for part in bounds])
+            for part, (_, end) in bounds.items():
+                consumer.seek(TopicPartition(topic, part), end)
+            yield {"records": [], "skipped": 0}
+            while True:
+                records = await consumer.poll(1_000)
+                passed = [record for record in records if test(_candidate(record))]
+                yield {
+                    "records": [show_record(each, how) for each in passed[-_TAIL_RECORDS_MAX:]],
+                    "skipped": max(0, len(passed) - _TAIL_RECORDS_MAX),
+                }
+
+    # -- changing -------------------------------------------------------------------------------
+
+    async def produce(
+        self,
+        topic: str,
+        key: Bytes,
+        value: Bytes,
+        headers: Sequence[tuple[str, bytes]],
+        partition: int | None,
+    ) -> dict[str, Any]:
+        producer = self._link.producer(f"produce to {topic}")
+        async with producer:
+            delivery = await producer.send(
+                topic, value, key=key, headers=headers, partition=partition
+            )
+            sent = await delivery
+        return {"partition": sent.partition, "offset": sent.offset, "timestamp": sent.timestamp}
+
+    async def replay(
+        self,
+        topic: str,
+        target: str,
+        ranges: Mapping[int, tuple[int, int]],
+        test: Test,
+        *,
+        keep_partitions: bool,
+    ) -> dict[str, Any]:
+        """Send what these ranges hold to another topic, with keys, headers and times."""
+        if topic == target:
+            raise BadRequest("a topic replayed into itself would never end: choose another")
+        self._link.allow(f"replay {topic} {dict(ranges)} to {target}")
+        bounds = await self._bounds(topic, tuple(ranges))
+        admin = await self._link.reading()
+        targets = len((await admin.describe_topic(target)).partitions)
+        if keep_partitions and max(ranges, default=0) >= targets:
+            raise BadRequest(
+                f"{target} has {targets} partitions and partition {max(ranges)} is to be kept: "
+                "grow it, or let keys decide"
+            )
+        places = {
+            TopicPartition(topic, part): (max(low, bounds[part][0]), min(high, bounds[part][1]))
+            for part, (low, high) in ranges.items()
+        }
+
+        async def work(job: Job) -> str:
+            job.total = sum(max(0, high - low) for low, high in places.values())
+            sent = await self._send_range(job, places, target, test, keep_partitions)
+            job.done = job.total
+            return f"{sent:,} records sent to {target}"
+
+        return self._jobs.begin(f"replay {topic} to {target}", work).as_dict()
+
+    async def _send_range(
+        self,
+        job: Job,
+        places: Mapping[TopicPartition, tuple[int, int]],
+        target: str,
+        test: Test,
+        keep_partitions: bool,
+    ) -> int:
+        sent = 0
+        deliveries: deque[Delivery] = deque()
+        producer = self._link.producer(f"replay to {target}")
+        forever = self._clock.monotonic() + 86_400
+        async with self._link.consumer(committed_only=True) as consumer, producer:
+            async for record in self._range(consumer, places, forever):
+                job.advance(1)
+                if test(_candidate(record)):
+                    delivery = await producer.send(
+                        target,
+                        record.value,
+                        key=record.key,
+                        headers=record.headers,
+                        partition=record.partition if keep_partitions else None,
+                        timestamp_ms=record.timestamp if record.timestamp >= 0 else None,
+                    )
+                    sent += 1
+                    deliveries.append(delivery)
+                    if len(deliveries) > _UNDER_WAY_MAX:
+                        await deliveries.popleft()
+            await producer.flush()
+            for delivery in deliveries:
+                await delivery
+        return sent
+
+
+def _candidate(record: BytesRecord) -> Candidate:
+    return Candidate(
+        record.partition,
+        record.offset,
+        record.timestamp,
+        record.key,
+        record.value,
+        record.headers,
+    )
+
+
+def typed_bytes(text: str | None, encoding: str) -> Bytes:
+    """What a user typed, as bytes; None stays None, which is a tombstone."""
+    if text is None:
+        return None
+    match encoding:
+        case "text":
+            return text.encode("utf-8")
+        case "hex":
+            try:
+                return bytes.fromhex(text)
+            except ValueError as error:
+                raise BadRequest("this is no hex: write pairs of digits and a to f") from error
+        case "base64":
+            try:
+                return base64.b64decode(text, validate=True)
+            except (binascii.Error, ValueError) as error:
+                raise BadRequest("this is no base64") from error
+    raise BadRequest(f"text, hex or base64, not {encoding!r}")

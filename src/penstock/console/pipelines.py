@@ -1,0 +1,44 @@
+"""The pipelines page: what runs on Spark have told, from the files they leave.
+
+A run writes its progress to a file in its project as Spark's listener reports it; the user's list
+of projects says where those are. Nothing of Spark is loaded.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from penstock.ports import Executor
+from penstock.spark.pipelines import state_files
+
+
+class Pipelines:
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    async def listed(self) -> dict[str, Any]:
+        return {"pipelines": await self._executor.run(_read)}
+
+
+def _read() -> list[dict[str, Any]]:
+    return [_pipeline(root) for root in state_files.projects()]
+
+
+def _pipeline(root: Path) -> dict[str, Any]:
+    last = state_files.load_run(root)
+    content = {} if last is None else last.content
+    flows = content.get("flows")
+    return {
+        "name": str(content.get("name") or root.name),
+        "path": str(root),
+        "state": "NEVER RUN" if last is None else last.state,
+        "round": content.get("round"),
+        "master": content.get("master"),
+        "started_ms": content.get("started_ms"),
+        "updated_ms": content.get("updated_ms"),
+        "error": str(content.get("error") or ""),
+        "flows": [flow for flow in flows if isinstance(flow, dict)]
+        if isinstance(flows, list)
+        else [],
+    }

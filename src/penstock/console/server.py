@@ -1,0 +1,101 @@
+"""A console from its parts, and its life: until a signal, or until its owner cancels it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import Final
+
+import uvicorn
+
+from penstock.client.environment import ClientEnv
+from penstock.console.brokers import Brokers
+from penstock.console.config import ConsoleConfig
+from penstock.console.groups import Groups
+from penstock.console.guard import Guard
+from penstock.console.jobs import Jobs
+from penstock.console.link import Link
+from penstock.console.messages import Messages
+from penstock.console.picture import Picture
+from penstock.console.pipelines import Pipelines
+from penstock.console.topics import Topics
+from penstock.console.watch import Watch
+from penstock.console.web import Web
+from penstock.ports import Executor
+
+_BACKLOG: Final = 128
+_STOP_S: Final = 1
+"""Streams have no end of their own: they are cut off when the console stops."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket to serve on; bound here, so that its port is known before anything runs."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(_BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+async def serve(
+    config: ConsoleConfig,
+    listening: socket.socket,
+    env: ClientEnv,
+    executor: Executor,
+    on_ready: Callable[[int], None],
+) -> None:
+    """Serve until a signal; `on_ready` is told the port."""
+    port: int = listening.getsockname()[1]
+    link = Link(config, env)
+    watch = Watch(link, Picture(config.bootstrap, config.read_only))
+    jobs = Jobs(watch.tell)
+    web = Web(
+        Guard(config, port, env.clock, env.random),
+        watch,
+        jobs,
+        Topics(link, watch),
+        Messages(link, jobs),
+        Groups(link, watch),
+        Brokers(link, watch, jobs),
+        Pipelines(executor),
+    )
+    server = uvicorn.Server(
+        uvicorn.Config(
+            web.app(),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            ws="none",
+            http="h11",
+            timeout_graceful_shutdown=_STOP_S,
+        )
+    )
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # For one that comes before uvicorn listens to them. It raises those it heard once more
+        # when it has stopped, for whoever listened before: they are ours too, and change nothing.
+        signal.signal(number, on_signal)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            watching = [tasks.create_task(watch.run()), tasks.create_task(jobs.run())]
+            on_ready(port)
+            await server.serve([listening])
+            for task in watching:
+                task.cancel()
+    finally:
+        await link.close()
+        with suppress(OSError):
+            listening.close()

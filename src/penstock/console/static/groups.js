@@ -1,0 +1,93 @@
+// Groups: who reads what, how far behind and since when; and moving one that has stopped.
+import { get, post } from "./api.js";
+import { chart } from "./charts.js";
+import { ask, count, fill, h, later, table, toast, whole } from "./dom.js";
+
+export function groups(main) {
+  const search = h("input", { type: "search", placeholder: "Search groups ( / )", "aria-label": "Search groups", oninput: later(150, () => load(true)) });
+  const list = h("div", { class: "panel" });
+  const more = h("button", { hidden: true, onclick: () => { shown += 100; load(); } }, "More");
+  main.append(h("h1", {}, "Groups"), h("div", { class: "bar" }, h("div", { class: "grow" }, search)), list, more);
+  let shown = 100;
+  let round = 0;
+
+  async function load(top = false) {
+    if (top) shown = 100;
+    round += 1;
+    const mine = round;
+    try {
+      const found = await get("/api/groups", { search: search.value, limit: shown });
+      if (mine !== round) return;
+      fill(list, table(["group", "state", ">members", ">lag", "topics"], found.groups.map((each) => [
+        h("a", { href: `#/groups/${encodeURIComponent(each.group)}` }, each.group), each.state.toLowerCase(), count(each.members), count(each.lag),
+        each.topics.slice(0, 4).join(", ") + (each.topics.length > 4 ? ` and ${each.topics.length - 4} more` : "")]),
+        "no groups yet: a consumer that joins one or commits offsets makes it"));
+      more.hidden = found.groups.length >= found.total;
+    } catch (error) { fill(list, h("p", { class: "error" }, error.message)); }
+  }
+  load();
+  const timer = setInterval(() => { if (!document.hidden) load(); }, 4000);
+  return { leave: () => clearInterval(timer) };
+}
+
+export function group(main, name) {
+  const facts = h("p", { class: "soft" });
+  const lag = h("div", { class: "panel", id: "lag-chart" });
+  const places = h("div", { class: "panel", id: "group-partitions" });
+  const members = h("div", { class: "panel", id: "group-members" });
+  const error = h("p", { class: "error", role: "alert" });
+  main.append(h("h1", {}, name), facts, error,
+    h("div", { class: "bar" }, h("button", { onclick: () => reset(name, load) }, "Reset offsets"), h("button", { class: "danger", onclick: remove }, "Delete group")),
+    h("h2", {}, "Lag over time"), lag, h("h2", {}, "Partitions"), places, h("h2", {}, "Members"), members);
+
+  async function load() {
+    try {
+      const found = await get("/api/group", { name });
+      error.textContent = "";
+      facts.textContent = `${found.state.toLowerCase()}, ${found.members.length} members, lag ${count(found.lag)}, coordinator broker ${found.coordinator}${found.protocol ? `, ${found.protocol}` : ""}`;
+      fill(lag, chart(found.history, "lag"));
+      fill(places, table(["topic", ">partition", ">committed", ">end", ">lag", "client", "host"], found.partitions.map((each) => [
+        h("a", { href: `#/topics/${encodeURIComponent(each.topic)}` }, each.topic), each.partition, count(each.committed), count(each.next_offset), count(each.lag), each.member, each.host]), "no offsets are committed"));
+      fill(members, table(["client", "host", "member", "has"], found.members.map((each) => [each.client_id, each.host, each.instance_id || each.member_id, each.assignment.join(", ")]), "no members: nobody reads for this group now"));
+    } catch (failure) { error.textContent = failure.message; }
+  }
+
+  function remove() {
+    ask(`Delete group ${name}`, [{ name: "typed", label: `Type ${name} to confirm` }], {
+      button: "Delete for good", danger: true, note: "Its committed offsets are forgotten.",
+      send: async ({ typed }) => { await post("/api/change/delete-group", { group: name, typed }); toast(`${name} is gone`); location.hash = "#/groups"; },
+    });
+  }
+  load();
+  const timer = setInterval(() => { if (!document.hidden) load(); }, 3000);
+  return { leave: () => clearInterval(timer) };
+}
+
+function reset(name, load) {
+  ask(`Reset ${name}`, [
+    { name: "target", label: "To", options: [["earliest", "the oldest record"], ["latest", "the end"], ["offset", "an offset"], ["time", "a time (UTC)"], ["shift", "so many from where it is"]] },
+    { name: "value", label: "Offset, number, or time as 2026-01-31 12:00" },
+    { name: "topics", label: "Only these topics, separated by spaces (empty: all it has committed to)" },
+  ], {
+    button: "Show what would change", note: "Nothing is changed yet.",
+    send: async (values) => {
+      let value = 0;
+      if (values.target === "time") {
+        value = Date.parse(`${values.value.trim().replace(" ", "T")}Z`);
+        if (Number.isNaN(value)) throw new Error("write the time as 2026-01-31 12:00");
+      } else if (values.target === "offset" || values.target === "shift") value = whole(values.value, "the number");
+      const plan = await post("/api/read/reset", { group: name, target: values.target, value, topics: values.topics.split(/\s+/).filter(Boolean) });
+      confirm(plan, load);
+    },
+  });
+}
+
+function confirm(plan, load) {
+  ask(`Move ${plan.group} to these offsets?`, [], {
+    button: "Reset offsets", danger: true,
+    send: async () => { await post("/api/change/reset", { group: plan.group, moves: plan.moves }); toast(`${plan.group} has moved`); await load(); },
+  });
+  const form = document.querySelector("dialog:last-of-type form");
+  form.querySelector("h2").after(h("div", { id: "reset-plan" }, table(["topic", ">partition", ">from", ">to", ">lag then"],
+    plan.moves.map((each) => [each.topic, each.partition, count(each.from), count(each.to), count(each.lag)]))));
+}

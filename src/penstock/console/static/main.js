@@ -1,0 +1,122 @@
+// The frame around the pages: which one is shown, how the cluster stands, what is being worked on.
+import { begin, onTokenNeeded, post } from "./api.js";
+import { ask, fill, h, count, toast } from "./dom.js";
+import { overview } from "./overview.js";
+import { topics } from "./topics.js";
+import { topic } from "./topic.js";
+import { groups, group } from "./groups.js";
+import { brokers } from "./brokers.js";
+import { pipelines } from "./pipelines.js";
+
+const PAGES = [
+  [/^#\/topics\/([^/]+)(?:\/(\w+))?$/, topic, "#/topics"],
+  [/^#\/topics$/, topics, "#/topics"],
+  [/^#\/groups\/(.+)$/, group, "#/groups"],
+  [/^#\/groups$/, groups, "#/groups"],
+  [/^#\/brokers$/, brokers, "#/brokers"],
+  [/^#\/pipelines$/, pipelines, "#/pipelines"],
+  [/^/, overview, "#/"],
+];
+const SILENCE_MS = 12000;
+
+let shown = { onLive: null, leave: null };
+let live = null;
+let source = null;
+let heard = Date.now();
+
+function open() {
+  if (shown.leave) shown.leave();
+  const main = document.getElementById("main");
+  const [match, page, home] = PAGES.map(([pattern, show, at]) => [pattern.exec(location.hash), show, at])
+    .find(([found]) => found);
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.getAttribute("href") === home) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  fill(main);
+  shown = page(main, ...match.slice(1).map((part) => part && decodeURIComponent(part))) || {};
+  if (live && shown.onLive) shown.onLive(live);
+}
+
+function listen() {
+  if (source) source.close();
+  source = new EventSource("/api/live");
+  source.onmessage = (event) => {
+    heard = Date.now();
+    live = JSON.parse(event.data);
+    document.body.dataset.bootstrap = live.bootstrap;
+    frame();
+    if (shown.onLive) shown.onLive(live);
+  };
+}
+
+function frame() {
+  const standing = document.getElementById("standing");
+  const worst = live.problems.length ? live.problems[0].severity : "good";
+  standing.className = worst;
+  standing.textContent = live.problems.length
+    ? `${live.problems.length} ${live.problems.length === 1 ? "problem" : "problems"}`
+    : `${count(live.brokers.length)} ${live.brokers.length === 1 ? "broker" : "brokers"}, all well`;
+  if (live.read_only) standing.textContent += ", read-only";
+  const running = live.jobs.filter((job) => job.state === "running" || !dismissed.has(job.number));
+  fill(document.getElementById("jobs"), running.map(jobRow));
+}
+
+const dismissed = new Set();
+
+function jobRow(job) {
+  const running = job.state === "running";
+  const act = running
+    ? h("button", { class: "small", onclick: () => post("/api/change/stop-job", { number: job.number }).catch(tell) }, "Stop")
+    : h("button", { class: "small", onclick: () => { dismissed.add(job.number); frame(); } }, "Close");
+  return h("div", { class: "job" }, h("b", {}, job.title),
+    h("progress", { max: Math.max(1, job.total), value: running ? job.done : Math.max(1, job.total) }),
+    h("span", {}, running ? `${count(job.done)} of ${count(job.total)}` : `${job.state}: ${job.note}`), act);
+}
+
+function tell(error) { toast(error.message, true); }
+
+function silence() {
+  if (Date.now() - heard < SILENCE_MS || document.hidden) return;
+  const standing = document.getElementById("standing");
+  standing.className = "critical";
+  standing.textContent = "the console does not answer";
+  if (source.readyState === EventSource.CLOSED) listen();
+}
+
+function theme() {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark"
+    : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  localStorage.setItem("theme", root.dataset.theme);
+}
+
+function keys(event) {
+  if (event.target.closest("input, textarea, select, dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
+  const pages = { 1: "#/", 2: "#/topics", 3: "#/groups", 4: "#/brokers", 5: "#/pipelines" };
+  if (pages[event.key]) location.hash = pages[event.key];
+  const search = document.querySelector("input[type=search]");
+  if (event.key === "/" && search) { event.preventDefault(); search.focus(); }
+}
+
+onTokenNeeded((error) => new Promise((resolve) => {
+  ask("This console needs its token", [{ name: "token", label: "Token", kind: "password", required: true }], {
+    button: "Log in", note: error || "The console printed it when it was started.",
+    send: (values) => resolve(values.token),
+  });
+}));
+
+if (localStorage.getItem("theme")) document.documentElement.dataset.theme = localStorage.getItem("theme");
+document.getElementById("theme").addEventListener("click", theme);
+addEventListener("hashchange", open);
+addEventListener("keydown", keys);
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();  // the address names the page, not a place in it
+  document.getElementById("main").focus();
+});
+document.addEventListener("visibilitychange", () => {
+  // A hidden page needs no news, and a browser has six connections to a server at most.
+  if (document.hidden) source.close(); else listen();
+});
+begin().then(() => { listen(); open(); setInterval(silence, 2000); }, tell);

@@ -1,0 +1,48 @@
+// How the cluster stands: what is wrong and what to do, who is there, how much is written.
+import { chart } from "./charts.js";
+import { count, fill, h, rate, size, table, time } from "./dom.js";
+
+export function overview(main) {
+  const cards = h("div", { class: "cards" });
+  const problems = h("section", { "aria-label": "Problems", id: "problems" });
+  const written = h("div", { class: "panel" });
+  const brokers = h("div", { class: "panel", id: "overview-brokers" });
+  const events = h("div", { class: "panel", id: "events" });
+  main.append(h("h1", {}, "Overview"), problems, cards,
+    h("h2", {}, "Records written a second"), written, h("h2", {}, "Brokers"), brokers,
+    h("h2", {}, "What happened"), events);
+
+  function onLive(live) {
+    const now = live.rates.length ? live.rates[live.rates.length - 1][1] : 0;
+    const card = (name, value) => h("div", { class: "card" }, h("b", {}, value), h("span", { class: "soft" }, name));
+    fill(cards, card("brokers", count(live.brokers.filter((each) => each.state === "up").length)),
+      card("controller", live.controller === null || live.controller < 0 ? "–" : `broker ${live.controller}`),
+      card("topics", count(live.topics)), card("partitions", count(live.partitions)),
+      card("groups", count(live.groups)), card("written", rate(now)));
+    fill(problems, live.problems.length ? live.problems.map(problem)
+      : h("p", { class: "fine" }, "All is well: every broker answers and every partition has its replicas."));
+    fill(written, chart({ "all topics": live.rates }, "records a second"));
+    fill(brokers, table(["broker", "address", "state", ">leads", ">replicas", ">written", ">on disk"],
+      live.brokers.map((each) => [each.id, each.address, state(each), count(each.leads), count(each.replicas),
+        rate(each.records_per_s), size(each.size_bytes)]), "no broker has been seen yet"));
+    fill(events, live.events.length
+      ? h("ul", {}, [...live.events].reverse().map((each) => h("li", {}, h("span", { class: "soft" }, `${time(each.at).slice(11, 19)} `), each.text)))
+      : h("p", { class: "soft" }, "nothing since this console was started"));
+  }
+  return { onLive };
+}
+
+export function problem(each) {
+  return h("div", { class: `problem ${each.severity}` }, h("b", {}, each.title), each.advice,
+    each.link ? h("span", {}, " ", h("a", { href: safe(each.link) }, "See more")) : null);
+}
+
+function safe(link) {
+  const [page, ...name] = link.slice(2).split("/");
+  return name.length ? `#/${page}/${encodeURIComponent(name.join("/"))}` : `#/${page}`;
+}
+
+export function state(broker) {
+  const text = { up: "up", silent: "does not answer", missing: "not running", unknown: "unknown" }[broker.state];
+  return h("span", { class: broker.state === "up" ? "" : "bad" }, broker.controller ? `${text}, controller` : text);
+}

@@ -1,0 +1,29 @@
+// Pipelines on Spark: what their runs have told of themselves.
+import { get } from "./api.js";
+import { count, fill, h, table, time } from "./dom.js";
+
+export function pipelines(main) {
+  const list = h("div", { id: "pipelines" });
+  main.append(h("h1", {}, "Pipelines"), list);
+
+  async function load() {
+    try {
+      const found = await get("/api/pipelines");
+      fill(list, found.pipelines.length ? found.pipelines.map(pipeline)
+        : h("p", { class: "soft" }, "No pipelines of this user yet. Make one with: penstock pipeline init NAME"));
+    } catch (error) { fill(list, h("p", { class: "error" }, error.message)); }
+  }
+  load();
+  const timer = setInterval(() => { if (!document.hidden) load(); }, 2000);
+  return { leave: () => clearInterval(timer) };
+}
+
+function pipeline(each) {
+  const bad = each.state === "FAILED" || each.state === "INTERRUPTED";
+  return h("section", { class: "panel" }, h("h2", {}, each.name, " ", h("span", { class: bad ? "bad" : "soft" }, each.state.toLowerCase())),
+    h("p", { class: "soft" }, each.path, each.updated_ms ? `, round ${each.round}, last heard of ${time(each.updated_ms).slice(0, 19)}` : ""),
+    each.error ? h("p", { class: "error" }, each.error) : null,
+    table(["flow", "status", ">rows", ">rows/s", ">batch time", ">lag", "last error"], each.flows.map((flow) => [
+      flow.name, String(flow.status).toLowerCase(), flow.streaming ? count(flow.rows) : "–", flow.batch === null ? "–" : count(Math.round(flow.rows_per_s)),
+      flow.batch === null ? "–" : `${(flow.batch_ms / 1000).toFixed(1)} s`, count(flow.lag), flow.error || ""]), "it was never run: penstock pipeline run"));
+}

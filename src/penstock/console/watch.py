@@ -1,0 +1,174 @@
+"""Looks at the cluster all the time, so that pages need not wait.
+
+Four loops, each with a pace of its own: who is there (every second, each broker asked by itself,
+since the cluster takes a dead one for alive until its session ends); topics, ends and moves; groups
+and their lag; disks. The last three rest ten times as long as they took: however large a cluster
+is, watching costs it a tenth of one connection's time. When a broker comes or goes they look at
+once, and while anything is unwell they rest less: that is when somebody wants to know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+from penstock.client.errors import ApiNotServed, BrokerError, ClientError
+from penstock.client.model import TopicPartition
+from penstock.console.link import Link
+from penstock.console.picture import GroupLag, Picture
+
+_REST_FACTOR: Final = 10
+_DESCRIBED_MAX: Final = 500
+"""Groups whose members and lag are followed; of more only the names are known."""
+_AT_ONCE: Final = 8
+
+_log = logging.getLogger(__name__)
+
+
+class Watch:
+    def __init__(self, link: Link, picture: Picture) -> None:
+        self.picture = picture
+        self._link = link
+        self._clock = link.env.clock
+        self._changed = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._ends_at: float | None = None
+
+    async def run(self) -> None:
+        config = self._link.config
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._repeat(self.look, config.look_interval_s, 1))
+            for survey in (self.survey_topics, self.survey_groups, self.survey_disks):
+                tasks.create_task(self._repeat(survey, config.survey_interval_s, _REST_FACTOR))
+
+    async def changed(self) -> None:
+        """Wait until the picture is another."""
+        await self._changed.wait()
+
+    def tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _repeat(
+        self, look: Callable[[], Awaitable[None]], interval_s: float, factor: int
+    ) -> None:
+        while True:
+            began = self._clock.monotonic()
+            rest_s = interval_s
+            try:
+                await look()
+            except ClientError as error:
+                # `look` says what cannot be reached; the others try again with it.
+                _log.debug("%s: %s", getattr(look, "__name__", "look"), error)
+            else:
+                unwell = bool(self.picture.silent or self.picture.missing)
+                took_s = self._clock.monotonic() - began
+                rest_s = max(interval_s, took_s * (1 if unwell else factor))
+            self.tell()
+            if factor == 1:
+                await self._clock.sleep(rest_s)
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(rest_s):
+                        await self._hurry.wait()
+
+    async def look(self) -> None:
+        now_ms = self._clock.wall_ms()
+        try:
+            info = await (await self._link.watching()).describe_cluster()
+        except ClientError as error:
+            self.picture.on_unreachable(now_ms, str(error))
+            raise
+        ids = [broker.id for broker in info.brokers]
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(self._link.answers(each)) for each in ids]
+        silent = {each for each, task in zip(ids, asked, strict=True) if not task.result()}
+        before = self._standing()
+        self.picture.on_brokers(now_ms, info, frozenset(silent))
+        if self._standing() != before:
+            self._hurry.set()
+            self._hurry = asyncio.Event()
+
+    def _standing(self) -> tuple[object, ...]:
+        """What it takes to make the surveys hurry when it changes."""
+        picture = self.picture
+        ids = () if picture.info is None else tuple(each.id for each in picture.info.brokers)
+        return picture.unreachable, picture.silent, ids
+
+    async def survey_topics(self) -> None:
+        admin = await self._link.watching()
+        try:
+            moving = await admin.list_partition_reassignments()
+        except ApiNotServed:
+            moving = {}
+        topics = await admin.list_topics(internal=True)
+        self.picture.moving = moving
+        self.picture.on_topics(topics)
+        await self._learn_minimums()
+        up = {broker.id for broker in self.picture.info.brokers} if self.picture.info else set()
+        answering = up - self.picture.silent
+        asked = [place for place, part in self.picture.places() if part.leader in answering]
+        found = await admin.list_offsets(dict.fromkeys(asked, "latest")) if asked else {}
+        now = self._clock.monotonic()
+        seconds = 0.0 if self._ends_at is None else now - self._ends_at
+        self._ends_at = now
+        ends = {place: end.offset for place, end in found.items() if end is not None}
+        self.picture.on_ends(self._clock.wall_ms(), ends, seconds)
+
+    async def _learn_minimums(self) -> None:
+        """min.insync.replicas of topics that lack replicas; of the others it does not matter."""
+        lacking = {topic.name for topic in self.picture.tally.unwell}
+        admin = await self._link.watching()
+        least: dict[str, int] = {}
+        for topic in sorted(lacking)[:100]:
+            known = self.picture.least_in_sync.get(topic)
+            if known is None:
+                try:
+                    entry = (await admin.describe_configs(topic=topic)).get("min.insync.replicas")
+                except BrokerError:
+                    continue  # deleted meanwhile
+                known = int(entry.value or 1) if entry and (entry.value or "").isdigit() else 1
+            least[topic] = known
+        self.picture.least_in_sync = least
+
+    async def survey_disks(self) -> None:
+        admin = await self._link.watching()
+        info = self.picture.info
+        up = [] if info is None else [each.id for each in info.brokers]
+        answering = [each for each in up if each not in self.picture.silent]
+        if answering:
+            self.picture.on_log_dirs(await admin.describe_log_dirs(answering))
+
+    async def survey_groups(self) -> None:
+        admin = await self._link.watching()
+        listed = {group.group: group for group in await admin.list_groups()}
+        known = self.picture.groups
+        groups = {name: known.get(name) or GroupLag(listing) for name, listing in listed.items()}
+        for name, group in groups.items():
+            group.listing = listed[name]
+        self.picture.groups = groups
+        followed = sorted(groups)[:_DESCRIBED_MAX]
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def follow(name: str) -> None:
+            async with gate:
+                try:
+                    info = await admin.describe_group(name)
+                    committed = await admin.group_offsets(name)
+                except ClientError as error:
+                    _log.debug("group %s: %s", name, error)
+                    return
+            groups[name].members = len(info.members)
+            lags: dict[TopicPartition, int] = {
+                place: max(0, self.picture.ends[place] - at.offset)
+                for place, at in sorted(committed.items())
+                if place in self.picture.ends
+            }
+            groups[name].add(self._clock.wall_ms(), lags)
+
+        async with asyncio.TaskGroup() as tasks:
+            for name in followed:
+                tasks.create_task(follow(name))

@@ -1,0 +1,110 @@
+"""Debian's Chromium, driven by Playwright, on a real console of a real cluster of three."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from console.running import brokers, running_console
+from penstock import Admin, Producer
+from penstock.testing.broker import Broker
+
+CHROMIUM = shutil.which("chromium")
+PATIENCE_MS = 20_000
+
+
+@pytest.fixture(scope="package")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium here: make tools, or apt-get install chromium")
+    with brokers(tmp_path_factory.mktemp("cluster"), 3) as started:
+        yield started
+
+
+@pytest.fixture(scope="package")
+def bootstrap(cluster: list[Broker]) -> str:
+    return ",".join(broker.bootstrap for broker in cluster)
+
+
+@pytest.fixture(scope="package")
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the console looks for the user's pipelines."""
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(scope="package")
+def url(bootstrap: str, state_home: Path) -> Iterator[str]:
+    with running_console(bootstrap, environment={"XDG_STATE_HOME": str(state_home)}) as found:
+        yield found
+
+
+@pytest.fixture(scope="package")
+def chromium(cluster: list[Broker]) -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--no-sandbox", "--disable-dev-shm-usage"] if os.getuid() == 0 else [],
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@pytest.fixture
+def page(chromium: Any, url: str) -> Iterator[Any]:
+    """A page of the console. An error in its scripts, or something its policy forbids, fails the
+    test that met it."""
+    context = chromium.new_context(permissions=["clipboard-read", "clipboard-write"])
+    opened = context.new_page()
+    opened.set_default_timeout(PATIENCE_MS)
+    wrong: list[str] = []
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on("console", lambda message: note(message, wrong))
+    opened.goto(url)
+    opened.locator("#standing.good, #standing.warning, #standing.critical").wait_for()
+    try:
+        yield opened
+        assert not wrong
+    finally:
+        context.close()
+
+
+def note(message: Any, wrong: list[str]) -> None:
+    # That a request was refused is what some tests are about; the page tells it in its own words.
+    if message.type == "error" and "Failed to load resource" not in message.text:
+        wrong.append(message.text)
+
+
+@pytest.fixture(scope="package")
+def admin(bootstrap: str) -> Iterator[Admin]:
+    with Admin(bootstrap) as opened:
+        yield opened
+
+
+class Send(Protocol):
+    """`send(topic, value, key=...)` is the offset it got."""
+
+    def __call__(self, topic: str, *values: bytes | None, **how: Any) -> int: ...
+
+
+@pytest.fixture(scope="package")
+def send(bootstrap: str) -> Iterator[Send]:
+    # From a thread: Playwright keeps an event loop in this one, where nothing may block.
+    with Producer(bootstrap) as producer, ThreadPoolExecutor(1) as thread:
+
+        def work(topic: str, values: tuple[bytes | None, ...], how: dict[str, Any]) -> int:
+            sent = [producer.send(topic, value, **how) for value in values]
+            return [delivery.result(timeout_s=20) for delivery in sent][-1].offset
+
+        def run(topic: str, *values: bytes | None, **how: Any) -> int:
+            return thread.submit(work, topic, values, how).result(30)
+
+        yield run

@@ -1,0 +1,205 @@
+"""Overview, groups, brokers and pipelines in a browser; by keyboard, in the dark, on a phone."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from console.browser.conftest import Send
+from penstock import Admin, Consumer
+from penstock.client.model import TopicPartition
+from penstock.testing.broker import Broker
+
+SOON_MS = 5_000
+
+
+@pytest.fixture(scope="module")
+def group(admin: Admin, send: Send) -> str:
+    """A group without members, three behind of ten."""
+    admin.create_topic("billed", partitions=1)
+    send("billed", *[b"%d" % number for number in range(10)])
+    admin.alter_group_offsets("billing", {TopicPartition("billed", 0): 7})
+    return "billing"
+
+
+def test_the_overview_counts_and_draws(page: Any, url: str, admin: Admin, send: Send) -> None:
+    """Brokers, the controller, and what is written as it is written."""
+    admin.create_topic("busy", partitions=1)
+    written = page.locator(".card", has_text=re.compile(r"[1-9][\d.,]*/s"))
+    for _ in range(60):
+        send("busy", *[b"v"] * 50)
+        if page.locator("svg.chart polyline").count() and written.count():
+            break
+        page.wait_for_timeout(200)
+    else:
+        raise AssertionError("nothing of what was written was drawn")
+    cards = page.locator(".cards").inner_text()
+    assert "3\nbrokers" in cards
+    assert re.search(r"broker \d\ncontroller", cards)
+    assert page.locator("#overview-brokers tbody tr").count() == 3
+
+
+def test_a_group_and_its_lag(page: Any, url: str, group: str) -> None:
+    """From the list to the partitions, and a line that grows with time."""
+    page.goto(f"{url}#/groups")
+    page.get_by_role("link", name=group).click()
+    row = page.locator("#group-partitions tbody tr")
+    row.wait_for()
+    assert row.locator("td").all_inner_texts()[:5] == ["billed", "0", "7", "10", "3"]
+    page.locator("#lag-chart polyline").wait_for(state="attached")  # a flat line has no height
+    page.locator("#lag-chart .legend", has_text="billed-0: 3").wait_for()
+
+
+def test_a_reset_is_shown_before_it_is_done(page: Any, url: str, admin: Admin, send: Send) -> None:
+    """The dry run changes nothing; what it showed is what is done."""
+    admin.create_topic("read-again", partitions=1)
+    send("read-again", *[b"v"] * 6)
+    place = TopicPartition("read-again", 0)
+    admin.alter_group_offsets("repeater", {place: 5})
+    page.goto(f"{url}#/groups/repeater")
+    page.get_by_role("button", name="Reset offsets").click()
+    page.get_by_label("To", exact=True).select_option("shift")
+    page.get_by_label("Offset, number").fill("-3")
+    page.get_by_role("button", name="Show what would change").click()
+    plan = page.locator("#reset-plan tbody td")
+    plan.first.wait_for()
+    assert plan.all_inner_texts() == ["read-again", "0", "5", "2", "4"]
+    assert admin.group_offsets("repeater")[place].offset == 5
+    page.locator("dialog").last.get_by_role("button", name="Reset offsets").click()
+    page.get_by_text("repeater has moved").wait_for()
+    assert admin.group_offsets("repeater")[place].offset == 2
+
+
+def test_members_are_shown_and_hold_off_a_reset(
+    page: Any, url: str, admin: Admin, send: Send, bootstrap: str
+) -> None:
+    """A group that is read for says by whom, and cannot be moved."""
+    admin.create_topic("shared", partitions=1)
+    send("shared", b"v")
+    with Consumer(
+        bootstrap,
+        topics="shared",
+        group_id="readers",
+        client_id="reader-one",
+        auto_offset_reset="earliest",
+    ) as consumer:
+        assert consumer.poll(timeout_ms=20_000)
+        consumer.commit()
+        page.goto(f"{url}#/groups/readers")
+        page.locator("#group-members", has_text="shared-0").wait_for()
+        assert "reader-one" in page.locator("#group-members").inner_text()
+        page.get_by_role("button", name="Reset offsets").click()
+        page.get_by_role("button", name="Show what would change").click()
+        page.locator("dialog .error", has_text="stop its consumers first").wait_for()
+
+
+def test_a_group_is_deleted_by_its_typed_name(page: Any, url: str, admin: Admin) -> None:
+    """And is gone from the cluster."""
+    admin.create_topic("left", partitions=1)
+    admin.alter_group_offsets("leftover", {TopicPartition("left", 0): 0})
+    page.goto(f"{url}#/groups/leftover")
+    page.get_by_role("button", name="Delete group").click()
+    page.get_by_label("Type leftover to confirm").fill("leftover")
+    page.get_by_role("button", name="Delete for good").click()
+    page.get_by_text("leftover is gone").wait_for()
+    assert "leftover" not in {each.group for each in admin.list_groups()}
+
+
+def test_a_broker_is_drained_and_the_cluster_rebalanced(page: Any, url: str, admin: Admin) -> None:
+    """The plan is shown first; progress while it runs; afterwards it is so."""
+    admin.create_topic("spread", partitions=6, replication_factor=1)
+    page.goto(f"{url}#/brokers")
+    page.locator("#disks progress").first.wait_for()
+    page.get_by_role("button", name="Drain broker 1").click()
+    page.locator("#plan").wait_for()
+    page.locator("dialog").get_by_role("button", name="Drain").click()
+    page.locator(".job", has_text="drain broker 1").filter(has_text="done:").wait_for()
+    held = {each for part in admin.describe_topic("spread").partitions for each in part.replicas}
+    assert held == {0, 2}
+    page.locator("#brokers tbody tr").nth(1).locator("td").nth(5).filter(
+        has_text=re.compile("^0$")
+    ).wait_for()
+    page.get_by_role("button", name="Rebalance").click()
+    page.locator("#plan").wait_for()
+    page.locator("dialog").get_by_role("button", name="Rebalance").click()
+    page.locator(".job", has_text="rebalance").filter(has_text="done:").wait_for()
+    held = {each for part in admin.describe_topic("spread").partitions for each in part.replicas}
+    assert held == {0, 1, 2}
+    page.get_by_role("button", name="Elect preferred leaders").click()
+    page.locator(".toast", has_text=re.compile("no election|another leader")).wait_for()
+
+
+def test_a_broker_that_dies_is_told_and_its_return_too(
+    page: Any, url: str, cluster: list[Broker]
+) -> None:
+    """Killed while the page is open: within five seconds it says so; once back it is well."""
+    page.goto(url)
+    page.locator("#standing.good").wait_for()
+    cluster[2].kill()
+    try:
+        page.locator("#problems .critical", has_text="broker 2 does not answer").wait_for(
+            timeout=SOON_MS
+        )
+        assert "problem" in page.locator("#standing").inner_text()
+        page.locator("#problems .critical", has_text="broker 2 is not running").wait_for()
+    finally:
+        cluster[2].start()
+    page.locator("#standing.good").wait_for()
+    assert page.locator("#problems .problem").count() == 0
+    told = page.locator("#events").inner_text()
+    assert "broker 2 does not answer" in told
+    assert "broker 2 has joined the cluster" in told
+
+
+def test_pipelines_and_their_last_error(
+    page: Any, url: str, state_home: Path, tmp_path: Path
+) -> None:
+    """What a run wrote of itself: rows, rates, batch time, lag, and why it failed."""
+    project = tmp_path / "views"
+    (project / ".penstock").mkdir(parents=True)
+    (project / "spark-pipeline.yml").write_text("name: views\n")
+    flow = {
+        "name": "clicks", "status": "RUNNING", "rows": 1200, "streaming": True, "rows_per_s": 80.4,
+        "lag": 17, "batch": 3, "batch_rows": 100, "batch_at": "", "batch_ms": 1500, "error": "",
+    }  # fmt: skip
+    broken = {**flow, "name": "totals", "status": "FAILED", "error": "<b>no such column</b>"}
+    run = {
+        "name": "views", "state": "FAILED", "round": 2, "master": "local[*]", "pid": 1,
+        "started_ms": 1_750_000_000_000, "updated_ms": 1_750_000_060_000,
+        "error": "one flow failed", "flows": [flow, broken],
+    }  # fmt: skip
+    (project / ".penstock" / "last-run.json").write_text(json.dumps(run))
+    (state_home / "penstock").mkdir(exist_ok=True)
+    known = {"projects": [str(project)]}
+    page.goto(f"{url}#/pipelines")
+    page.get_by_text("No pipelines of this user yet").wait_for()
+    (state_home / "penstock" / "pipelines.json").write_text(json.dumps(known))
+    rows = page.locator("#pipelines tbody tr")
+    rows.nth(1).wait_for()
+    cells = rows.first.locator("td").all_inner_texts()
+    assert cells == ["clicks", "running", "1,200", "80", "1.5 s", "17", ""]
+    assert rows.nth(1).locator("td").last.inner_text() == "<b>no such column</b>"
+    assert page.get_by_text("one flow failed").is_visible()
+
+
+def test_keyboard_dark_and_small(page: Any, url: str) -> None:
+    """Pages by number keys, a theme that stays, and nothing wider than a phone."""
+    page.locator("body").press("2")
+    page.get_by_role("heading", name="Topics").wait_for()
+    page.get_by_role("button", name="Theme").focus()
+    page.keyboard.press("Enter")
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.reload()
+    page.get_by_role("heading", name="Topics").wait_for()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == dark
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.set_viewport_size({"width": 380, "height": 700})
+    for each in ("", "#/topics", "#/groups", "#/brokers"):
+        page.goto(f"{url}{each}")
+        page.locator("#standing.good, #standing.warning").wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 380

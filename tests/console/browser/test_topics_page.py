@@ -1,0 +1,93 @@
+"""Topics in a browser: found, made, configured, grown and deleted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from console.browser.conftest import Send
+from penstock import Admin, BrokerError
+from penstock.client.model import TopicPartition
+
+
+def test_a_topic_is_made_found_and_opened(page: Any, url: str, admin: Admin) -> None:
+    """From the form to the cluster, and back into the list and its search."""
+    page.goto(f"{url}#/topics")
+    page.get_by_role("button", name="Create topic").click()
+    page.get_by_label("Name", exact=True).fill("orders.made")
+    page.get_by_label("Partitions").fill("3")
+    page.get_by_label("Replicas").fill("2")
+    page.get_by_label("Settings").fill("retention.ms = 1234567")
+    page.get_by_role("button", name="Create", exact=True).click()
+    page.get_by_role("link", name="orders.made").wait_for()
+    assert len(admin.describe_topic("orders.made").partitions) == 3
+    assert admin.describe_configs(topic="orders.made")["retention.ms"].value == "1234567"
+    page.keyboard.press("/")
+    page.keyboard.type("no such topic")
+    page.get_by_text("no topic has this in its name").wait_for()
+    page.get_by_label("Search topics").fill("ORDERS made")
+    page.get_by_role("link", name="orders.made").click()
+    page.get_by_role("heading", name="orders.made").wait_for()
+
+
+def test_what_the_cluster_refuses_is_said_in_the_form(page: Any, url: str) -> None:
+    """The dialog stays, with the broker's own words, and nothing is lost."""
+    page.goto(f"{url}#/topics")
+    page.get_by_role("button", name="Create topic").click()
+    page.get_by_label("Name", exact=True).fill("too-many-replicas")
+    page.get_by_label("Replicas").fill("9")
+    page.get_by_role("button", name="Create", exact=True).click()
+    page.locator("dialog .error", has_text="9").wait_for()
+    assert page.get_by_label("Name", exact=True).input_value() == "too-many-replicas"
+
+
+def test_settings_are_changed_and_put_back(page: Any, url: str, admin: Admin) -> None:
+    """A value set for the topic is told apart from a default."""
+    admin.create_topic("configured", partitions=1)
+    page.goto(f"{url}#/topics/configured/settings")
+    page.get_by_label("Search settings").fill("retention.ms")
+    page.get_by_role("button", name="Change retention.ms", exact=True).click()
+    page.get_by_label("Value").fill("86400000")
+    page.get_by_role("button", name="Set", exact=True).click()
+    page.get_by_text("this topic").wait_for()
+    assert admin.describe_configs(topic="configured")["retention.ms"].value == "86400000"
+    page.get_by_role("button", name="Reset retention.ms", exact=True).click()
+    page.get_by_text("this topic").wait_for(state="detached")
+    assert admin.describe_configs(topic="configured")["retention.ms"].is_default
+
+
+def test_a_topic_grows(page: Any, url: str, admin: Admin, send: Send) -> None:
+    """Partitions are shown with leaders, replicas and offsets; more can be added."""
+    admin.create_topic("growing", partitions=1, replication_factor=3)
+    send("growing", *[b"v"] * 5)
+    page.goto(f"{url}#/topics/growing/partitions")
+    row = page.locator("tbody tr")
+    row.first.wait_for()
+    cells = row.first.locator("td").all_inner_texts()
+    assert sorted(cells[2].split(", ")) == ["0", "1", "2"]
+    assert cells[4:7] == ["0", "5", "5"]
+    page.get_by_role("button", name="Add partitions").click()
+    page.get_by_label("Partitions in all").fill("4")
+    page.get_by_role("button", name="Grow").click()
+    row.nth(3).wait_for()
+    assert len(admin.describe_topic("growing").partitions) == 4
+
+
+def test_deleting_needs_the_name_typed(page: Any, url: str, admin: Admin) -> None:
+    """Another name deletes nothing; the right one does, and the list no longer has it."""
+    admin.create_topic("doomed", partitions=1)
+    page.goto(f"{url}#/topics/doomed/settings")
+    page.get_by_role("button", name="Delete topic").click()
+    page.get_by_label("Type doomed to confirm").fill("domed")
+    page.get_by_role("button", name="Delete for good").click()
+    page.locator("dialog .error", has_text="type the topic's name").wait_for()
+    assert admin.list_offsets({TopicPartition("doomed", 0): "latest"})
+    page.get_by_label("Type doomed to confirm").fill("doomed")
+    page.get_by_role("button", name="Delete for good").click()
+    page.get_by_label("Search topics").fill("doomed")
+    page.get_by_text("no topic has this in its name").wait_for()
+    try:
+        admin.describe_topic("doomed")
+    except BrokerError as error:
+        assert "doomed" in str(error)
+    else:
+        raise AssertionError("it is still there")

@@ -1,0 +1,85 @@
+"""A console that believes in ten thousand topics and two hundred groups, to see how it bears them.
+
+Run as a program: prints `console URL`, ends with its standard input. Its picture is made up, all
+the rest is real; brokers that hold as many would take minutes to make.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import uvicorn
+
+from penstock.client.address import Address
+from penstock.client.admin import BrokerInfo, ClusterInfo, PartitionInfo, TopicInfo
+from penstock.client.environment import default_environment
+from penstock.client.groups import GroupListing
+from penstock.client.model import TopicPartition
+from penstock.console.brokers import Brokers
+from penstock.console.config import ConsoleConfig
+from penstock.console.groups import Groups
+from penstock.console.guard import Guard
+from penstock.console.jobs import Jobs
+from penstock.console.link import Link
+from penstock.console.messages import Messages
+from penstock.console.picture import GroupLag, Picture
+from penstock.console.pipelines import Pipelines
+from penstock.console.server import listen
+from penstock.console.topics import Topics
+from penstock.console.watch import Watch
+from penstock.console.web import Web
+from penstock.runtime import SystemClock, Threads
+
+TOPICS = 10_000
+GROUPS = 200
+
+
+def made_up() -> Picture:
+    picture = Picture("localhost:1")
+    brokers = tuple(BrokerInfo(each, Address("h", 9092 + each), None) for each in range(3))
+    picture.on_brokers(SystemClock().wall_ms(), ClusterInfo("c", 0, brokers), frozenset())
+    parts = tuple(PartitionInfo(each, each, 1, (0, 1, 2), (0, 1, 2), ()) for each in range(3))
+    names = [f"topic-{number:05}" for number in range(TOPICS)]
+    picture.on_topics([TopicInfo(name, "id", False, parts) for name in names])
+    for number in range(GROUPS):
+        listing = GroupListing(f"group-{number:03}", "Empty", "consumer", "classic")
+        lag = picture.groups[listing.group] = GroupLag(listing)
+        lag.add(0, {TopicPartition(names[number], 0): number})
+    return picture
+
+
+async def main() -> None:
+    env = default_environment()
+    config = ConsoleConfig(bootstrap="localhost:1")
+    listening = listen("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    link = Link(config, env)
+    watch = Watch(link, made_up())
+    jobs = Jobs(watch.tell)
+    threads = Threads(1)
+    web = Web(
+        Guard(config, port, env.clock, env.random),
+        watch,
+        jobs,
+        Topics(link, watch),
+        Messages(link, jobs),
+        Groups(link, watch),
+        Brokers(link, watch, jobs),
+        Pipelines(threads),
+    )
+    server = uvicorn.Server(
+        uvicorn.Config(web.app(), log_config=None, lifespan="off", timeout_graceful_shutdown=1)
+    )
+    print(f"console http://127.0.0.1:{port}/", flush=True)
+    async with asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(server.serve([listening]))
+        await asyncio.to_thread(sys.stdin.read)
+        server.should_exit = True
+        await serving
+    listening.close()
+    threads.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,150 @@
+"""Real brokers and a real console, each in a process of its own, for the time of some tests."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import selectors
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from penstock.runtime import SystemClock
+from penstock.testing.broker import Broker
+
+READY_S = 30.0
+
+
+@contextmanager
+def brokers(directory: Path, count: int) -> Iterator[list[Broker]]:
+    """A cluster whose first broker holds everybody's offsets, so that others may be killed."""
+    with ExitStack() as stack:
+        started = []
+        for number in range(count):
+            settings = {
+                "broker_id": str(number),
+                "store": str(directory / "metadata.db"),
+                "offsets.topic.replication.factor": "1",
+                "offsets.topic.num.partitions": "2",
+                "num.partitions": "1",
+            }
+            broker = Broker(settings, data=str(directory / f"broker-{number}"))
+            started.append(stack.enter_context(broker))
+        yield started
+
+
+@contextmanager
+def running_console(
+    bootstrap: str, *options: str, environment: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """Its URL, as it printed it."""
+    command = [sys.executable, "-m", "penstock.console.main", "--bootstrap", bootstrap]
+    with running([*command, "--port", "0", "--stop-with-stdin", *options], environment) as url:
+        yield url
+
+
+@contextmanager
+def running(command: list[str], environment: Mapping[str, str] | None = None) -> Iterator[str]:
+    """A program that prints `console URL` and ends with its standard input."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, **(environment or {})},
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            assert selector.select(READY_S), "the console did not get ready"
+        line = process.stdout.readline()
+        assert line.startswith("console http"), line
+        yield line.removeprefix("console ").strip()
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        return str(self.json["error"])
+
+
+@dataclass
+class Browserless:
+    """What a program other than a browser sends: every header is ours to choose."""
+
+    url: str
+    cookie: str = ""
+    csrf: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def send(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        place = urlsplit(self.url)
+        sent = {**self.headers, **(headers or {})}
+        if self.cookie:
+            sent.setdefault("cookie", self.cookie)
+        if self.csrf:
+            sent.setdefault("x-csrf-token", self.csrf)
+        data = None if body is None else json.dumps(body).encode()
+        if data is not None:
+            sent.setdefault("content-type", "application/json")
+        connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=30)
+        try:
+            connection.request(method, path, data, sent)
+            response = connection.getresponse()
+            return Answer(
+                response.status,
+                {name.lower(): value for name, value in response.getheaders()},
+                response.read(),
+            )
+        finally:
+            connection.close()
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self.send("GET", path, headers=headers)
+
+    def post(self, path: str, body: Any) -> Answer:
+        return self.send("POST", path, body)
+
+    def log_in(self, token: str | None = None) -> Answer:
+        answer = self.post("/api/session", {} if token is None else {"token": token})
+        if answer.status == 200:
+            self.cookie = answer.headers["set-cookie"].partition(";")[0]
+            self.csrf = answer.json["csrf"]
+        return answer
+
+
+def eventually(look: Any, seconds: float = 15.0) -> Any:
+    """What `look` returns once that is true."""
+    clock = SystemClock()
+    end = clock.monotonic() + seconds
+    while not (found := look()):
+        assert clock.monotonic() < end, "it did not come about in time"
+    return found

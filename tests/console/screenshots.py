@@ -1,0 +1,100 @@
+"""Pictures of the console for the README: `cd tests && python -m console.screenshots`.
+
+They are taken in Chromium from a real console of a real cluster with made-up orders in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Any, Literal
+
+from console.running import brokers, running_console
+from penstock import Admin, Producer
+from penstock.client.model import TopicPartition
+
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+STATES = ("paid", "shipped", "failed", "returned")
+PLACES = [TopicPartition("shop.orders", each) for each in range(6)]
+
+
+def main() -> None:
+    from playwright.sync_api import sync_playwright
+
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        brokers(Path(directory), 3) as cluster,
+        orders(",".join(broker.bootstrap for broker in cluster)),
+        running_console(",".join(broker.bootstrap for broker in cluster)) as url,
+        sync_playwright() as driver,
+    ):
+        browser = driver.chromium.launch(
+            executable_path=shutil.which("chromium"),
+            args=["--no-sandbox"] if os.getuid() == 0 else [],
+        )
+        themes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+        for theme in themes:
+            page = browser.new_context(
+                viewport={"width": 1200, "height": 760}, color_scheme=theme
+            ).new_page()
+            take(page, url, theme)
+        browser.close()
+
+
+def take(page: Any, url: str, theme: str) -> None:
+    page.goto(url)
+    page.locator("svg.chart polyline").wait_for(timeout=60_000)
+    page.wait_for_timeout(12_000 if theme == "light" else 500)
+    shots = {
+        "overview": ("#/", ".cards"),
+        "topics": ("#/topics", ".row"),
+        "messages": ("#/topics/shop.orders", ".message"),
+        "group": ("#/groups/billing", "#group-partitions tbody"),
+        "brokers": ("#/brokers", "#disks tbody"),
+    }
+    for name, (where, ready) in shots.items():
+        page.goto(f"{url}{where}")
+        page.locator(ready).first.wait_for()
+        page.wait_for_timeout(1_500)
+        page.screenshot(path=IMAGES / f"console-{name}-{theme}.png")
+
+
+@contextmanager
+def orders(bootstrap: str) -> Iterator[None]:
+    """Orders that come in all the time, and a group that does not keep up with them."""
+    stop = Event()
+
+    def work() -> None:
+        with Producer(bootstrap) as producer:
+            for number in iter(lambda: next(numbers), None):
+                order = {"id": number, "state": STATES[number % 4], "total": number % 97 + 0.5}
+                key = f"customer-{number % 50}".encode()
+                producer.send("shop.orders", json.dumps(order).encode(), key=key)
+                if number % 40 == 0 and stop.wait(0.1):
+                    return
+
+    numbers = iter(range(10**9))
+    with Admin(bootstrap) as admin:
+        admin.create_topic("shop.orders", partitions=6, replication_factor=3)
+        for name in ("shop.payments", "shop.returns", "web.clicks", "web.sessions"):
+            admin.create_topic(name, partitions=3, replication_factor=2)
+        admin.alter_group_offsets("billing", dict.fromkeys(PLACES, 0))
+    with ThreadPoolExecutor(1) as thread:
+        sending = thread.submit(work)
+        try:
+            yield
+        finally:
+            stop.set()
+            sending.result(30)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""`penstock console`, and the one that `penstock up` brings along."""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from console.running import Browserless, eventually
+from penstock.runtime import SystemClock
+
+PROGRAM = (sys.executable, "-m", "penstock.cli.main")
+PATIENCE_S = 30.0
+
+
+@contextmanager
+def started(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [*PROGRAM, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def line_with(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
+    """The first line that has it, from a program that writes it in time."""
+    assert process.stdout is not None
+    clock = SystemClock()
+    end = clock.monotonic() + PATIENCE_S
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while selector.select(max(0.0, end - clock.monotonic())):
+            line = process.stdout.readline()
+            if match := re.search(pattern, line):
+                return match
+            assert line, "it ended without saying so"
+    raise AssertionError(f"no line with {pattern}")
+
+
+def refused(url: str) -> bool:
+    place = re.search(r":(\d+)/", url)
+    assert place is not None
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", int(place[1]))) != 0
+
+
+def test_up_brings_a_console_that_ends_with_it(tmp_path: Path) -> None:
+    """On loopback, its address printed; stopped with the broker, even by SIGKILL."""
+    data = str(tmp_path / "data")
+    with started("up", "--port", "0", "--data", data, PENSTOCK_CONSOLE="1") as up:
+        url = line_with(up, r"console (http://127\.0\.0\.1:\d+/)")[1]
+        visitor = Browserless(url)
+        assert visitor.log_in().status == 200
+        assert visitor.get("/api/topics").status == 200
+    assert refused(url)
+
+
+def test_up_can_do_without(tmp_path: Path) -> None:
+    """`--no-console` starts nothing beside the broker."""
+    arguments = ("up", "--port", "0", "--data", str(tmp_path / "data"), "--no-console")
+    with started(*arguments, PENSTOCK_CONSOLE="1") as up:
+        line_with(up, "^ready bootstrap=")
+        children = Path(f"/proc/{up.pid}/task/{up.pid}/children").read_text()
+        assert children.strip() == ""
+
+
+def test_a_console_dies_with_an_up_that_is_killed(tmp_path: Path) -> None:
+    """Nobody is left behind to hold its port."""
+    process = subprocess.Popen(
+        [*PROGRAM, "up", "--port", "0", "--data", str(tmp_path / "data")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PENSTOCK_CONSOLE": "1"},
+    )
+    try:
+        url = line_with(process, r"console (http://127\.0\.0\.1:\d+/)")[1]
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+        assert process.stdout is not None
+        process.stdout.close()
+    assert eventually(lambda: refused(url))
+
+
+def test_the_command_and_its_token() -> None:
+    """For all addresses a token is made, and no argument of the process tells it."""
+    with started("console", "--port", "0", "--host", "0.0.0.0", "-b", "127.0.0.1:1") as console:
+        match = line_with(console, r"console (http://0\.0\.0\.0:(\d+)/)#token=(\w{32})")
+        visitor = Browserless(f"http://127.0.0.1:{match[2]}/")
+        assert visitor.log_in().status == 401
+        assert visitor.log_in(match[3]).status == 200
+        assert match[3] not in Path(f"/proc/{console.pid}/cmdline").read_text()
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    """In one line, with what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = subprocess.run(
+            [*PROGRAM, "console", "--port", port],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    assert ended.returncode == 2
+    assert ended.stderr == f"penstock: port {port} is in use: choose another with --port\n"

@@ -1,0 +1,127 @@
+"""What the console makes of what it sees: problems with advice, events, rates."""
+
+from __future__ import annotations
+
+from penstock.client.address import Address
+from penstock.client.admin import BrokerInfo, ClusterInfo, PartitionInfo, TopicInfo
+from penstock.client.groups import GroupListing
+from penstock.client.inspection import LogDirInfo, ReplicaInfo
+from penstock.client.model import TopicPartition
+from penstock.console.picture import GroupLag, Picture
+
+P0 = TopicPartition("t", 0)
+
+
+def cluster(*ids: int, controller: int = 0) -> ClusterInfo:
+    brokers = tuple(BrokerInfo(each, Address("h", 9092 + each), None) for each in ids)
+    return ClusterInfo("c", controller, brokers)
+
+
+def topic(leader: int, in_sync: tuple[int, ...], replicas: tuple[int, ...] = (0, 1)) -> TopicInfo:
+    part = PartitionInfo(0, leader, 1, replicas, in_sync, ())
+    return TopicInfo("t", "id", False, (part,))
+
+
+def picture(*ids: int, **topics: TopicInfo) -> Picture:
+    seen = Picture("h:9092")
+    seen.on_brokers(1_000, cluster(*ids), frozenset())
+    seen.on_topics(list(topics.values()))
+    return seen
+
+
+def titles(seen: Picture) -> list[str]:
+    return [f"{each.severity}: {each.title}" for each in seen.problems()]
+
+
+def test_a_sound_cluster_has_no_problems() -> None:
+    """And nothing has happened yet."""
+    seen = picture(0, 1, t=topic(0, (0, 1)))
+    assert titles(seen) == []
+    assert list(seen.events) == []
+
+
+def test_nobody_to_be_reached_is_the_only_problem() -> None:
+    """What was known before is not held against the cluster."""
+    seen = picture(0, 1, t=topic(-1, ()))
+    seen.on_unreachable(2_000, "refused")
+    assert titles(seen) == ["critical: no broker can be reached: refused"]
+    seen.on_brokers(3_000, cluster(0, 1), frozenset())
+    assert [event["text"] for event in seen.events] == [
+        "no broker can be reached: refused",
+        "the cluster can be reached again",
+    ]
+
+
+def test_a_broker_that_falls_silent_leaves_and_returns() -> None:
+    """Each step is an event; the problem is there for as long as it is one."""
+    seen = picture(0, 1, t=topic(0, (0, 1)))
+    seen.on_brokers(2_000, cluster(0, 1), frozenset({1}))
+    assert titles(seen) == ["critical: broker 1 does not answer"]
+    seen.on_brokers(3_000, cluster(0), frozenset())
+    seen.on_topics([topic(0, (0,))])
+    assert titles(seen) == [
+        "critical: broker 1 is not running",
+        "warning: 1 partition under-replicated: t-0",
+    ]
+    assert "start the brokers that are missing" in seen.problems()[1].advice
+    seen.on_brokers(4_000, cluster(0, 1, controller=1), frozenset())
+    seen.on_topics([topic(0, (0, 1))])
+    assert titles(seen) == []
+    assert [event["text"] for event in seen.events] == [
+        "broker 1 does not answer",
+        "broker 1 has left the cluster",
+        "broker 1 has joined the cluster",
+        "broker 1 is the controller now",
+    ]
+
+
+def test_a_broker_that_nobody_counts_on_is_forgotten_in_time() -> None:
+    """One that partitions name is not."""
+    seen = picture(0, 1, 2, t=topic(0, (0, 1)))
+    seen.on_brokers(2_000, cluster(0), frozenset())
+    assert seen.missing == {1, 2}
+    seen.on_brokers(120_000, cluster(0), frozenset())
+    assert seen.missing == {1}
+
+
+def test_partitions_from_bad_to_worse() -> None:
+    """Fewer replicas than wanted, than acks=all needs, and no leader at all."""
+    seen = picture(0, 1, t=topic(0, (0,)))
+    assert titles(seen) == ["warning: 1 partition under-replicated: t-0"]
+    seen.least_in_sync = {"t": 2}
+    assert titles(seen) == ["critical: 1 partition below min.insync.replicas: t-0"]
+    seen.on_topics([topic(-1, ())])
+    assert titles(seen) == ["critical: 1 partition without a leader: t-0"]
+
+
+def test_disks_that_fail_or_fill() -> None:
+    """By broker and path, with what to do."""
+    seen = picture(0, 1, t=topic(0, (0, 1)))
+    seen.on_log_dirs([LogDirInfo(0, "/data", {P0: ReplicaInfo(70, 0)}, 1000, 50)])
+    assert titles(seen) == ["warning: the disk of broker 0 is nearly full: 5 % left"]
+    assert seen.topic_bytes["t"] == 70
+    assert seen.brokers()[0]["size_bytes"] == 70
+
+
+def test_rates_are_what_logs_grew_by() -> None:
+    """Over the time between two looks; a log that was cut back counts for nothing."""
+    seen = picture(0, 1, t=topic(0, (0, 1)))
+    seen.on_ends(1_000, {P0: 100}, 0.0)
+    assert list(seen.rates) == []
+    seen.on_ends(3_000, {P0: 150}, 2.0)
+    assert list(seen.rates) == [(3_000, 25.0)]
+    assert seen.brokers()[0]["records_per_s"] == 25.0
+    seen.on_ends(5_000, {P0: 10}, 2.0)
+    assert seen.rates[-1] == (5_000, 0)
+
+
+def test_a_group_that_falls_behind_is_told() -> None:
+    """One that is far behind but catching up is not."""
+    seen = picture(0, 1, t=topic(0, (0, 1)))
+    group = GroupLag(GroupListing("g", "Stable", "consumer", "classic"), members=2)
+    seen.groups["g"] = group
+    for number in range(6):
+        group.add(number, {P0: 1_000 + number})
+    assert titles(seen) == ["warning: group g falls behind: 1,005 records"]
+    group.add(7, {P0: 1_004})
+    assert titles(seen) == []
