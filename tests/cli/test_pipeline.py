@@ -159,7 +159,7 @@ def test_a_missing_java_is_one_line(
     monkeypatch.setenv("PATH", str(tmp_path))
     ended = penstock("pipeline", "run", "views")
     assert ended.code == 2 and ended.err.count("\n") == 1
-    assert "Spark needs Java 17 or newer, and there is no java on the PATH" in ended.err
+    assert "Spark needs Java 17 or newer and there is none: install it" in ended.err
 
 
 def test_an_old_java_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_an_old_java_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_292\"' >&2\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(PipelineError, match=r"is version 8: set JAVA_HOME"):
+    with pytest.raises(PipelineError, match=r"bin/java is 1\.8\.0_292: .* JAVA_HOME"):
         runner.check_spark()
 
 

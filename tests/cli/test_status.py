@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -31,13 +32,20 @@ def test_json_is_what_scripts_rely_on(fake: FakeBroker, penstock: Runner) -> Non
                 "port": int(port),
                 "rack": None,
                 "controller": True,
+                "replicas": 2,
+                "leads": 2,
                 "pid": os.getpid(),
             }
         ],
+        "missing_brokers": [],
         "topics": 1,
         "partitions": 2,
+        "moving_partitions": 0,
+        "not_led_by_preferred": 0,
         "under_replicated_partitions": [],
+        "under_min_isr_partitions": [],
         "offline_partitions": [],
+        "advice": [],
     }
 
 
@@ -47,8 +55,11 @@ def test_people_get_a_table(fake: FakeBroker, penstock: Runner) -> None:
     assert ended.code == 0
     lines = ended.out.splitlines()
     assert lines[0] == "cluster fake-cluster: 1 broker, 0 topics, 0 partitions"
-    assert lines[4].split() == ["0", fake.address, "-", str(os.getpid()), "controller"]
-    assert lines[-1] == "0 partitions under-replicated, 0 without a leader"
+    cells = ["0", fake.address, "-", str(os.getpid()), "0", "0", "controller"]
+    assert lines[4].split() == cells
+    assert lines[-1] == (
+        "0 partitions under-replicated, 0 below min.insync.replicas, 0 without a leader"
+    )
 
 
 def test_partitions_in_trouble_are_listed(fake: FakeBroker, penstock: Runner) -> None:
@@ -60,7 +71,10 @@ def test_partitions_in_trouble_are_listed(fake: FakeBroker, penstock: Runner) ->
     gone.leader, gone.in_sync = -1, ()
     ended = penstock("status")
     assert ended.code == 0
-    assert "31 partitions under-replicated, 1 without a leader" in ended.out
+    assert (
+        "31 partitions under-replicated, 1 below min.insync.replicas, 1 without a leader"
+        in ended.out
+    )
     assert ["gone", "0", "none", "0"] in [line.split() for line in ended.out.splitlines()]
     assert "and 11 more: use --json to see them" in ended.out
     found = penstock("status", "--json").json
@@ -101,6 +115,18 @@ def test_addresses_elsewhere_have_no_process(host: str) -> None:
 def test_a_port_without_listener_has_no_process() -> None:
     """Nor one of another machine's."""
     assert listening_process(Address("127.0.0.1", 1)) is None
+
+
+def test_the_same_port_at_another_address_is_another_broker(fake: FakeBroker) -> None:
+    """127.0.0.2 is this machine as well, and nobody listens there."""
+    _, _, port = fake.address.partition(":")
+    assert listening_process(Address("127.0.0.2", int(port))) is None
+    with socket.create_server(("127.0.0.2", 0)) as server:
+        number = server.getsockname()[1]
+        assert listening_process(Address("127.0.0.2", number)) == os.getpid()
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        number = server.getsockname()[1]
+        assert listening_process(Address("127.0.0.2", number)) == os.getpid()
 
 
 def test_a_machine_without_proc_tells_nothing(

@@ -19,7 +19,9 @@ from penstock.storage.errors import StorageError
 COMMANDS: Final = {
     "up": "penstock.cli.up",
     "broker": "penstock.cli.broker_command",
+    "console": "penstock.cli.console",
     "status": "penstock.cli.status",
+    "cluster": "penstock.cli.cluster",
     "topic": "penstock.cli.topic",
     "group": "penstock.cli.group",
     "produce": "penstock.cli.produce",
@@ -27,6 +29,7 @@ COMMANDS: Final = {
     "log": "penstock.cli.log",
     "pipeline": "penstock.cli.pipeline",
     "bench": "penstock.cli.bench",
+    "sim": "penstock.cli.sim",
 }
 
 _HELP: Final = """Penstock: a distributed message log that speaks the Kafka protocol.
@@ -37,7 +40,9 @@ Examples:
   penstock topic create orders --partitions 3     a topic on it
   echo hello | penstock produce orders            records into it
   penstock consume orders --from-beginning        and out again
+  penstock console                                all of it in a browser
   penstock status                                 who the cluster is, and whether it is well
+  penstock cluster rebalance                      who should hold what, and how to get there
   penstock pipeline init views                    a pipeline on Spark to begin with
   penstock log verify penstock-data/broker-0      whether every log on disk is sound
   penstock bench produce                          how fast it is

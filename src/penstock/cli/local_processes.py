@@ -12,6 +12,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from io import FileIO
 from typing import Final
@@ -19,28 +20,34 @@ from typing import Final
 from penstock.client.address import Address
 
 _LISTEN: Final = "0A"
+_Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 
 
 def listening_process(address: Address) -> int | None:
     """The process id, or None for an address elsewhere, or one that cannot be told."""
-    if not _is_local(address.host):
-        return None
-    inodes = {f"socket:[{inode}]" for inode in _inodes(address.port)}
+    here = _local_addresses(address.host)
+    inodes = {f"socket:[{inode}]" for inode in _inodes(here, address.port)} if here else set()
     return next(_holders(inodes), None) if inodes else None
 
 
-def _is_local(host: str) -> bool:
-    """An address belongs to this machine if one can bind to it."""
+def _local_addresses(host: str) -> frozenset[_Ip]:
+    """Those of the host's addresses that belong to this machine: one can bind to them."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
     except OSError:
-        return False
-    return any(_can_bind(family, place[0]) for family, _, _, _, place in found)
+        return frozenset()
+    return frozenset(
+        _ip(place[0]) for family, _, _, _, place in found if _can_bind(family, place[0])
+    )
+
+
+def _ip(host: str | int) -> _Ip:
+    return ipaddress.ip_address(str(host).partition("%")[0])
 
 
 def _can_bind(family: int, host: str | int) -> bool:
-    if ipaddress.ip_address(str(host).partition("%")[0]).is_loopback:
+    if _ip(host).is_loopback:
         return True
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -50,12 +57,27 @@ def _can_bind(family: int, host: str | int) -> bool:
     return True
 
 
-def _inodes(port: int) -> Iterator[str]:
+def _inodes(addresses: frozenset[_Ip], port: int) -> Iterator[str]:
+    """Sockets that listen on the port, at one of the addresses or at all there are."""
     for path in _TABLES:
         for line in _read(path).splitlines()[1:]:
             cells = line.split()
-            if cells[3] == _LISTEN and int(cells[1].rpartition(":")[2], 16) == port:
-                yield cells[9]
+            host, _, number = cells[1].rpartition(":")
+            if cells[3] == _LISTEN and int(number, 16) == port:
+                bound = _unpacked(host)
+                if bound.is_unspecified or bound in addresses:
+                    yield cells[9]
+
+
+def _unpacked(text: str) -> _Ip:
+    """An address as /proc writes it: words of four bytes, each in the order of this machine."""
+    data = bytes.fromhex(text)
+    words = (data[at : at + 4] for at in range(0, len(data), 4))
+    if sys.byteorder == "little":
+        words = (word[::-1] for word in words)
+    found = ipaddress.ip_address(b"".join(words))
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return mapped or found
 
 
 def _read(path: str) -> str:

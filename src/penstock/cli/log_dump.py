@@ -28,6 +28,7 @@ from penstock.cli.output import (
 )
 from penstock.partition.epochs import EpochStart
 from penstock.partition.producers import ProducerEntry
+from penstock.partition.transactions import AbortedEntry
 from penstock.ports import Disk
 from penstock.records.batch import BatchHeader, TimestampType
 from penstock.storage.checkpoints import Checkpoint
@@ -93,6 +94,11 @@ def _text(item: Item, options: Options, columns: int | None) -> str:
             return (
                 f"{_INDENT}then {item.padding_entries} times zeros and "
                 f"{count(item.ragged_bytes, 'byte')} that make no entry"
+            )
+        case AbortedEntry():
+            return (
+                f"{_INDENT}aborted  producer {item.producer_id}  offsets {item.first_offset}-"
+                f"{item.last_offset}  last stable offset {item.last_stable_offset}"
             )
         case ProducerEntry():
             return _producer_text(item)
@@ -224,6 +230,8 @@ def _json(item: Item, options: Options) -> dict[str, object]:
             return {"type": "time_index_entry", **item._asdict()}
         case IndexRemains():
             return {"type": "index_remains", **asdict(item)}
+        case AbortedEntry():
+            return {"type": "aborted_transaction", **item._asdict()}
         case ProducerEntry():
             return {"type": "producer", **item._asdict()}
         case EpochStart():

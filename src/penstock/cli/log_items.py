@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from penstock.cli.output import CommandFailed
 from penstock.partition.epochs import EpochStart
 from penstock.partition.producers import ProducerEntry
+from penstock.partition.transactions import AbortedEntry
 from penstock.ports import Disk
 from penstock.records.batch import BatchHeader, CorruptBatch
 from penstock.records.record import ControlMarker, Record, read_control, read_records
@@ -35,6 +36,7 @@ from penstock.storage.inspect import (
     read_snapshot,
     read_time_index,
     read_topic_id,
+    read_transactions,
 )
 
 _SMALL_FILES = (Content.PARTITION, Content.CHECKPOINT, Content.EPOCHS)
@@ -90,6 +92,7 @@ Item = (
     | BadFile
     | IndexEntry
     | TimeEntry
+    | AbortedEntry
     | IndexRemains
     | ProducerEntry
     | EpochStart
@@ -113,7 +116,13 @@ def walk(
 
 
 def _at_most(items: Iterator[Item], maximum: int, records: bool) -> Iterator[Item]:
-    counted: tuple[type[Item], ...] = (RecordItem, IndexEntry, TimeEntry, ProducerEntry)
+    counted: tuple[type[Item], ...] = (
+        RecordItem,
+        IndexEntry,
+        TimeEntry,
+        AbortedEntry,
+        ProducerEntry,
+    )
     if not records:
         counted = (BatchItem, *counted)
     left = maximum
@@ -157,8 +166,9 @@ def _file(disk: Disk, path: str, entry: FileEntry, records: bool, offset: int) -
         content = Content.BATCHES
     if content is None:
         raise CommandFailed(
-            f"{path} is not a file of a log: give a .log, .index, .timeindex or .snapshot file, "
-            f"{LEADER_EPOCHS}, {PARTITION_METADATA}, {LOG_CHECKPOINT}, or a partition's directory"
+            f"{path} is not a file of a log: give a .log, .index, .timeindex, .txnindex or "
+            f".snapshot file, {LEADER_EPOCHS}, {PARTITION_METADATA}, {LOG_CHECKPOINT}, or a "
+            "partition's directory"
         )
     yield entry
     base = entry.kind.base_offset
@@ -171,6 +181,9 @@ def _file(disk: Disk, path: str, entry: FileEntry, records: bool, offset: int) -
                 yield from _index(read_offset_index(disk, path, base), offset)
             case Content.TIME_INDEX:
                 yield from _index(read_time_index(disk, path, base), offset)
+            case Content.TRANSACTIONS:
+                entries = read_transactions(disk, path) or ()
+                yield from (held for held in entries if held.last_offset >= offset)
             case Content.PRODUCERS:
                 yield from read_snapshot(disk, path) or ()
             case Content.EPOCHS:

@@ -54,8 +54,9 @@ Examples:
 """
 _RUN_HELP = """Run a pipeline: read what its topics hold, bring its tables up to date, stop.
 
-With --continuous it does so again and again, until Ctrl-C; Spark is started once. Where each flow
-has come to is kept, so a run goes on where the last one ended. --master is where Spark works: on
+With --continuous it does so again and again, until Ctrl-C; Spark is started once. Ctrl-C lets the
+round under way end, so that no table is left half made; a second one does not. Where each flow has
+come to is kept, so a run goes on where the last one ended. --master is where Spark works: on
 this machine, or a cluster (spark://HOST:PORT, yarn, k8s://...), or a Connect server (sc://HOST).
 
 \b

@@ -1,21 +1,24 @@
-"""`penstock status`: who the cluster is, and whether it is well."""
+"""`penstock status`: who the cluster is, whether it is well, and what to do where it is not."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
+from penstock.cli.cluster_state import look
 from penstock.cli.local_processes import listening_process
 from penstock.cli.output import count, emit, emit_json, pipe_guard, printable
 from penstock.cli.session import DEFAULT_BOOTSTRAP, EXIT_REFUSED, Bootstrap, Json, connect, run
 from penstock.cli.tables import Column, table
-from penstock.client.admin import BrokerInfo, PartitionInfo, TopicInfo
+from penstock.client.admin import BrokerInfo, PartitionInfo
 from penstock.client.administration import Admin
+from penstock.client.errors import BrokerError
 from penstock.runtime import SystemClock
 
-_HELP = """Show the brokers of a cluster and the partitions that lack replicas.
+_HELP = """Show the brokers of a cluster, the partitions that lack replicas, and what to do.
 
 Process ids are told for brokers of this machine that run as the same user. Exit code: 0; with
 --check, 1 when a partition is under-replicated or has no leader.
@@ -61,27 +64,91 @@ def status(
 
 
 async def _status(admin: Admin) -> dict[str, Any]:
-    info = await admin.describe_cluster()
-    topics = await admin.list_topics(internal=True)
-    partitions = [(topic, partition) for topic in topics for partition in topic.partitions]
-    return {
-        "cluster_id": info.cluster_id,
-        "controller": info.controller_id,
-        "brokers": [_broker(broker, info.controller_id) for broker in info.brokers],
-        "topics": len(topics),
+    found = await look(admin, sizes=False)
+    partitions = [(*place, partition) for place, partition in found.partitions()]
+    under = [each for each in partitions if each[2].under_replicated]
+    least = await _least_in_sync(admin, {topic for topic, _, _ in under})
+    loads = found.loads()
+    status = {
+        "cluster_id": found.info.cluster_id,
+        "controller": found.info.controller_id,
+        "brokers": [
+            _broker(broker, found.info.controller_id, loads[broker.id])
+            for broker in found.info.brokers
+        ],
+        "missing_brokers": found.missing,
+        "topics": len(found.topics),
         "partitions": len(partitions),
-        "under_replicated_partitions": [
-            _partition(topic, partition)
-            for topic, partition in partitions
-            if partition.under_replicated
+        "moving_partitions": len(found.moving),
+        "not_led_by_preferred": len(found.not_preferred()),
+        "under_replicated_partitions": [_partition(*each) for each in under],
+        "under_min_isr_partitions": [
+            _partition(*each)
+            for each in under
+            if len(each[2].in_sync) < min(least.get(each[0], 1), len(each[2].replicas))
         ],
-        "offline_partitions": [
-            _partition(topic, partition) for topic, partition in partitions if partition.leader < 0
-        ],
+        "offline_partitions": [_partition(*each) for each in partitions if each[2].leader < 0],
     }
+    return {**status, "advice": advice(status)}
 
 
-def _broker(broker: BrokerInfo, controller_id: int) -> dict[str, Any]:
+async def _least_in_sync(admin: Admin, topics: Collection[str]) -> dict[str, int]:
+    """min.insync.replicas of each; of no use where all replicas are in sync."""
+    least: dict[str, int] = {}
+    for topic in sorted(topics):
+        try:
+            configs = await admin.describe_configs(topic=topic)
+        except BrokerError:
+            continue  # deleted meanwhile
+        entry = configs.get("min.insync.replicas")
+        if entry is not None and (entry.value or "").isdigit():
+            least[topic] = int(entry.value or 1)
+    return least
+
+
+def advice(status: Mapping[str, Any]) -> list[str]:
+    """What an operator should do, the most urgent first."""
+    found: list[str] = []
+    missing = ", ".join(str(each) for each in status["missing_brokers"])
+    offline = len(status["offline_partitions"])
+    below = len(status["under_min_isr_partitions"])
+    under = len(status["under_replicated_partitions"])
+    if offline:
+        found.append(
+            f"{count(offline, 'partition')} without a leader: nobody can write or read there until "
+            "a broker with an in-sync replica is back. If none ever will be: penstock cluster "
+            "elect --unclean, which loses what only they had"
+        )
+    if below > offline:
+        found.append(
+            f"{count(below, 'partition')} below min.insync.replicas: acks=all is refused there "
+            "until more replicas have caught up"
+        )
+    for each in status["missing_brokers"]:
+        found.append(
+            f"broker {each} is not running: start it; if it is gone for good: "
+            f"penstock cluster drain {each}"
+        )
+    if under and not missing and not offline and not status["moving_partitions"]:
+        found.append(
+            f"{count(under, 'partition')} under-replicated while all brokers run: replicas are "
+            "catching up, or a broker is too slow; see again with --watch, then its log"
+        )
+    if status["moving_partitions"]:
+        moves = count(status["moving_partitions"], "partition")
+        found.append(f"{moves} on the move: penstock cluster reassign --status")
+    if status["not_led_by_preferred"] and not missing:
+        others = count(status["not_led_by_preferred"], "partition")
+        found.append(f"{others} not led by the preferred replica: penstock cluster elect")
+    empty = [each["id"] for each in status["brokers"] if not each["replicas"]]
+    if empty and len(empty) < len(status["brokers"]) and status["partitions"] >= len(empty):
+        found.append(
+            f"broker {empty[0]} holds nothing: penstock cluster rebalance gives it its share"
+        )
+    return found
+
+
+def _broker(broker: BrokerInfo, controller_id: int, load: Mapping[str, int]) -> dict[str, Any]:
     pid = listening_process(broker.address)
     return {
         "id": broker.id,
@@ -90,14 +157,16 @@ def _broker(broker: BrokerInfo, controller_id: int) -> dict[str, Any]:
         "port": broker.address.port,
         "rack": broker.rack,
         "controller": broker.id == controller_id,
+        "replicas": load["replicas"],
+        "leads": load["leads"],
         **({} if pid is None else {"pid": pid}),
     }
 
 
-def _partition(topic: TopicInfo, partition: PartitionInfo) -> dict[str, Any]:
+def _partition(topic: str, index: int, partition: PartitionInfo) -> dict[str, Any]:
     return {
-        "topic": topic.name,
-        "partition": partition.index,
+        "topic": topic,
+        "partition": index,
         "leader": partition.leader if partition.leader >= 0 else None,
         "replicas": list(partition.replicas),
         "in_sync": list(partition.in_sync),
@@ -113,11 +182,39 @@ def _show(found: dict[str, Any], as_json: bool, *, redraw: bool) -> None:
 
 
 def _text(found: dict[str, Any]) -> str:
+    brokers = count(len(found["brokers"]), "broker")
+    topics = f"{count(found['topics'], 'topic')}, {count(found['partitions'], 'partition')}"
+    under = found["under_replicated_partitions"]
+    offline = found["offline_partitions"]
+    lines = [
+        f"cluster {printable(str(found['cluster_id']))}: {brokers}, {topics}",
+        "",
+        _brokers_table(found["brokers"]),
+        "",
+        (
+            f"{count(len(under), 'partition')} under-replicated, "
+            f"{len(found['under_min_isr_partitions'])} below min.insync.replicas, "
+            f"{len(offline)} without a leader"
+        ),
+    ]
+    troubled = {(item["topic"], item["partition"]): item for item in (*under, *offline)}
+    if troubled:
+        lines += ["", _troubled_table([item for _, item in sorted(troubled.items())])]
+        if len(troubled) > _LISTED_MAX:
+            lines.append(f"and {len(troubled) - _LISTED_MAX:,} more: use --json to see them")
+    if found["advice"]:
+        lines += ["", *(f"- {each}" for each in found["advice"])]
+    return "\n".join(lines)
+
+
+def _brokers_table(brokers: Iterable[Mapping[str, Any]]) -> str:
     columns = (
         Column("broker", right=True),
         Column("address"),
         Column("rack"),
         Column("pid", right=True),
+        Column("replicas", right=True),
+        Column("leads", right=True),
         Column("role"),
     )
     rows = [
@@ -126,41 +223,31 @@ def _text(found: dict[str, Any]) -> str:
             broker["address"],
             broker["rack"],
             str(broker["pid"]) if "pid" in broker else None,
+            broker["replicas"],
+            broker["leads"],
             "controller" if broker["controller"] else "",
         )
-        for broker in found["brokers"]
+        for broker in brokers
     ]
-    under = found["under_replicated_partitions"]
-    offline = found["offline_partitions"]
-    brokers = count(len(found["brokers"]), "broker")
-    topics = f"{count(found['topics'], 'topic')}, {count(found['partitions'], 'partition')}"
-    lines = [
-        f"cluster {printable(str(found['cluster_id']))}: {brokers}, {topics}",
-        "",
-        table(columns, rows),
-        "",
-        f"{count(len(under), 'partition')} under-replicated, {len(offline)} without a leader",
-    ]
-    troubled = {(item["topic"], item["partition"]): item for item in (*under, *offline)}
-    if troubled:
-        shown = [
-            (
-                item["topic"],
-                item["partition"],
-                "none" if item["leader"] is None else item["leader"],
-                item["replicas"],
-                item["in_sync"],
-            )
-            for _, item in sorted(troubled.items())[:_LISTED_MAX]
-        ]
-        columns = (
-            Column("topic"),
-            Column("partition", right=True),
-            Column("leader", right=True),
-            Column("replicas"),
-            Column("in sync"),
+    return table(columns, rows)
+
+
+def _troubled_table(items: Sequence[Mapping[str, Any]]) -> str:
+    columns = (
+        Column("topic"),
+        Column("partition", right=True),
+        Column("leader", right=True),
+        Column("replicas"),
+        Column("in sync"),
+    )
+    rows = [
+        (
+            item["topic"],
+            item["partition"],
+            "none" if item["leader"] is None else item["leader"],
+            item["replicas"],
+            item["in_sync"],
         )
-        lines += ["", table(columns, shown)]
-        if len(troubled) > _LISTED_MAX:
-            lines.append(f"and {len(troubled) - _LISTED_MAX:,} more: use --json to see them")
-    return "\n".join(lines)
+        for item in items[:_LISTED_MAX]
+    ]
+    return table(columns, rows)

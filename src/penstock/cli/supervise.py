@@ -37,7 +37,8 @@ class SuperviseConfig:
     restart_pause_max_s: float = 5.0
     steady_s: float = 30.0
     """A child that ran this long crashed anew; the pause starts small again."""
-    stop_timeout_s: float = 10.0
+    stop_timeout_s: float = 30.0
+    """A broker with thousands of used logs on a busy disk takes that long to close them."""
 
 
 def run_brokers(

@@ -7,9 +7,7 @@ ends with counts taken on either side; where those do not agree the exit code sa
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +25,7 @@ from penstock.cli.output import (
     size_text,
 )
 from penstock.cli.produce import Compression
+from penstock.cli.progress import progress_bar
 from penstock.cli.session import (
     CLIENT_ID,
     CONNECT_TIMEOUT_MS,
@@ -279,29 +278,3 @@ def _note_json(note: Note, path: str, seconds: float) -> dict[str, object]:
             for number, each in sorted(note.partitions.items())
         ],
     }
-
-
-@contextmanager
-def progress_bar(total: int, quiet: bool) -> Iterator[Any]:
-    """A bar on stderr while a person is there to see it; gives the function that moves it."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console  # noqa: PLC0415 -- slow to load, and for people only
-    from rich.progress import (  # noqa: PLC0415 -- only when used
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("records", total=total)
-        yield lambda number: progress.advance(task, number)

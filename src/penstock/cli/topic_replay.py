@@ -17,6 +17,7 @@ import typer
 from penstock.cli import completion
 from penstock.cli.output import EXIT_UNSOUND, CommandFailed, count, emit, emit_json, printable
 from penstock.cli.produce import Compression
+from penstock.cli.progress import progress_bar
 from penstock.cli.session import (
     CLIENT_ID,
     CONNECT_TIMEOUT_MS,
@@ -27,7 +28,6 @@ from penstock.cli.session import (
     connect,
     run,
 )
-from penstock.cli.topic_archive import progress_bar
 from penstock.client.admin import BROKER_DEFAULT
 from penstock.client.administration import Admin
 from penstock.client.errors import BrokerError

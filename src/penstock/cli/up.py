@@ -16,6 +16,7 @@ import typer
 
 from penstock.broker.config import BrokerConfig
 from penstock.cli.broker_command import Settings, announce, configured, run_in_foreground
+from penstock.cli.console_process import ConsoleProcess
 from penstock.cli.output import CommandFailed
 
 DEFAULT_DATA: Final = "penstock-data"
@@ -23,8 +24,9 @@ DEFAULT_DATA: Final = "penstock-data"
 _HELP = """Run a cluster on this machine, in the foreground.
 
 Broker i listens on port P+i and keeps its data in DIR/broker-i. When clients can connect, the line
-`ready bootstrap=HOST:PORT,...` is printed. SIGTERM and Ctrl-C stop it cleanly; what was written
-is there again the next time.
+`ready bootstrap=HOST:PORT,...` is printed, and soon after on standard error where to open the
+console in a browser. SIGTERM and Ctrl-C stop it cleanly; what was written is there again the next
+time.
 
 \b
 Examples:
@@ -55,6 +57,14 @@ def up(
     host: Annotated[
         str, typer.Option("--host", metavar="H", help="Where to listen; 0.0.0.0 for all.")
     ] = "127.0.0.1",
+    with_console: Annotated[
+        bool,
+        typer.Option(
+            "--console/--no-console",
+            envvar="PENSTOCK_CONSOLE",
+            help="A console for browsers on this machine.",
+        ),
+    ] = True,
     settings: Settings = None,
 ) -> None:
     directory = data.rstrip("/") or "/"
@@ -64,15 +74,21 @@ def up(
     ]
     _make_directory(directory)
 
+    console = ConsoleProcess(wanted=with_console)
+
     def on_ready(addresses: list[str]) -> None:
         announce(addresses)
         _hint(directory, addresses)
+        console.start(addresses)
 
-    if brokers == 1:
-        raise typer.Exit(run_in_foreground(configs[0], on_ready))
-    from penstock.cli import supervise  # noqa: PLC0415 -- a single broker starts without it
+    try:
+        if brokers == 1:
+            raise typer.Exit(run_in_foreground(configs[0], on_ready))
+        from penstock.cli import supervise  # noqa: PLC0415 -- a single broker starts without it
 
-    raise typer.Exit(supervise.run_brokers(directory, configs, on_ready))
+        raise typer.Exit(supervise.run_brokers(directory, configs, on_ready))
+    finally:
+        console.close()
 
 
 def _config(directory: str, host: str, port: int, number: int) -> BrokerConfig:

@@ -1,0 +1,236 @@
+"""`penstock cluster`: what concerns all brokers at once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli import cluster_rebalance, completion
+from penstock.cli.cluster_state import Found, look, moving_json
+from penstock.cli.output import count, emit, emit_json, pipe_guard, printable, size_text
+from penstock.cli.session import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Json,
+    Yes,
+    confirm,
+    connect,
+    report,
+    run,
+)
+from penstock.cli.tables import Column, table
+from penstock.client.errors import BrokerError
+from penstock.client.model import TopicPartition
+from penstock.metadata.rebalance import plan
+from penstock.wire.errors import ErrorCode
+
+_DESCRIBE_HELP = """Show what each broker holds and leads, and the moves under way.
+
+\b
+Examples:
+  penstock cluster describe
+  penstock cluster describe --json | jq '.brokers[].replicas'
+"""
+_ELECT_HELP = """Let every partition be led by its preferred replica, the first of its replicas.
+
+With --unclean instead: by any replica that is alive, where nobody leads. Records that only others
+have are lost by that, for good.
+
+\b
+Examples:
+  penstock cluster elect
+  penstock cluster elect --topic orders
+  penstock cluster elect --topic orders --unclean
+"""
+_FORGET_HELP = """Forget BROKER, which is gone for good.
+
+Refused while it runs or any partition counts on it: exit code 0 says that nothing is missed.
+
+\b
+Examples:
+  penstock cluster drain 2 && penstock cluster forget 2
+"""
+
+
+def register(root: typer.Typer) -> None:
+    app = typer.Typer(
+        help="The cluster: describe, rebalance, drain a broker, elect leaders.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    app.command("describe", help=_DESCRIBE_HELP)(describe)
+    cluster_rebalance.register(app)
+    app.command("elect", help=_ELECT_HELP)(elect)
+    app.command("forget", help=_FORGET_HELP)(forget)
+    root.add_typer(app, name="cluster")
+
+
+def describe(*, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+    async def main() -> Found:
+        async with connect(bootstrap) as admin:
+            return await look(admin, sizes=True)
+
+    found = run(main())
+    described = _described(found)
+    with pipe_guard():
+        if json:
+            emit_json(described)
+        else:
+            emit(_described_text(described, found))
+
+
+def _described(found: Found) -> dict[str, Any]:
+    addresses = {broker.id: broker for broker in found.info.brokers}
+    brokers = []
+    for broker_id, load in found.loads().items():
+        broker = addresses.get(broker_id)
+        brokers.append(
+            {
+                "id": broker_id,
+                "address": None if broker is None else str(broker.address),
+                "rack": None if broker is None else broker.rack,
+                "controller": broker_id == found.info.controller_id,
+                **load,
+            }
+        )
+    planned = plan(found.racks, found.placed()) if found.racks else None
+    return {
+        "cluster_id": found.info.cluster_id,
+        "controller": found.info.controller_id,
+        "brokers": brokers,
+        "topics": len(found.topics),
+        "partitions": sum(len(topic.partitions) for topic in found.topics),
+        "not_led_by_preferred": len(found.not_preferred()),
+        "uneven_racks": 0 if planned is None else planned.before.uneven_racks,
+        "moves_to_balance": 0 if planned is None else len(planned.steps),
+        "moving": moving_json(found.moving),
+    }
+
+
+def _described_text(described: dict[str, Any], found: Found) -> str:
+    columns = (
+        Column("broker", right=True),
+        Column("address"),
+        Column("rack"),
+        Column("replicas", right=True),
+        Column("leads", right=True),
+        Column("size", right=True),
+        Column("role"),
+    )
+    rows = [
+        (
+            broker["id"],
+            broker["address"] or "not running",
+            broker["rack"],
+            broker["replicas"],
+            broker["leads"],
+            size_text(broker["size_bytes"]) if found.sizes else None,
+            "controller" if broker["controller"] else "",
+        )
+        for broker in described["brokers"]
+    ]
+    topics = f"{count(described['topics'], 'topic')}, {count(described['partitions'], 'partition')}"
+    lines = [
+        f"cluster {printable(str(described['cluster_id']))}: {topics}",
+        "",
+        table(columns, rows),
+        "",
+    ]
+    if described["moving"]:
+        moves = count(len(described["moving"]), "partition")
+        lines.append(f"{moves} on the move: penstock cluster reassign --status")
+    if described["not_led_by_preferred"]:
+        others = count(described["not_led_by_preferred"], "partition")
+        lines.append(f"{others} not led by the preferred replica: penstock cluster elect")
+    if described["uneven_racks"]:
+        lines.append(f"{count(described['uneven_racks'], 'partition')} not spread over racks")
+    if described["moves_to_balance"]:
+        moves = count(described["moves_to_balance"], "partition")
+        lines.append(f"{moves} would be better placed elsewhere: penstock cluster rebalance")
+    else:
+        lines.append("replicas and leaders are where they belong")
+    return "\n".join(lines)
+
+
+def elect(
+    *,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC",
+            help="Only of these; may be repeated.",
+            autocompletion=completion.topics,
+        ),
+    ] = None,
+    unclean: Annotated[
+        bool, typer.Option("--unclean", help="Any replica that is alive: loses records.")
+    ] = False,
+    yes: Yes = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    if unclean:
+        confirm("Let replicas lead that may lack records, which are then lost?", yes=yes)
+
+    async def main() -> dict[TopicPartition, BrokerError | None]:
+        async with connect(bootstrap) as admin:
+            places = None
+            if topic:
+                found = await admin.describe_topics(topic)
+                report(each for each in found.values() if isinstance(each, BrokerError))
+                places = [
+                    TopicPartition(each.name, part.index)
+                    for each in found.values()
+                    if not isinstance(each, BrokerError)
+                    for part in each.partitions
+                ]
+            return await admin.elect_leaders(places, unclean=unclean)
+
+    outcomes = {
+        place: error
+        for place, error in run(main()).items()
+        if error is None or error.code != ErrorCode.ELECTION_NOT_NEEDED
+    }
+    elected = [place for place, error in outcomes.items() if error is None]
+    if json:
+        emit_json(
+            {
+                "elected": [{"topic": name, "partition": index} for name, index in elected],
+                "refused": [
+                    {"topic": place.topic, "partition": place.partition, "reason": error.message}
+                    for place, error in outcomes.items()
+                    if error is not None
+                ],
+            }
+        )
+    elif outcomes:
+        emit(f"{count(len(elected), 'partition')} with another leader now")
+    else:
+        emit("no election was needed")
+    report(outcomes.values())
+
+
+def forget(
+    broker: Annotated[int, typer.Argument(metavar="BROKER", help="Its id.", min=0)],
+    *,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    async def main() -> bool:
+        async with connect(bootstrap) as admin:
+            try:
+                await admin.unregister_broker(broker)
+            except BrokerError as error:
+                if error.code != ErrorCode.BROKER_ID_NOT_REGISTERED:
+                    raise
+                return False
+            return True
+
+    was_known = run(main())
+    if json:
+        emit_json({"broker": broker, "was_known": was_known})
+    else:
+        emit(f"nothing counts on broker {broker}" + (", its settings are gone" * was_known))

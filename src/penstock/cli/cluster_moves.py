@@ -1,0 +1,193 @@
+"""Moves that are carried out: a few at a time, watched until they are done.
+
+Only what is under way is in the cluster's hands. So who stops watching leaves a cluster that ends
+what it has begun, in an order, and the same command goes on from there: a plan is made from where
+partitions are and are going.
+
+A move is done when the cluster lists it no more and the partition is where it was to go. One that
+is not listed and is elsewhere was cancelled by somebody; it must look so several times, as a broker
+that has just become the controller may tell old news.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.client.admin import PartitionInfo
+from penstock.client.administration import Admin
+from penstock.client.errors import BrokerError
+from penstock.client.model import TopicPartition
+from penstock.metadata.config_types import ConfigSource
+from penstock.metadata.rebalance import Step
+from penstock.ports import Clock
+from penstock.wire.errors import ErrorCode
+
+_INTERVAL_S: Final = 0.25
+_LOOKS: Final = 4
+RATE: Final = "follower.replication.throttled.rate"
+REPLICAS: Final = "follower.replication.throttled.replicas"
+
+
+@dataclass(slots=True)
+class Ended:
+    done: list[TopicPartition] = field(default_factory=list)
+    refused: list[BrokerError] = field(default_factory=list)
+    cancelled: list[TopicPartition] = field(default_factory=list)
+    """By somebody else, or the topic was deleted."""
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.refused and not self.cancelled
+
+
+def work(steps: Iterable[Step]) -> int:
+    """What `advance` is told in all."""
+    return sum(_work(step) for step in steps)
+
+
+def _work(step: Step) -> int:
+    return max(1, len(step.added))
+
+
+class Moves:
+    def __init__(self, admin: Admin, steps: Sequence[Step], clock: Clock, at_once: int) -> None:
+        self._admin = admin
+        self._clock = clock
+        self._at_once = at_once
+        self._waiting = deque(steps)
+        self._steps: dict[TopicPartition, Step] = {}
+        """Those under way."""
+        self._counted: dict[TopicPartition, int] = {}
+        self._looks: dict[TopicPartition, int] = {}
+        self.ended = Ended()
+
+    @property
+    def under_way(self) -> int:
+        return len(self._steps)
+
+    @property
+    def left(self) -> int:
+        """Those that have not begun."""
+        return len(self._waiting)
+
+    async def run(self, advance: Callable[[int], None]) -> Ended:
+        """Until all is done; `advance` is told how many more replicas have caught up."""
+        while self._waiting or self._steps:
+            await self._begin(advance)
+            if self._steps:
+                await self._look(advance)
+            if self._steps:
+                await self._clock.sleep(_INTERVAL_S)
+        return self.ended
+
+    async def watch(self, advance: Callable[[int], None]) -> Ended:
+        """The same for moves that somebody else has begun."""
+        while self._waiting:
+            step = self._waiting.popleft()
+            self._steps[TopicPartition(step.topic, step.index)] = step
+        return await self.run(advance)
+
+    async def _begin(self, advance: Callable[[int], None]) -> None:
+        count = min(self._at_once - len(self._steps), len(self._waiting))
+        steps = [self._waiting.popleft() for _ in range(count)]
+        if not steps:
+            return
+        begun = {TopicPartition(step.topic, step.index): step for step in steps}
+        answers = await self._admin.alter_partition_reassignments(
+            {place: step.after for place, step in begun.items()}
+        )
+        for place, step in begun.items():
+            refusal = answers.get(place)
+            if refusal is None:
+                self._steps[place] = step
+            else:
+                self.ended.refused.append(refusal)
+                advance(_work(step))
+
+    async def _look(self, advance: Callable[[int], None]) -> None:
+        listed = await self._admin.list_partition_reassignments([*self._steps])
+        partitions = await self._partitions()
+        for place, step in [*self._steps.items()]:
+            found = partitions.get(place)
+            if place in listed and found is not None:
+                caught_up = sum(each in found.in_sync for each in step.added)
+                self._count(place, caught_up, advance)
+                self._looks[place] = 0
+                continue
+            self._looks[place] = self._looks.get(place, 0) + 1
+            if found is not None and found.replicas == step.after:
+                self.ended.done.append(place)
+            elif self._looks[place] >= _LOOKS:
+                self.ended.cancelled.append(place)
+            else:
+                continue
+            del self._steps[place]
+            self._count(place, _work(step), advance)
+
+    def _count(self, place: TopicPartition, number: int, advance: Callable[[int], None]) -> None:
+        before = self._counted.get(place, 0)
+        if number > before:
+            advance(number - before)
+            self._counted[place] = number
+
+    async def _partitions(self) -> dict[TopicPartition, PartitionInfo]:
+        names = sorted({place.topic for place in self._steps})
+        found = await self._admin.describe_topics(names)
+        return {
+            TopicPartition(topic.name, partition.index): partition
+            for topic in found.values()
+            if not isinstance(topic, BrokerError)
+            for partition in topic.partitions
+        }
+
+
+async def prefer(admin: Admin, places: Sequence[TopicPartition]) -> list[BrokerError]:
+    """Let the preferred replicas lead; those that cannot."""
+    if not places:
+        return []
+    answers = await admin.elect_leaders(places)
+    return [
+        error
+        for error in answers.values()
+        if error is not None and error.code != ErrorCode.ELECTION_NOT_NEEDED
+    ]
+
+
+# The throttle
+
+
+async def throttle(admin: Admin, steps: Iterable[Step], bytes_per_s: int) -> None:
+    """Let each broker copy no more than this in a second, of the replicas that are added."""
+    lists: dict[str, list[str]] = {}
+    brokers: dict[int, None] = {}
+    for step in steps:
+        for broker in step.added:
+            lists.setdefault(step.topic, []).append(f"{step.index}:{broker}")
+            brokers[broker] = None
+    for topic, replicas in lists.items():
+        await admin.alter_configs(topic=topic, set_values={REPLICAS: ",".join(replicas)})
+    for broker in brokers:
+        await admin.alter_configs(broker=broker, set_values={RATE: str(bytes_per_s)})
+
+
+async def lift_throttle(admin: Admin) -> bool:
+    """Remove it wherever it is; whether there was one."""
+    info = await admin.describe_cluster()
+    found = False
+    for broker in info.brokers:
+        if _is_set(await admin.describe_configs(broker=broker.id), RATE):
+            await admin.alter_configs(broker=broker.id, delete=[RATE])
+            found = True
+    if found:
+        for topic in await admin.list_topics(internal=True):
+            if _is_set(await admin.describe_configs(topic=topic.name), REPLICAS):
+                await admin.alter_configs(topic=topic.name, delete=[REPLICAS])
+    return found
+
+
+def _is_set(configs: Mapping[str, object], name: str) -> bool:
+    source = getattr(configs.get(name), "source", None)
+    return source in (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_TOPIC_CONFIG)

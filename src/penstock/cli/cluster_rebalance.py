@@ -1,0 +1,389 @@
+"""`penstock cluster rebalance`, `drain` and `reassign`: plans for replicas, carried out."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import typer
+
+from penstock.cli import cluster_moves
+from penstock.cli.cluster_moves import Ended, Moves, lift_throttle, prefer
+from penstock.cli.cluster_plan import plan_json, plan_text
+from penstock.cli.cluster_state import Found, look, moving_json
+from penstock.cli.output import CommandFailed, count, emit, emit_json, pipe_guard
+from penstock.cli.progress import progress_bar
+from penstock.cli.session import (
+    DEFAULT_BOOTSTRAP,
+    EXIT_REFUSED,
+    Bootstrap,
+    Json,
+    connect,
+    explain_client,
+    run,
+)
+from penstock.cli.tables import Column, table
+from penstock.client.administration import Admin
+from penstock.client.errors import BrokerError
+from penstock.client.model import TopicPartition
+from penstock.metadata.rebalance import NotEnoughBrokers, Plan, Step, plan
+from penstock.runtime import SystemClock
+
+_REBALANCE_HELP = """Spread replicas and leaders evenly over brokers and racks, with few moves.
+
+Shows what would be done; --execute does it and waits. A plan begins where partitions are, or are
+going: the command may be stopped and given again.
+
+\b
+Examples:
+  penstock cluster rebalance
+  penstock cluster rebalance --execute
+  penstock cluster rebalance --execute --drain 2 --throttle 50000000
+  penstock cluster rebalance --json | jq '.moves | length'
+"""
+_DRAIN_HELP = """Move everything away from BROKER, so that it can be stopped for good.
+
+Nothing else moves. BROKER need not be running: its replicas are then made anew on others.
+
+\b
+Examples:
+  penstock cluster drain 2 --dry-run
+  penstock cluster drain 2
+"""
+_REASSIGN_HELP = """Look after moves of replicas: see, await or cancel them, or move some by hand.
+
+\b
+Examples:
+  penstock cluster reassign --status
+  penstock cluster reassign --wait
+  penstock cluster reassign --cancel
+  penstock cluster reassign --move orders-0=1,2,3 --move orders-1=2,3,1
+"""
+_AT_ONCE: Final = 20
+
+_Execute = Annotated[
+    bool, typer.Option("--execute/--dry-run", help="Do it, or only show what would be done.")
+]
+_Throttle = Annotated[
+    int | None,
+    typer.Option(
+        "--throttle", min=1, metavar="BYTES", help="How much a broker may copy in a second."
+    ),
+]
+_AtOnce = Annotated[
+    int, typer.Option("--at-once", min=1, metavar="N", help="Partitions on the move at a time.")
+]
+_Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", min=0.0, metavar="S", help="Wait no longer; the moves go on."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How moves are carried out."""
+
+    throttle: int | None
+    at_once: int
+    timeout_s: float | None
+
+
+def register(app: typer.Typer) -> None:
+    app.command("rebalance", help=_REBALANCE_HELP)(rebalance)
+    app.command("drain", help=_DRAIN_HELP)(drain)
+    app.command("reassign", help=_REASSIGN_HELP)(reassign)
+
+
+def rebalance(
+    *,
+    execute: _Execute = False,
+    drained: Annotated[
+        list[int] | None,
+        typer.Option("--drain", metavar="BROKER", help="Leave nothing on it; may be repeated."),
+    ] = None,
+    exclude: Annotated[
+        list[int] | None,
+        typer.Option("--exclude", metavar="BROKER", help="Leave it as it is; may be repeated."),
+    ] = None,
+    throttle: _Throttle = None,
+    at_once: _AtOnce = _AT_ONCE,
+    timeout: _Timeout = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    pace = Pace(throttle, at_once, timeout)
+    _plan_and_do(
+        bootstrap, drained or (), exclude or (), execute=execute, pace=pace, json=json, level=True
+    )
+
+
+def drain(
+    broker: Annotated[int, typer.Argument(metavar="BROKER", help="Its id.", min=0)],
+    *,
+    execute: _Execute = True,
+    throttle: _Throttle = None,
+    at_once: _AtOnce = _AT_ONCE,
+    timeout: _Timeout = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    pace = Pace(throttle, at_once, timeout)
+    _plan_and_do(bootstrap, [broker], (), execute=execute, pace=pace, json=json, level=False)
+    if execute and not json:
+        emit(f"broker {broker} holds nothing now: stop it before it is given new partitions")
+
+
+def _plan_and_do(
+    bootstrap: str,
+    drained: Sequence[int],
+    excluded: Sequence[int],
+    *,
+    execute: bool,
+    pace: Pace,
+    json: bool,
+    level: bool,
+) -> None:
+    async def main() -> tuple[Plan, Ended | None, list[BrokerError]]:
+        async with connect(bootstrap) as admin:
+            found = await look(admin, sizes=True)
+            _check_brokers(found, (*drained, *excluded))
+            planned = _planned(found, drained, excluded, level=level)
+            if not json:
+                with pipe_guard():
+                    emit(plan_text(planned, found))
+            if not execute:
+                return planned, None, []
+            ended = await _carry_out(admin, planned.steps, found, pace)
+            leads = [TopicPartition(step.topic, step.index) for step in planned.steps]
+            return planned, ended, await prefer(admin, leads)
+
+    planned, ended, unled = run(main())
+    if json:
+        emit_json({**plan_json(planned), "executed": execute, **_ended_json(ended)})
+    elif planned.steps and ended is None:
+        emit("nothing was changed: give --execute to do it")
+    elif planned.steps and ended is not None:
+        _report_text(ended, unled)
+    if ended is not None and not ended.is_whole:
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def _planned(found: Found, drained: Sequence[int], excluded: Sequence[int], *, level: bool) -> Plan:
+    try:
+        return plan(found.racks, found.placed(), drain=drained, exclude=excluded, level=level)
+    except NotEnoughBrokers as error:
+        raise CommandFailed(str(error), EXIT_REFUSED) from error
+
+
+def _check_brokers(found: Found, named: Sequence[int]) -> None:
+    known = {*found.racks, *found.missing}
+    unknown = [each for each in named if each not in known]
+    if unknown:
+        raise CommandFailed(
+            f"there is no broker {unknown[0]}: the cluster has {sorted(known)}", EXIT_REFUSED
+        )
+
+
+async def _carry_out(
+    admin: Admin, steps: Sequence[Step], found: Found, pace: Pace, *, begun: bool = False
+) -> Ended:
+    """Do the steps, or watch those that have begun, to the end or the timeout."""
+    moves = Moves(admin, steps, SystemClock(), pace.at_once)
+    if pace.throttle is not None and not begun:
+        await cluster_moves.throttle(admin, steps, pace.throttle)
+    awaited = {each for step in steps for each in step.added} - found.racks.keys()
+    if awaited:
+        _say(f"waiting for broker {sorted(awaited)[0]}, which is not running")
+    with progress_bar(cluster_moves.work(steps), quiet=False) as advance:
+        try:
+            async with asyncio.timeout(pace.timeout_s):
+                ended = await (moves.watch(advance) if begun else moves.run(advance))
+        except TimeoutError:
+            raise CommandFailed(
+                f"not done after {pace.timeout_s:g} s: {_how_to_go_on(moves)}", EXIT_REFUSED
+            ) from None
+        except asyncio.CancelledError:
+            _say(f"stopped: {_how_to_go_on(moves)}")
+            raise
+    if pace.throttle is not None:
+        await lift_throttle(admin)
+    return ended
+
+
+def _how_to_go_on(moves: Moves) -> str:
+    left = f"; {count(moves.left, 'move')} did not begin, the same command does them"
+    return (
+        f"{count(moves.under_way, 'move')} under way, which the cluster goes on with"
+        f"{left if moves.left else ''}. To see, await or cancel them: "
+        "penstock cluster reassign --status | --wait | --cancel"
+    )
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"penstock: {text}\n")
+    sys.stderr.flush()
+
+
+def _ended_json(ended: Ended | None) -> dict[str, Any]:
+    if ended is None:
+        return {}
+    return {
+        "done": len(ended.done),
+        "refused": [str(error) for error in ended.refused],
+        "cancelled": [str(place) for place in ended.cancelled],
+    }
+
+
+def _report_text(ended: Ended, unled: Sequence[BrokerError]) -> None:
+    emit(f"done: {count(len(ended.done), 'partition')} moved")
+    for error in (*ended.refused, *unled):
+        _say(explain_client(error))
+    if ended.cancelled:
+        _say(
+            f"{count(len(ended.cancelled), 'move')} cancelled by somebody else, "
+            f"{ended.cancelled[0]} for one: see penstock cluster rebalance"
+        )
+
+
+# Moves by hand
+
+
+def reassign(
+    *,
+    status: Annotated[bool, typer.Option("--status", help="Show the moves under way.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Take them back; lifts a throttle.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Until they are done; lifts a throttle.")
+    ] = False,
+    move: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--move", metavar="TOPIC-N=B,B,...", help="Move this partition; may be repeated."
+        ),
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", "-t", metavar="TOPIC", help="Only of these; may be repeated."),
+    ] = None,
+    throttle: _Throttle = None,
+    at_once: _AtOnce = _AT_ONCE,
+    timeout: _Timeout = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    if sum((status, cancel, wait, bool(move))) != 1:
+        raise CommandFailed("give one of --status, --wait, --cancel and --move")
+    if move and topic:
+        raise CommandFailed("--move names its topics itself: leave --topic out")
+    wanted = dict(_parse_move(each) for each in move or ())
+    pace = Pace(throttle, at_once, timeout)
+
+    async def main() -> Ended | None:
+        async with connect(bootstrap) as admin:
+            found = await look(admin, sizes=False)
+            steps = _steps(found, wanted) if move else _begun(found, topic)
+            if status:
+                _show_moves(found, steps, json)
+                return None
+            if cancel:
+                ended = await _cancel(admin, steps)
+            else:
+                ended = await _carry_out(admin, steps, found, pace, begun=wait)
+            if wait or cancel:
+                await lift_throttle(admin)
+            return ended
+
+    ended = run(main())
+    if ended is None:
+        return
+    if json:
+        emit_json(_ended_json(ended))
+    elif cancel:
+        emit(f"cancelled {count(len(ended.done), 'move')}")
+        for error in ended.refused:
+            _say(explain_client(error))
+    else:
+        _report_text(ended, ())
+    if not ended.is_whole:
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def _parse_move(text: str) -> tuple[TopicPartition, tuple[int, ...]]:
+    place, _, brokers = text.partition("=")
+    topic, _, index = place.rpartition("-")
+    try:
+        return TopicPartition(topic, int(index)), tuple(int(each) for each in brokers.split(","))
+    except ValueError:
+        raise CommandFailed(
+            f"--move {text}: write it as TOPIC-PARTITION=BROKER,BROKER,... "
+            "with the preferred leader first"
+        ) from None
+
+
+def _steps(found: Found, wanted: dict[TopicPartition, tuple[int, ...]]) -> list[Step]:
+    known = {(each.topic, each.index): each.replicas for each in found.placed()}
+    # What is not known is for the cluster to refuse.
+    return [
+        Step(*place, known.get(place, ()), replicas, None) for place, replicas in wanted.items()
+    ]
+
+
+def _begun(found: Found, topics: Sequence[str] | None) -> list[Step]:
+    return [
+        Step(
+            *place,
+            tuple(each for each in move.replicas if each not in move.adding),
+            move.target,
+            None,
+        )
+        for place, move in sorted(found.moving.items())
+        if not topics or place.topic in topics
+    ]
+
+
+async def _cancel(admin: Admin, steps: Sequence[Step]) -> Ended:
+    ended = Ended()
+    places = [TopicPartition(step.topic, step.index) for step in steps]
+    if places:
+        answers = await admin.alter_partition_reassignments(dict.fromkeys(places))
+        ended.done = [place for place, error in answers.items() if error is None]
+        ended.refused = [error for error in answers.values() if error is not None]
+    return ended
+
+
+def _show_moves(found: Found, steps: Sequence[Step], json: bool) -> None:
+    shown = {
+        place: found.moving[place]
+        for place in (TopicPartition(step.topic, step.index) for step in steps)
+    }
+    in_sync = {place: partition.in_sync for place, partition in found.partitions()}
+    with pipe_guard():
+        if json:
+            emit_json({"moving": moving_json(shown)})
+        elif not shown:
+            emit("no moves under way")
+        else:
+            columns = (
+                Column("partition"),
+                Column("to"),
+                Column("adding"),
+                Column("caught up"),
+                Column("removing"),
+            )
+            rows = [
+                (
+                    str(place),
+                    move.target,
+                    move.adding,
+                    [each for each in move.adding if each in in_sync.get(place, ())],
+                    move.removing,
+                )
+                for place, move in shown.items()
+            ]
+            emit(table(columns, rows))
+            emit(f"{count(len(shown), 'move')} under way")

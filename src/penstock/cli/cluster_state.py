@@ -1,0 +1,123 @@
+"""What the commands about a whole cluster look at: brokers, partitions, moves under way, sizes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.client.admin import ClusterInfo, PartitionInfo, TopicInfo
+from penstock.client.administration import Admin
+from penstock.client.errors import ApiNotServed, ClientError
+from penstock.client.model import TopicPartition
+from penstock.client.reassignment import Reassignment
+from penstock.metadata.rebalance import Placed
+
+_PATIENCE_S: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    info: ClusterInfo
+    topics: list[TopicInfo]
+    moving: dict[TopicPartition, Reassignment]
+    sizes: dict[TopicPartition, int]
+    """Of the largest replica; empty where nobody was asked, or nobody told."""
+
+    @property
+    def racks(self) -> dict[int, str | None]:
+        return {broker.id: broker.rack for broker in self.info.brokers}
+
+    @property
+    def missing(self) -> list[int]:
+        """Brokers that partitions name and that are not there."""
+        named = {each for _, partition in self.partitions() for each in partition.replicas}
+        return sorted(named - self.racks.keys())
+
+    def partitions(self) -> Iterator[tuple[TopicPartition, PartitionInfo]]:
+        for topic in self.topics:
+            for partition in topic.partitions:
+                yield TopicPartition(topic.name, partition.index), partition
+
+    def placed(self) -> list[Placed]:
+        """Where partitions are; those that are being moved, where they are going."""
+        return [
+            Placed(
+                *place,
+                self.moving[place].target if place in self.moving else partition.replicas,
+                self.sizes.get(place),
+            )
+            for place, partition in self.partitions()
+        ]
+
+    def not_preferred(self) -> list[TopicPartition]:
+        """Partitions that are led by another than their first replica, which could lead."""
+        return [
+            place
+            for place, partition in self.partitions()
+            if partition.leader >= 0
+            and partition.leader != partition.replicas[0]
+            and partition.replicas[0] in partition.in_sync
+        ]
+
+    def loads(self) -> dict[int, dict[str, int]]:
+        """What each broker, also a missing one, has now."""
+        replicas: Counter[int] = Counter()
+        leads: Counter[int] = Counter()
+        sizes: Counter[int] = Counter()
+        for place, partition in self.partitions():
+            leads[partition.leader] += 1
+            replicas.update(partition.replicas)
+            for each in partition.replicas:
+                sizes[each] += self.sizes.get(place, 0)
+        return {
+            each: {"replicas": replicas[each], "leads": leads[each], "size_bytes": sizes[each]}
+            for each in sorted({*self.racks, *self.missing})
+        }
+
+
+async def look(admin: Admin, *, sizes: bool) -> Found:
+    info = await admin.describe_cluster()
+    # Moves first: one that ends in between is then seen as under way, with its outcome.
+    try:
+        moving = await admin.list_partition_reassignments()
+    except ApiNotServed:
+        moving = {}  # an old Kafka, of which the rest can be shown
+    topics = await admin.list_topics(internal=True)
+    known = await _sizes(admin, [broker.id for broker in info.brokers]) if sizes else {}
+    return Found(info, topics, moving, known)
+
+
+async def _sizes(admin: Admin, brokers: Sequence[int]) -> dict[TopicPartition, int]:
+    """Nice to know: a broker that does not answer soon is no reason to wait, or to stop."""
+    sizes: dict[TopicPartition, int] = {}
+
+    async def ask(broker: int) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                directories = await admin.describe_log_dirs([broker])
+        except (ClientError, TimeoutError):
+            return
+        for directory in directories:
+            for place, replica in directory.replicas.items():
+                sizes[place] = max(sizes.get(place, 0), replica.size_bytes)
+
+    async with asyncio.TaskGroup() as tasks:
+        for broker in brokers:
+            tasks.create_task(ask(broker))
+    return sizes
+
+
+def moving_json(moving: dict[TopicPartition, Reassignment]) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": place.topic,
+            "partition": place.partition,
+            "target": list(move.target),
+            "adding": list(move.adding),
+            "removing": list(move.removing),
+        }
+        for place, move in sorted(moving.items())
+    ]

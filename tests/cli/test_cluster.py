@@ -1,0 +1,299 @@
+"""`penstock cluster`, against a cluster made for tests."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from cli.cluster_model import ClusterModel, Move
+from cli.conftest import Runner
+from client.fake_broker import FakeBroker
+from penstock.cli import cluster_moves
+from penstock.wire.errors import ErrorCode
+
+
+@pytest.fixture
+def cluster(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> ClusterModel:
+    """Four brokers; broker 3 is new, 0 and 1 have everything."""
+    monkeypatch.setattr(cluster_moves, "_INTERVAL_S", 0.001)
+    model = ClusterModel(fake, brokers=4)
+    model.place("orders", *([0, 1] for _ in range(4)))
+    model.place("users", *([1, 2] for _ in range(2)))
+    return model
+
+
+def test_describe_shows_what_brokers_hold(cluster: ClusterModel, penstock: Runner) -> None:
+    """And what could be better, with the command that does it."""
+    cluster.spots["orders", 3].leader = 1
+    cluster.moves["users", 1] = Move([1, 0])
+    cluster.stuck = True
+    ended = penstock("cluster", "describe")
+    lines = ended.out.splitlines()
+    assert lines[0] == "cluster fake-cluster: 2 topics, 6 partitions"
+    assert lines[4].split()[3:] == ["4", "3", "4.0", "KiB", "controller"]
+    assert "1 partition on the move: penstock cluster reassign --status" in ended.out
+    assert "1 partition not led by the preferred replica: penstock cluster elect" in ended.out
+    assert "would be better placed elsewhere: penstock cluster rebalance" in ended.out
+    found = penstock("cluster", "describe", "--json").json
+    assert found["moving"] == [
+        {"topic": "users", "partition": 1, "target": [1, 0], "adding": [0], "removing": [2]}
+    ]
+    assert [broker["replicas"] for broker in found["brokers"]] == [4, 6, 2, 0]
+    assert [broker["leads"] for broker in found["brokers"]] == [3, 3, 0, 0]
+
+
+def test_a_plan_changes_nothing(cluster: ClusterModel, penstock: Runner) -> None:
+    """Until it is executed."""
+    before = cluster.replicas()
+    ended = penstock("cluster", "rebalance")
+    assert ended.code == 0
+    rows = [line.split() for line in ended.out.splitlines()]
+    assert ["1", "-", "6", "->", "3", "2", "6.0", "KiB", "->", "3.0", "KiB"] in rows
+    assert "4 partitions to change, 4 replicas to copy (4.0 KiB)" in ended.out
+    assert ended.out.endswith("nothing was changed: give --execute to do it\n")
+    planned = penstock("cluster", "rebalance", "--json").json
+    assert planned["executed"] is False
+    assert (planned["copies"], planned["copied_bytes"]) == (4, 4096)
+    assert {each["replicas"] for each in planned["after"]["brokers"].values()} == {3}
+    assert cluster.replicas() == before
+    assert cluster.changed.moves == []
+
+
+def test_a_plan_is_executed(cluster: ClusterModel, penstock: Runner) -> None:
+    """All of it, a few at a time; then the preferred replicas lead, and there is no more to do."""
+    ended = penstock("cluster", "rebalance", "--execute", "--at-once", "2")
+    assert ended.code == 0, ended.err
+    assert ended.out.endswith("done: 4 partitions moved\n")
+    assert all(len(asked) <= 2 for asked in cluster.changed.moves)
+    (election,) = cluster.changed.elections
+    assert (election[0], len(election[1] or ())) == (0, 4)
+    assert all(spot.leader == spot.replicas[0] for spot in cluster.spots.values())
+    again = penstock("cluster", "rebalance", "--execute")
+    assert "nothing to move" in again.out
+    assert len(cluster.changed.elections) == 1
+
+
+def test_a_throttle_is_there_while_it_is_needed(
+    cluster: ClusterModel, penstock: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the replicas that are copied and the brokers that get them; afterwards it is gone."""
+    seen: list[tuple[dict[int, dict[str, str]], dict[str, str]]] = []
+    alter = cluster._alter
+
+    def spying(place: tuple[str, int], target: list[int] | None) -> ErrorCode:
+        settings = {broker: dict(values) for broker, values in cluster.broker_settings.items()}
+        seen.append((settings, dict(cluster.topics["orders"].configs)))
+        return alter(place, target)
+
+    monkeypatch.setattr(cluster, "_alter", spying)
+    planned = penstock("cluster", "rebalance", "--execute", "--throttle", "5000", "--json").json
+    assert (planned["done"], planned["refused"], planned["cancelled"]) == (4, [], [])
+    settings, configs = seen[0]
+    added = {
+        f"{move['partition']}:{broker}"
+        for move in planned["moves"]
+        if move["topic"] == "orders"
+        for broker in move["to"]
+        if broker not in move["from"]
+    }
+    assert set(configs[cluster_moves.REPLICAS].split(",")) == added
+    assert settings[3] == {cluster_moves.RATE: "5000"}
+    assert all(not values for values in cluster.broker_settings.values())
+    assert all(not topic.configs for topic in cluster.topics.values())
+
+
+def test_a_broker_is_drained(cluster: ClusterModel, penstock: Runner) -> None:
+    """And nothing else is moved; also one that is gone."""
+    ended = penstock("cluster", "drain", "0", "--dry-run")
+    assert ended.out.endswith("nothing was changed: give --execute to do it\n")
+    ended = penstock("cluster", "drain", "0")
+    assert ended.code == 0
+    assert ended.out.endswith(
+        "broker 0 holds nothing now: stop it before it is given new partitions\n"
+    )
+    assert all(0 not in replicas for replicas in cluster.replicas().values())
+    assert cluster.replicas()["users", 0] == [1, 2]
+    del cluster.racks[3]
+    assert any(3 in replicas for replicas in cluster.replicas().values())
+    ended = penstock("cluster", "drain", "3", "--json")
+    assert ended.json["done"] > 0
+    assert all(3 not in replicas for replicas in cluster.replicas().values())
+
+
+def test_a_broker_that_is_needed_is_not_drained(cluster: ClusterModel, penstock: Runner) -> None:
+    """Nor one that does not exist."""
+    cluster.place("wide", [0, 1, 2, 3])
+    ended = penstock("cluster", "drain", "2")
+    assert ended.code == 1
+    assert "broker 2 cannot be emptied: wide-0 has 4 replicas" in ended.err
+    ended = penstock("cluster", "rebalance", "--exclude", "9")
+    assert (ended.code, ended.err) == (
+        1,
+        "penstock: there is no broker 9: the cluster has [0, 1, 2, 3]\n",
+    )
+
+
+def test_what_is_refused_or_cancelled_is_told(cluster: ClusterModel, penstock: Runner) -> None:
+    """With exit code 1; the rest is done."""
+    cluster.moves["users", 0] = Move([3, 2])
+    ended = penstock(
+        "cluster", "reassign", "--move", "orders-0=2,3", "--move", "orders-1=9", "--move", "x-0=1"
+    )
+    assert ended.code == 1
+    assert "done: 1 partition moved" in ended.out
+    assert "orders-1: refused, said the fake" in ended.err
+    assert "partition 0 of x does not exist" in ended.err
+    assert cluster.replicas()["orders", 0] == [2, 3]
+
+
+def test_a_move_that_somebody_cancels_is_not_waited_for(
+    cluster: ClusterModel, penstock: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must look so several times."""
+    monkeypatch.setattr(cluster, "_advance", lambda place, move: cluster.moves.clear())
+    ended = penstock("cluster", "reassign", "--move", "orders-0=2,3", "--json")
+    assert (ended.code, ended.json) == (1, {"done": 0, "refused": [], "cancelled": ["orders-0"]})
+
+
+def test_moves_are_seen_awaited_and_cancelled(cluster: ClusterModel, penstock: Runner) -> None:
+    """All, or those of a topic."""
+    assert penstock("cluster", "reassign", "--status").out == "no moves under way\n"
+    cluster.moves = {("users", 0): Move([3, 2]), ("orders", 2): Move([0, 3])}
+    cluster.stuck = True
+    shown = penstock("cluster", "reassign", "--status")
+    assert shown.out.splitlines()[2].split() == ["orders-2", "0,3", "3", "1"]
+    assert shown.out.endswith("2 moves under way\n")
+    only = penstock("cluster", "reassign", "--status", "--topic", "users", "--json").json
+    assert [each["topic"] for each in only["moving"]] == ["users"]
+    cluster.broker_settings[1] = {cluster_moves.RATE: "1"}
+    ended = penstock("cluster", "reassign", "--cancel", "--topic", "users")
+    assert ended.out == "cancelled 1 move\n"
+    assert [*cluster.moves] == [("orders", 2)]
+    assert cluster.broker_settings == {1: {}}
+    ended = penstock("cluster", "reassign", "--wait", "--timeout", "0.05")
+    assert ended.code == 1
+    assert "not done after 0.05 s: 1 move under way, which the cluster goes on with" in ended.err
+    cluster.stuck = False
+    assert penstock("cluster", "reassign", "--wait").out.startswith("done: 1 partition")
+    assert cluster.replicas()["orders", 2] == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "give one of --status, --wait, --cancel and --move"),
+        (("--status", "--cancel"), "give one of"),
+        (("--move", "orders=1"), "write it as TOPIC-PARTITION=BROKER,BROKER"),
+        (("--move", "orders-0="), "write it as TOPIC-PARTITION=BROKER,BROKER"),
+        (("--move", "orders-0=1", "--topic", "x"), "leave --topic out"),
+    ],
+)
+def test_wrong_usage_is_one_line(
+    cluster: ClusterModel, penstock: Runner, arguments: tuple[str, ...], words: str
+) -> None:
+    """With exit code 2."""
+    ended = penstock("cluster", "reassign", *arguments)
+    assert ended.code == 2
+    assert words in ended.err
+    assert ended.err.count("\n") == 1
+
+
+def test_ctrl_c_says_how_to_go_on(cluster: ClusterModel) -> None:
+    """What is under way goes on, and the rest was not begun."""
+    cluster.stuck = True
+    command = ("cluster", "rebalance", "--execute", "--at-once", "1", "--json")
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli.main", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        while not cluster.moves:
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "")
+    assert errors.startswith("penstock: stopped: ")
+    assert "did not begin, the same command does them" in errors
+    assert "penstock cluster reassign --status | --wait | --cancel" in errors
+
+
+def test_leaders_are_elected(cluster: ClusterModel, penstock: Runner) -> None:
+    """Of all topics or of some; what cannot be done is told."""
+    assert penstock("cluster", "elect").out == "no election was needed\n"
+    cluster.spots["orders", 0].leader = 1
+    cluster.spots["users", 0].leader = 2
+    ended = penstock("cluster", "elect", "--topic", "orders", "--json")
+    assert ended.json == {"elected": [{"topic": "orders", "partition": 0}], "refused": []}
+    assert cluster.spots["users", 0].leader == 2
+    cluster.spots["users", 0].in_sync = [2]
+    cluster.spots["orders", 1].leader = 1
+    ended = penstock("cluster", "elect")
+    assert ended.code == 1
+    assert ended.out == "1 partition with another leader now\n"
+    assert ended.err == "penstock: users-0: refused, said the fake\n"
+    assert penstock("cluster", "elect", "--topic", "nope").code == 1
+
+
+def test_an_unclean_election_is_asked_about(cluster: ClusterModel, penstock: Runner) -> None:
+    """It loses records."""
+    spot = cluster.spots["users", 1]
+    spot.leader, spot.in_sync = -1, []
+    ended = penstock("cluster", "elect", "--unclean")
+    assert ended.code == 2
+    assert "Say so with --yes" in ended.err
+    assert penstock("cluster", "elect", "--unclean", "--yes").code == 0
+    assert spot.leader == 1
+
+
+def test_a_broker_is_forgotten(cluster: ClusterModel, penstock: Runner) -> None:
+    """If it is gone."""
+    assert penstock("cluster", "forget", "9").out == "nothing counts on broker 9\n"
+    assert penstock("cluster", "forget", "9", "--json").json == {"broker": 9, "was_known": False}
+    ended = penstock("cluster", "forget", "1")
+    assert (ended.code, ended.err) == (1, "penstock: It is running\n")
+
+
+def test_status_gives_advice(cluster: ClusterModel, penstock: Runner) -> None:
+    """For what is missing, in the order of urgency."""
+    cluster.topics["users"].configs["min.insync.replicas"] = "2"
+    del cluster.racks[1]
+    for spot in cluster.spots.values():
+        spot.in_sync = [each for each in spot.in_sync if each != 1]
+        spot.leader = spot.in_sync[0]
+    spot = cluster.spots["orders", 3]
+    spot.leader, spot.in_sync = -1, []
+    found = penstock("status", "--json").json
+    assert found["missing_brokers"] == [1]
+    assert len(found["under_replicated_partitions"]) == 6
+    below = [(each["topic"], each["partition"]) for each in found["under_min_isr_partitions"]]
+    assert below == [("orders", 3), ("users", 0), ("users", 1)]
+    assert [each.split(":")[0] for each in found["advice"]] == [
+        "1 partition without a leader",
+        "3 partitions below min.insync.replicas",
+        "broker 1 is not running",
+        "broker 3 holds nothing",
+    ]
+    shown = penstock("status").out
+    assert "6 partitions under-replicated, 3 below min.insync.replicas, 1 without" in shown
+    assert "- broker 1 is not running: start it; if it is gone for good: penstock" in shown
+
+
+def test_status_of_a_cluster_that_is_being_moved(cluster: ClusterModel, penstock: Runner) -> None:
+    """Says so, and that leaders could be where they belong."""
+    cluster.stuck = True
+    cluster.moves["orders", 0] = Move([3, 2])
+    cluster.spots["orders", 1].leader = 1
+    cluster.spots["users", 1].in_sync = [1]
+    advice = penstock("status", "--json").json["advice"]
+    assert [each.split(":")[0] for each in advice] == [
+        "1 partition on the move",
+        "1 partition not led by the preferred replica",
+        "broker 3 holds nothing",
+    ]
+    cluster.moves.clear()
+    advice = penstock("status", "--json").json["advice"]
+    assert advice[0].startswith("1 partition under-replicated while all brokers run")

@@ -1,0 +1,78 @@
+"""A real cluster of three: drained, rebalanced, one broker lost and replaced."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.conftest import Runner
+from cli.test_live import Newcomer, cluster
+from penstock.runtime import SystemClock
+
+VALUES = "".join(f"{number}\n" for number in range(500))
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def newcomer(penstock: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Newcomer:
+    return Newcomer(penstock, monkeypatch, tmp_path)
+
+
+def eventually(look: Callable[[], Any], holds: Callable[[Any], bool]) -> Any:
+    clock = SystemClock()
+    end = clock.monotonic() + PATIENCE_S
+    while not holds(found := look()):
+        assert clock.monotonic() < end, found
+    return found
+
+
+def test_a_cluster_is_drained_rebalanced_and_mended(tmp_path: Path, newcomer: Newcomer) -> None:
+    """Nothing is lost on the way, and `status` says at each moment what there is to do."""
+    settings = ("--set", "session_timeout_s=2", "--set", "offsets.topic.num.partitions=2")
+    with cluster(tmp_path / "data", "--brokers", "3", *settings) as (bootstrap, _):
+        newcomer.at(bootstrap)
+        newcomer("topic", "create", "orders", "--partitions", "6", "--replication-factor", "2")
+        newcomer.produce("orders", VALUES)
+
+        drained = newcomer("cluster", "drain", "1", "--timeout", "20", "--json").json
+        assert drained["done"] == len(drained["moves"]) > 0
+        described = newcomer("cluster", "describe", "--json").json
+        assert [broker["replicas"] for broker in described["brokers"]] == [6, 0, 6]
+        status = newcomer("status", "--json", "--check").json
+        assert any("broker 1 holds nothing" in each for each in status["advice"])
+
+        planned = newcomer("cluster", "rebalance", "--json").json
+        done = newcomer("cluster", "rebalance", "--execute", "--timeout", "20", "--json").json
+        assert done["moves"] == planned["moves"]
+        assert (done["done"], done["copies"]) == (len(planned["moves"]), 4)
+        described = newcomer("cluster", "describe", "--json").json
+        assert [broker["replicas"] for broker in described["brokers"]] == [4, 4, 4]
+        assert [broker["leads"] for broker in described["brokers"]] == [2, 2, 2]
+        assert described["moves_to_balance"] == 0
+
+        lost = next(
+            broker
+            for broker in newcomer("status", "--json").json["brokers"]
+            if not broker["controller"]
+        )
+        os.kill(lost["pid"], signal.SIGKILL)
+        # It is started again by `up`, and takes part again without being told to.
+        eventually(
+            lambda: newcomer("status", "--json").json,
+            lambda found: (
+                len(found["brokers"]) == 3
+                and not found["under_replicated_partitions"]
+                and lost["pid"] not in (pids := [each.get("pid") for each in found["brokers"]])
+                and None not in pids
+            ),
+        )
+        newcomer("cluster", "elect")
+        described = newcomer("cluster", "describe", "--json").json
+        assert described["not_led_by_preferred"] == 0
+        read = newcomer("consume", "orders", "--from-beginning", "-n", "500").out.split()
+        assert sorted(map(int, read)) == list(range(500))
