@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock import Consumer
 from penstock.runtime import SystemClock
+from penstock.spark.home import make_home
+from penstock.spark.java import JavaMissing, check_java
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 BROKERS = 3
@@ -27,6 +33,13 @@ EVENTS = 4_000
 ROWS_SHOWN = 24
 WATCH_S = 180.0
 STOP_S = 20.0
+QUICK = {
+    "spark__master": "local[2]",
+    "spark__sql__shuffle__partitions": "1",
+    "spark__python__authenticate__socketTimeout": "120s",
+    # Over before code that is optimised with care would pay.
+    "spark__driver__extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
 
 
 def run(*words: str, given: str = "") -> None:
@@ -89,27 +102,29 @@ def count_clicks(bootstrap: str, checkpoint: str) -> None:
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # All of it is on this machine.
     print("\nstarting Spark for examples/pipelines/windowed_counts.py ...", flush=True)
-    spark = common.session("penstock demo")
+    spark = common.session("penstock demo", **QUICK)
     spark.sparkContext.setLogLevel("OFF")
     try:
         query = windowed_counts.run(
             spark, bootstrap, checkpoint, topic=CLICKS, counts=COUNTS, continuous=True
         )
         try:
-            show_counts(bootstrap)
+            show_counts(bootstrap, query)
         finally:
             query.stop()
     finally:
         spark.stop()
 
 
-def show_counts(bootstrap: str) -> None:
+def show_counts(bootstrap: str, query: StreamingQuery) -> None:
     clock = SystemClock()
     deadline = clock.monotonic() + WATCH_S
     shown = 0
     print(f"\nwhat arrives in {COUNTS}:", flush=True)
     with Consumer(bootstrap, topics=[COUNTS], auto_offset_reset="earliest") as consumer:
         while shown < ROWS_SHOWN:
+            if not query.isActive:
+                raise SystemExit(f"the query has ended: {query.exception()}")
             if clock.monotonic() > deadline:
                 raise SystemExit(f"no more than {shown} counts came within {WATCH_S:.0f} s")
             rows = [json.loads(record.value or b"{}") for record in consumer.poll(timeout_ms=500)]
@@ -125,13 +140,13 @@ def records_only() -> None:
 
 
 def why_no_spark() -> str:
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        return "there is no Java here, which Spark needs (17 or newer)"
-    with suppress(ImportError):
-        import pyspark  # noqa: F401, PLC0415 -- only to see whether it is there
-
-        return ""
-    return 'there is no PySpark here: pip install "penstock[spark]"'
+    if find_spec("pyspark") is None:
+        return 'there is no PySpark here: pip install "penstock[spark]"'
+    try:
+        check_java()
+    except JavaMissing as error:
+        return str(error)
+    return ""
 
 
 def main() -> None:
@@ -146,12 +161,14 @@ def main() -> None:
                 print(f"\n{reason}: records in and out instead", flush=True)
                 records_only()
             else:
+                os.environ.update(make_home(Path(folder) / "spark-home"))
                 with Generator(bootstrap):
                     count_clicks(bootstrap, f"{folder}/checkpoint")
                 run("group", "describe", "counts")
             run("topic", "describe", CLICKS)
             run("status")
-        run("log", "verify", f"{folder}/data/broker-0/logs/{CLICKS}-0")
+        log = next(Path(folder).glob(f"data/broker-*/logs/{CLICKS}-0"))
+        run("log", "verify", str(log))
     print(f"\nall stopped after {clock.monotonic() - begun:.0f} s")
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock import Admin, BrokerError, Producer
+from penstock.spark.java import JavaMissing, check_java
 
 BEGIN = datetime(2026, 1, 31, 22, 0, tzinfo=UTC)
 """When the made-up events begin: two hours before a new day, and a new month."""
@@ -60,7 +61,12 @@ def send(bootstrap: str, topic: str, events: Iterable[Event]) -> int:
     return number
 
 
-def session(name: str) -> SparkSession:
+def session(name: str, **settings: str) -> SparkSession:
+    """Made with these settings, whose dots are written as double underscores."""
+    try:
+        check_java()
+    except JavaMissing as error:
+        sys.exit(str(error))
     # Spark finds the format through the Python that its workers run: that has to be this one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: Any = SparkSession.builder.appName(name)
@@ -69,6 +75,7 @@ def session(name: str) -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        .config(map={key.replace("__", "."): value for key, value in settings.items()})
         .getOrCreate()
     )
 

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from penstock import Admin, Producer
+from penstock.spark.home import make_home
 from penstock.spark.java import JavaMissing, check_java
 from penstock.testing import Broker
 
@@ -35,6 +36,8 @@ SESSION_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
+    # How long a worker and the JVM wait for each other; the usual 15 s are few on a busy machine.
+    "spark.python.authenticate.socketTimeout": "120s",
     # Tests end before code that is optimised with care would pay.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
@@ -52,12 +55,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def java() -> None:
-    """For tests that start a JVM of their own."""
+def java() -> Iterator[None]:
+    """For tests that start a JVM of their own. Its workers need not compile pyspark again."""
     try:
         check_java()
     except JavaMissing as error:
         pytest.skip(str(error))
+    with tempfile.TemporaryDirectory(prefix="penstock-spark-home-") as folder:
+        home = make_home(Path(folder) / "home")
+        os.environ.update(home)
+        yield
+        for name in home:
+            del os.environ[name]
 
 
 @pytest.fixture(scope="session")

@@ -106,7 +106,7 @@ def test_readers_and_writers_travel(broker: Broker) -> None:
     for each in (
         stream,
         PenstockDataSource(source).reader(SCHEMA),
-        PenstockDataSource(source | {"filterPushdown": "true"}).reader(SCHEMA),
+        PenstockDataSource(source | {"filterPushdown": "once"}).reader(SCHEMA),
         PenstockDataSource(sink).writer(plain, False),
         PenstockDataSource(sink).streamWriter(plain, False),
         SpanPartition(Span(topic, 0, 0, FAR)),
@@ -285,7 +285,7 @@ def test_times_mean_the_same_in_every_zone(
     spark.conf.set("spark.sql.session.timeZone", zone)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
-        for pushdown in ("false", "true"):
+        for pushdown in ("false", "once"):
             rows = read(topic, filterPushdown=pushdown)
             noon_on = "timestamp >= TIMESTAMP '2024-07-01 12:00:00Z'"
             assert rows.where(noon_on).count() == 13, (zone, pushdown)
@@ -302,13 +302,14 @@ def test_times_mean_the_same_in_every_zone(
 def test_one_frame_with_two_filters(
     spark: SparkSession, broker: Broker, producer: Producer[Any, Any], read: Read
 ) -> None:
-    """With pushdown, a DataFrame would have to forget one query's filter before the next. Should
-    this pass one day, docs/SPARK.md has a warning to take back."""
+    """With pushdown, a DataFrame would have to forget one query's filter before the next; since it
+    does not, the option is called `once`. Should this pass one day it may be called `true`, and
+    docs/SPARK.md has a warning to take back."""
     topic = broker.new_topic()
     fill(producer, topic, 10)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
-        rows = read(topic, filterPushdown="true")
+        rows = read(topic, filterPushdown="once")
         assert rows.where("offset >= 5").count() == 5
         assert rows.count() == 10
     finally:

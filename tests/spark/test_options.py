@@ -89,6 +89,8 @@ def test_client_options_are_passed_on() -> None:
         ),
         ({**TOPIC, "badRecords": "deadletter"}, "belong together"),
         ({**TOPIC, "kafka.auto.offset.reset": "earliest"}, "use startingOffsets"),
+        ({**TOPIC, "filterPushdown": "true"}, "write once, and load\\(\\) anew for every query"),
+        ({**TOPIC, "filterPushdown": "yes"}, "filterPushdown is yes: it may be false or once"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(options: dict[str, str], message: str) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from penstock import Admin, Consumer, Producer
 from penstock.runtime import SystemClock
+from penstock.spark.pipelines.driver import STOPPING_SOON
 from penstock.testing import Broker
 
 RUN_S = 480
@@ -197,11 +198,14 @@ def test_a_new_project_runs_continuously_and_goes_on_after_a_restart(
         progress = running.until_rows("page_views", 250)
         assert sum(progress["offsets"]["shop-page-views"].values()) == 250
         running.until_rows("send_long_views", 250)
-        running.until(event="waiting")
         assert (
             penstock(env, project, "pipeline", "run").stderr.count("is being run by process") == 1
         )
+        running.until(event="round")
+        # In the middle of it: the views are emptied, and must be filled again before the end.
+        running.until(event="flow", status="RUNNING")
         assert running.stop() == 0
+        running.until(event="phase", text=STOPPING_SOON)
         assert running.until(event="end")["state"] == "STOPPED"
     finally:
         running.close()

@@ -7,12 +7,13 @@ at whole offsets and a time is only roughly an offset.
 
 Taking filters over has a trap that lies in Spark 4.3: it keeps the reader that was given filters
 with the loaded DataFrame, and uses it again for the next query on it, whose filters may be others.
-We are not asked and cannot notice. So it is off unless asked for, and says what to mind when it is.
+We are not asked and cannot notice: neither the planner's process nor a task is told which query it
+works for. So it is had only by a word that says what is promised, `filterPushdown=once`: each
+DataFrame that is loaded serves one query, in which it stands once.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,6 @@ from penstock.spark.telling import told_plainly
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-log = logging.getLogger(__name__)
 
 
 class BatchReader(DataSourceReader):
@@ -73,10 +72,6 @@ class FilteringBatchReader(BatchReader):
         self._wanted = Wanted()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 -- Spark's name
-        log.warning(
-            "filterPushdown is on: load() anew for every query, since Spark applies the filters of "
-            "the first to all that use the same DataFrame"
-        )
         self._wanted = self._wanted.narrowed(filters)
         return filters
 

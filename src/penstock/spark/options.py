@@ -203,7 +203,7 @@ def parse_source(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         formats=_formats(options, typed=False),
         bad_records=bad_records,
         dead_letter_topic=dead_letter_topic,
-        filter_pushdown=options.flag("filterPushdown", False),
+        filter_pushdown=options.pushdown(),
         client=options.client,
     )
 
@@ -255,6 +255,15 @@ class _Options:
         if text not in ("", "true", "false"):
             raise OptionError(f"{name} is {text}: write true or false")
         return text == "true" if text else default
+
+    def pushdown(self) -> bool:
+        if self.text("filterPushdown").lower() == "true":
+            raise OptionError(
+                "filterPushdown is true, but Spark would apply the filters of one query to the "
+                "next on the same DataFrame: write once, and load() anew for every query; or bound "
+                "the read with startingOffsets and endingOffsets"
+            )
+        return self.choice("filterPushdown", ("false", "once"), "false") == "once"
 
     def choice(self, name: str, choices: tuple[C, ...], default: C) -> C:
         text = self.text(name).lower() or default

@@ -18,8 +18,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.client.consuming.ranges import OutsideLog
-from penstock.client.errors import TopicNotFound
+from penstock.client.errors import OutsideLog, TopicNotFound
 from penstock.spark.bad_records import BadRecords
 from penstock.spark.clients import worker_consumer
 from penstock.spark.formats import decoder

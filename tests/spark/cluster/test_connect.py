@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -84,6 +85,9 @@ def remote(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         server.stop()
 
 
+@pytest.mark.skipif(
+    not os.environ.get("PENSTOCK_LONG"), reason="set PENSTOCK_LONG=1, or make spark-cluster"
+)
 def test_reading_and_writing_through_connect(
     remote: str, broker: Broker, producer: Producer[Any, Any], tmp_path: Path
 ) -> None:

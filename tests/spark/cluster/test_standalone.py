@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(600)
 long = pytest.mark.skipif(
     not os.environ.get("PENSTOCK_LONG"), reason="set PENSTOCK_LONG=1, or make spark-cluster"
 )
-"""Streams take a micro-batch or more on top of what the batches show."""
+"""Streams take a micro-batch or more on top of what the batches show; so does writing."""
 
 PARTITIONS = 4
 PARTITION_RECORDS = 12_000
@@ -140,6 +140,7 @@ def test_an_executor_killed_while_reading_a_stream(
     victim.verify()
 
 
+@long
 def test_an_executor_killed_while_writing_a_batch(
     driver: Driver, broker: Broker, admin: Admin, gate: Gate
 ) -> None:

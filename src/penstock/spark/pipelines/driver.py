@@ -4,6 +4,10 @@ It holds the JVM. Started by the runner, it writes events to the descriptor it w
 standard output and error, which the JVM and the pipeline's own code write to, for the log. When the
 runner goes away its standard input closes, and it ends too.
 
+It is asked to stop in two ways. SIGUSR1: soon, which during a round means after it, for Spark
+empties a materialized view before it fills it again, and a round that is cut off may leave it so.
+SIGTERM: at once.
+
 Declarative pipelines are only offered through Spark Connect, and what Connect tells of a run is a
 sentence now and then. So the server runs in this process's own JVM: its streaming queries, whoever
 started them, can then be asked for their progress directly. A server elsewhere (`sc://`) is used as
@@ -19,7 +23,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -38,6 +42,8 @@ from penstock.spark.pipelines.events import flow_event, progress_event
 from penstock.spark.pipelines.explain import one_line
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
 
+SOON: Final = signal.SIGUSR1
+STOPPING_SOON: Final = "stopping after this round (Ctrl-C again: at once)"
 _WATCH_EVERY_S: Final = 0.25
 _TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the name of a variable)
 _DEFAULTS: Final = {
@@ -53,6 +59,38 @@ _DEFAULTS: Final = {
 
 class Stopped(BaseException):
     """Asked to stop: past whatever handles ordinary errors."""
+
+
+class Stop:
+    """Whether somebody has asked this process to stop, in the words of its signal handlers."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._must_end_first = False
+
+    def listen(self) -> None:
+        signal.signal(SOON, self._soon)
+        signal.signal(signal.SIGTERM, self._now)
+
+    @contextmanager
+    def put_off(self) -> Iterator[None]:
+        """What must not be cut off, unless it is asked for again."""
+        self._must_end_first = True
+        try:
+            yield
+        finally:
+            self._must_end_first = False
+
+    def _soon(self, _signal_number: int, _frame: object) -> None:
+        self.asked = True
+        if not self._must_end_first:
+            raise Stopped
+
+    def _now(self, signal_number: int, _frame: object) -> None:
+        # Once is enough: what follows is the way out.
+        signal.signal(signal_number, signal.SIG_IGN)
+        signal.signal(SOON, signal.SIG_IGN)
+        raise Stopped
 
 
 class Events:
@@ -125,9 +163,10 @@ class Spark:
 class Watch:
     """Tells of every batch and of the lag, from a thread of its own until it is closed."""
 
-    def __init__(self, spark: Spark, events: Events, bootstrap: str) -> None:
+    def __init__(self, spark: Spark, events: Events, stop: Stop, bootstrap: str) -> None:
         self._spark = spark
         self._events = events
+        self._stop = stop
         self._bootstrap = bootstrap
         self._admin: Admin | None = None
         self._queries: dict[str, tuple[str, Any]] = {}
@@ -156,7 +195,12 @@ class Watch:
 
     def _run(self) -> None:
         number = 0
+        told = False
         while not self._closed.wait(_WATCH_EVERY_S):
+            if self._stop.asked and not told:
+                # A signal handler could not: it may have interrupted someone who is writing.
+                told = True
+                self._events.tell("phase", text=STOPPING_SOON)
             # A JVM that is going down answers with all kinds of errors.
             with self._turn, suppress(Exception):
                 self._look()
@@ -261,7 +305,7 @@ class Pipeline:
         self._spark.session.client.execute_command(command)
 
 
-def run(given: argparse.Namespace, events: Events) -> str:
+def run(given: argparse.Namespace, events: Events, stop: Stop) -> str:
     """The state that the run ended in."""
     spec_path = Path(given.spec)
     content = read_spec(spec_path)
@@ -269,23 +313,27 @@ def run(given: argparse.Namespace, events: Events) -> str:
     spec = unpack_pipeline_spec({**content, "configuration": settings, **_storage(content)})
     events.tell("phase", text="starting Spark")
     spark = Spark(given.master, settings)
-    watch = Watch(spark, events, settings.get(BOOTSTRAP_SETTING, ""))
+    watch = Watch(spark, events, stop, settings.get(BOOTSTRAP_SETTING, ""))
     try:
         pipeline = Pipeline(spec_path, spec, spark, events)
         number = 0
         while True:
             number += 1
             events.tell("round", number=number)
-            pipeline.run(dry=given.dry, full_refresh=given.full_refresh and number == 1)
+            with stop.put_off():
+                pipeline.run(dry=given.dry, full_refresh=given.full_refresh and number == 1)
             watch.end_round()
             if not given.continuous:
                 return "COMPLETED"
+            if stop.asked:
+                return "STOPPED"
             events.tell("waiting")
             threading.Event().wait(given.interval_s)
     finally:
-        events.tell("phase", text="stopping")
-        watch.close()
-        spark.close()
+        with stop.put_off():
+            events.tell("phase", text="stopping")
+            watch.close()
+            spark.close()
 
 
 def _storage(content: Mapping[str, Any]) -> dict[str, str]:
@@ -294,12 +342,6 @@ def _storage(content: Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(given, str) or "://" in given:
         return {}
     return {"storage": f"file://{Path(given).resolve()}"}
-
-
-def _stop(signal_number: int, frame: object) -> None:
-    # Once is enough: what follows is the way out.
-    signal.signal(signal_number, signal.SIG_IGN)
-    raise Stopped
 
 
 def _end_with_runner() -> None:
@@ -317,14 +359,15 @@ def main() -> int:
     for flag in ("--dry", "--continuous", "--full-refresh"):
         parser.add_argument(flag, action="store_true")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, _stop)
+    stop = Stop()
+    stop.listen()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_runner, name="penstock runner", daemon=True).start()
     # A runner that is gone has closed its end, which shows at the latest when this one is closed.
     with suppress(BrokenPipeError), os.fdopen(given.events, "w", encoding="utf-8") as out:
         events = Events(out)
         try:
-            state, error = run(given, events), ""
+            state, error = run(given, events, stop), ""
         except Stopped:
             state, error = "STOPPED", ""
         except Exception as failure:  # noqa: BLE001 (whatever it is, it is told, and its trace is in the log)

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,14 +23,14 @@ from typing import IO, Any, Final
 from penstock.client.blocking.admin import Admin
 from penstock.client.errors import BrokerError
 from penstock.ports import Clock
+from penstock.spark.home import make_home
+from penstock.spark.java import JavaMissing, check_java
 from penstock.spark.pipelines import state_files
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.events import ENDED, RunView
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, Project
 from penstock.wire.errors import ErrorCode
 
-JAVA_LEAST: Final = 17
-_JAVA_S: Final = 30.0
 _STOP_S: Final = 20.0
 _SAVE_EVERY_S: Final = 1.0
 _CONNECT_TIMEOUT_MS: Final = 5_000
@@ -57,29 +55,10 @@ def check_spark() -> None:
     """What Spark needs of this machine, told in one line where it is missing."""
     if find_spec("pyspark") is None or find_spec("grpc") is None:
         raise PipelineError('pipelines need PySpark: pip install "penstock[spark]"')
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    needs = f"Spark needs Java {JAVA_LEAST} or newer"
-    if java is None:
-        raise PipelineError(
-            f"{needs}, and there is no java on the PATH: install a JDK (for example Debian's "
-            f"openjdk-{JAVA_LEAST}-jre-headless), or set JAVA_HOME"
-        )
     try:
-        found = subprocess.run(  # noqa: S603 (the user's own Java)
-            [java, "-version"], capture_output=True, text=True, timeout=_JAVA_S, check=True
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise PipelineError(f"{needs}, and {java} does not run: {error}") from None
-    version = java_version(found.stderr)
-    if version is not None and version < JAVA_LEAST:
-        raise PipelineError(f"{needs}, and {java} is version {version}: set JAVA_HOME to another")
-
-
-def java_version(text: str) -> int | None:
-    """From what `java -version` says; None if it says nothing that is understood."""
-    found = re.search(r'version "(?:1\.)?(\d+)', text)
-    return int(found[1]) if found else None
+        check_java()
+    except JavaMissing as error:
+        raise PipelineError(str(error)) from None
 
 
 def prepare_topics(bootstrap: str, topics: Mapping[str, int]) -> list[str]:
@@ -117,6 +96,7 @@ class Run:
         self._started_ms = clock.wall_ms()
         self._saved_at = clock.monotonic()
         self._driver: subprocess.Popen[bytes] | None = None
+        self._asked_to_stop = False
 
     def events(self) -> Iterator[Mapping[str, Any]]:
         root = self._project.root
@@ -144,9 +124,11 @@ class Run:
             self._save()
 
     def stop(self) -> None:
-        """Ask it to end; `events` then comes to its end. May be called from a signal handler."""
+        """Ask it to end, when its round has; asked a second time, at once. `events` then comes to
+        its end. May be called from a signal handler."""
         if self._driver is not None and self._driver.poll() is None:
-            self._driver.terminate()
+            self._driver.send_signal(signal.SIGTERM if self._asked_to_stop else signal.SIGUSR1)
+            self._asked_to_stop = True
 
     @property
     def log_path(self) -> Path:
@@ -208,6 +190,8 @@ class Run:
         kept = {name: value for name, value in os.environ.items() if name not in _CONNECT_MODE}
         if self._options.master.startswith("local"):
             kept.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            with suppress(OSError):  # A file system without links is no reason not to run.
+                kept.update(make_home(self.log_path.parent / "spark-home"))
         return {
             **kept,
             "PYSPARK_PYTHON": sys.executable,
@@ -217,6 +201,9 @@ class Run:
 
     def _on_silence(self) -> None:
         assert self._driver is not None
+        if self._asked_to_stop:
+            self.view.apply({"event": "end", "state": "STOPPED"})
+            return
         code = self._driver.returncode
         self.view.apply(
             {
