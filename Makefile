@@ -3,27 +3,43 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
-KERNELS := $(patsubst %,src/penstock/records/%.py,reading writing hashing)
+RUNS   := $(VENV)/.runs
+SOURCES := pyproject.toml setup.py constraints.txt \
+  $(patsubst %,src/penstock/records/%,reading.py writing.py hashing.py collector.pxd)
 
 CASES ?= 20000
 SEED  ?= 1
+SEEDS ?= 0..2000
 JOBS  ?= $(shell nproc)
 
-.PHONY: setup tools run test lint bench crash fuzz kill9 sim demo clean spark-cluster spark-docs spark-restarts
+.PHONY: setup tools run test lint bench crash fuzz kill9 chaos sim sim-bugs demo clean spark-cluster spark-docs spark-restarts
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml setup.py constraints.txt $(KERNELS)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "penstock needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) 2>/dev/null \
-	  || { rm -rf $(VENV); echo "Python has no venv here: installing Debian's python3-venv" >&2; \
-	       apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(VENV); }
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	@$(BIN)/python -c 'from penstock.records import kernels as k; print("kernels:", "compiled" if k.COMPILED else "plain Python (slower): install gcc and the Python headers, then make clean setup")'
+# The package alone, which is all that a broker needs, or with all that tests and tools need.
+$(RUNS): $(SOURCES)
+	@$(VENV_HERE)
+	$(INSTALL) -e .
+	@$(SAY_KERNELS)
 	@touch $@
 
-run: $(STAMP)
+$(STAMP): $(SOURCES)
+	@$(VENV_HERE)
+	$(INSTALL) -e ".[dev]"
+	@$(SAY_KERNELS)
+	@touch $(RUNS) $@
+
+define VENV_HERE
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+  || { echo "penstock needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }; \
+test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) 2>/dev/null \
+  || { rm -rf $(VENV); echo "Python has no venv here: installing Debian's python3-venv" >&2; \
+       apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(VENV); }
+endef
+INSTALL = $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+SAY_KERNELS = $(BIN)/python -c 'from penstock.records import kernels as k; print("kernels:", "compiled" if k.COMPILED else "plain Python (slower): install gcc and the Python headers, then make clean setup")'
+
+run: $(RUNS)
 	$(BIN)/penstock up
 
 # Foreign clients and servers that Debian packages. Without root the tests that need them say so and skip.
@@ -34,6 +50,9 @@ tools: $(STAMP)
 	@command -v etcd >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq etcd-server >/dev/null; } \
 	  || echo "etcd is not here and could not be installed: its tests are skipped"
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+	  || echo "chromium is not here and could not be installed: the console's browser tests are skipped"
 
 test: lint tools
 	$(BIN)/python -m pytest
@@ -61,6 +80,11 @@ fuzz: $(STAMP)
 kill9: $(STAMP)
 	cd tests && ../$(BIN)/python -m chaos.kill9 --rounds 100
 
+# Clusters of real processes: 200 kill -9 over the matrix, freezes, cut wires, full disks, growth.
+KILLS ?= 200
+chaos: tools
+	cd tests && ../$(BIN)/python -m chaos.matrix --kills $(KILLS) --seed $(SEED)
+
 # A standalone Spark master with two workers, executors killed amid reads and writes; Spark Connect.
 spark-cluster: $(STAMP)
 	PENSTOCK_LONG=1 $(BIN)/python -m pytest tests/spark/cluster --durations 10
@@ -73,8 +97,12 @@ spark-docs: $(STAMP)
 spark-restarts: $(STAMP)
 	cd tests && ../$(BIN)/python -m spark.restarts --rounds 20 --seed $(SEED)
 
-# All that runs on the simulator; today that is the log.
-sim: crash
+# Whole clusters under faults, one for each seed. sim-bugs: some seed finds every planted bug.
+sim: $(STAMP)
+	$(BIN)/penstock sim --seeds $(SEEDS) --jobs $(JOBS)
+
+sim-bugs: $(STAMP)
+	$(BIN)/penstock sim --seeds $(SEEDS) --jobs $(JOBS) --bug all
 
 # Brokers, clicks, a pipeline on Spark that counts them, and its output: under a minute.
 demo: $(STAMP)

@@ -1,9 +1,10 @@
-"""The first three milestones of a message queue, walked through as its users would.
+"""The first four milestones of a message queue, walked through as its users would.
 
 One: topics and partitions, keys and offsets, and the files they become. Two: a producer that
 batches, retries and loses nothing while brokers die under it. Three: consumer groups that share,
-commit, and heal. Everything goes through our command line and unmodified clients; each test has a
-cluster of its own, because it looks into its files or kills it.
+commit, and heal. Four: replicas that fall behind and catch up. Everything goes through our command
+line and unmodified clients; each test has a cluster of its own, because it looks into its files or
+kills it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 
+from chaos import network
 from compat.clients.base import Client, Consumer, ConsumerOptions, Record, wait_until
 from compat.clients.confluent import ConfluentClient
 from compat.clients.kafkapython import KafkaPythonClient
@@ -248,7 +250,6 @@ def test_a_producer_outlives_its_broker(cluster: Cluster, client: Client, keep: 
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="followers do not follow yet: nobody else can lead")
 def test_a_producer_outlives_a_partition_s_leader(
     start: Callable[..., Cluster], keep: Keep
 ) -> None:
@@ -423,3 +424,11 @@ def test_a_killed_consumer_is_replaced(cluster: Cluster, client: Client, keep: K
         *(survivor, newcomer),
     )
     assert set(numbers(survivor) + victim.values) == set(range(130))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(network.why_not() != "", reason=network.why_not())
+def test_a_follower_that_is_cut_off_falls_behind_and_comes_back() -> None:
+    """Milestone 4: its in-sync replicas shrink to two, nothing that it lacks counts before, and
+    with its wire mended it has everything and is in sync again."""
+    assert network.run_apart("chaos.isolation", timeout_s=110) == []

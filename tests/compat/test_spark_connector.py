@@ -25,6 +25,7 @@ from compat.conftest import TopicFactory
 from compat.spark_jars import connector_jars
 from compat.toolchain import tool
 from penstock import Consumer, Producer
+from penstock.spark.home import make_home
 
 pytest.importorskip("pyspark", reason="the Spark tests need pyspark: pip install 'penstock[spark]'")
 
@@ -44,15 +45,22 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
+    "spark.sql.streaming.pollingDelay": "20ms",
+    # How long a worker and the JVM wait for each other; the usual 15 s are few on a busy machine.
+    "spark.python.authenticate.socketTimeout": "120s",
+    # Tests end before code that is optimised with care would pay.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     tool("java", "Spark needs Java 17 or newer")
     if SparkContext._gateway is not None:
         pytest.skip("this process has a Spark without the connector already: run this file alone")
     jars = connector_jars()
+    home = make_home(tmp_path_factory.mktemp("spark") / "home")
+    os.environ.update(home)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName("penstock-compat").config("spark.jars", jars)
@@ -72,6 +80,8 @@ def spark() -> Iterator[SparkSession]:
         gateway.proc.wait()
     gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = None
+    for name in home:
+        del os.environ[name]
 
 
 @pytest.fixture(autouse=True)

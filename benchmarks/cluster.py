@@ -1,0 +1,227 @@
+"""What does replication cost, and what does growing cost those who write meanwhile?
+
+Throughput: confluent-kafka with acks=all against three brokers (three replicas, two of them
+required) and against one broker without replicas, both running on this machine all the time and
+loaded in turns; three partitions each. The same bytes are written three times, and read twice more,
+by the same processors: a third would be all that could be hoped for if the disk were the limit.
+
+Growth: three brokers hold some data and take a steady trickle of records. What a record takes
+until it is acknowledged is compared between a calm time and the time in which a fourth broker
+joins and `penstock cluster rebalance` moves its share there.
+
+Run it from the project's root: `python -m benchmarks.cluster --json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from benchmarks.clients import TIMEOUT_S, produce
+
+PENSTOCK: Final = str(Path(sys.executable).with_name("penstock"))
+PARTITIONS: Final = 3
+MESSAGE_BYTES: Final = (100, 1024)
+DURABILITIES: Final = ("fsync", "replicated")
+TARGETS: Final = {"throughput_ratio": 0.25, "growth_p99_ratio": 3.0}
+GROWING_PARTITIONS: Final = 12
+TRICKLE_PER_S: Final = 300
+_READY: Final = re.compile(r"ready bootstrap=(\S+)")
+_names: Final = (f"cluster-{number}" for number in count())
+
+
+@contextmanager
+def running(*command: str) -> Iterator[str]:
+    """A command that serves, until the block ends; its bootstrap addresses."""
+    process = subprocess.Popen(
+        [PENSTOCK, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if found := _READY.search(line):
+                yield found[1]
+                return
+        raise RuntimeError(f"penstock {' '.join(command)} did not start")
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def brokers(root: str, number: int) -> tuple[str, ...]:
+    """The command for a cluster of so many."""
+    options = ("--data", root, "--port", "0", "--set", f"disk_reserve_bytes={64 << 20}")
+    return ("up", "--brokers", str(number), *options)
+
+
+@contextmanager
+def topic(bootstrap: str, partitions: int, replicas: int, configs: dict[str, str]) -> Iterator[str]:
+    """A topic for the block, with all its replicas in sync."""
+    name = next(_names)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    made = NewTopic(name, partitions, replicas, config=configs)
+    admin.create_topics([made])[name].result(TIMEOUT_S)
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        found = admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions.values()
+        if len(found) == partitions and all(len(p.isrs) == replicas for p in found):
+            break
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the replicas of {name} do not get in sync")
+    try:
+        yield name
+    finally:
+        admin.delete_topics([name])[name].result(TIMEOUT_S)
+
+
+def throughput(root: str, messages: int, rounds: int) -> dict[str, dict[str, float]]:
+    """Messages a second of both sides, in the middle of some rounds, and the ratio."""
+    rates: dict[str, dict[str, list[float]]] = {}
+    with ExitStack() as stack:
+        sides = {
+            "one": (stack.enter_context(running(*brokers(f"{root}/one", 1))), 1),
+            "three": (stack.enter_context(running(*brokers(f"{root}/three", 3))), 3),
+        }
+        for _ in range(rounds):
+            for durability in DURABILITIES:
+                for size in MESSAGE_BYTES:
+                    for side, (bootstrap, replicas) in sides.items():
+                        configs = {"durability": durability}
+                        configs["min.insync.replicas"] = str(min(2, replicas))
+                        with topic(bootstrap, PARTITIONS, replicas, configs) as name:
+                            rate = produce(bootstrap, name, messages, size, "all")
+                        label = f"{size} bytes {durability}"
+                        rates.setdefault(label, {}).setdefault(side, []).append(rate)
+    found = {}
+    for label, by_side in rates.items():
+        one, three = (statistics.median(by_side[side]) for side in ("one", "three"))
+        found[label] = {"one_per_s": one, "three_per_s": three, "ratio": three / one}
+    return found
+
+
+class Trickle:
+    """A few hundred records a second from a thread of its own, and what each of them took."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        self._name = name
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "log_level": 0}
+        )
+        self._latencies_s: list[float] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.failures: list[KafkaError] = []
+
+    def __enter__(self) -> Trickle:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._producer.flush(TIMEOUT_S)
+
+    def p99_ms(self) -> float:
+        """Of what was acknowledged since it was last asked."""
+        taken, self._latencies_s = sorted(self._latencies_s), []
+        if not taken:
+            raise RuntimeError("nothing was acknowledged")
+        return taken[int(len(taken) * 0.99)] * 1000
+
+    def _run(self) -> None:
+        for number in count():
+            if self._stopping.wait(1 / TRICKLE_PER_S):
+                return
+            self._send(number % GROWING_PARTITIONS, time.perf_counter())
+            self._producer.poll(0)
+
+    def _send(self, partition: int, began: float) -> None:
+        def on_delivery(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                self.failures.append(error)
+            self._latencies_s.append(time.perf_counter() - began)
+
+        value = b"x" * 100
+        self._producer.produce(self._name, value, partition=partition, on_delivery=on_delivery)
+
+
+def growth(root: str, calm_s: float, preload: int) -> dict[str, float]:
+    """p99 of produce in calm times, while a fourth broker joins, and their ratio."""
+    with ExitStack() as stack:
+        bootstrap = stack.enter_context(running(*brokers(root, 3)))
+        configs = {"min.insync.replicas": "2"}
+        name = stack.enter_context(topic(bootstrap, GROWING_PARTITIONS, 3, configs))
+        produce(bootstrap, name, preload, 1024, "all")
+        trickle = stack.enter_context(Trickle(bootstrap, name))
+        resting = threading.Event()
+        resting.wait(2)
+        trickle.p99_ms()
+        resting.wait(calm_s)
+        calm_ms = trickle.p99_ms()
+        began = time.perf_counter()
+        fourth = ("--set", "broker_id=3", "--set", "port=0", "--set", f"data_dir={root}/broker-3")
+        stack.enter_context(running("broker", "--config", f"{root}/broker-0.toml", *fourth))
+        subprocess.run(
+            [PENSTOCK, "cluster", "rebalance", "--execute", "--json", "-b", bootstrap],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            timeout=300,
+        )
+        joining_ms, joining_s = trickle.p99_ms(), time.perf_counter() - began
+        if trickle.failures:
+            raise RuntimeError(f"records failed while a broker joined: {trickle.failures[:1]}")
+        return {
+            "calm_p99_ms": calm_ms,
+            "joining_p99_ms": joining_ms,
+            "ratio": joining_ms / calm_ms,
+            "joining_s": joining_s,
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object last")
+    parser.add_argument("--smoke", action="store_true", help="few messages, only to see it run")
+    parser.add_argument("--only", choices=("throughput", "growth"), help="one of the two")
+    options = parser.parse_args()
+    messages, rounds, calm_s = (5_000, 1, 3.0) if options.smoke else (100_000, 3, 15.0)
+    root = tempfile.mkdtemp(prefix="penstock-bench-")
+    result: dict[str, object] = {"targets": TARGETS}
+    try:
+        if options.only != "growth":
+            rates = throughput(root, messages, rounds)
+            result["throughput"] = rates
+            for label, rate in rates.items():
+                print(
+                    f"acks=all, {label:22} one broker {rate['one_per_s']:9,.0f}/s"
+                    f"  three {rate['three_per_s']:9,.0f}/s  ratio {rate['ratio']:.2f}"
+                )
+        if options.only != "throughput":
+            grown = growth(f"{root}/growing", calm_s, messages)
+            result["growth"] = grown
+            print("growth", *(f"{key}={value:.2f}" for key, value in grown.items()))
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    if options.json:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

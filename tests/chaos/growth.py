@@ -1,0 +1,101 @@
+"""A cluster that changes its size under load, through the commands that an administrator has.
+
+A fourth broker joins and `penstock cluster rebalance` gives it its share; then one of the first
+three is drained, stopped and forgotten. Nothing may be lost, and what a record takes from `produce`
+to its acknowledgement may not get much longer meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compat.cluster import PENSTOCK
+
+from .fleet import Fleet, pause
+from .ledger import Verdict
+from .stage import SYNC_S, Stage, close_stage, open_stage
+from .workload import TOPIC
+
+PARTITIONS = 8
+CALM_S = 8.0
+COMMAND_S = 180.0
+NEWCOMER, LEAVER = 3, 0
+
+
+@dataclass
+class Grown:
+    verdict: Verdict
+    p99_calm_s: float
+    p99_joining_s: float
+    p99_draining_s: float
+    newcomer_replicas: int
+    newcomer_leads: int
+
+
+def command(fleet: Fleet, *arguments: str) -> dict[str, Any]:
+    bootstrap = ",".join(node.address for node in fleet.nodes.values() if node.answers)
+    result = subprocess.run(
+        [PENSTOCK, *arguments, "--json", "--bootstrap", bootstrap],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=COMMAND_S,
+    )
+    said = f"penstock {' '.join(arguments)} ended with {result.returncode}: {result.stderr}"
+    assert result.returncode == 0, said
+    found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return found
+
+
+def join(stage: Stage) -> tuple[int, int]:
+    """The newcomer takes its share; how many replicas it holds and how many it leads."""
+    fleet = stage.fleet
+    fleet.add(NEWCOMER)
+    fleet.restart(NEWCOMER)
+    command(fleet, "cluster", "rebalance", "--execute")
+    fleet.wait_in_sync(TOPIC, SYNC_S)
+    partitions = fleet.partitions(TOPIC).values()
+    held = Counter(broker for p in partitions for broker in p.replica_nodes)
+    led = Counter(p.leader_id for p in partitions)
+    assert set(held.values()) <= {PARTITIONS * 3 // 4, -(-PARTITIONS * 3 // 4)}, held
+    return held[NEWCOMER], led[NEWCOMER]
+
+
+def leave(stage: Stage) -> None:
+    """One of the first is drained, stopped and forgotten."""
+    fleet = stage.fleet
+    command(fleet, "cluster", "drain", str(LEAVER))
+    fleet.wait_in_sync(TOPIC, SYNC_S)
+    assert all(LEAVER not in p.replica_nodes for p in fleet.partitions(TOPIC).values())
+    fleet.nodes[LEAVER].stop()
+    command(fleet, "cluster", "forget", str(LEAVER))
+
+
+def run(directory: Path, store: str, per_second: int = 200) -> Grown:
+    fleet = Fleet(directory, 3, store)
+    stage = None
+    try:
+        stage = open_stage(fleet, partitions=PARTITIONS, per_second=per_second)
+        ledger = stage.workload.ledger
+        pause(2.0)
+        ledger.mark()
+        pause(CALM_S)
+        calm_s = ledger.latency_s(0.99)
+        ledger.mark()
+        replicas, leads = join(stage)
+        joining_s = ledger.latency_s(0.99)
+        ledger.mark()
+        leave(stage)
+        draining_s = ledger.latency_s(0.99)
+        stage.progress()
+        verdict = close_stage(stage)
+        return Grown(verdict, calm_s, joining_s, draining_s, replicas, leads)
+    finally:
+        if stage is not None:
+            stage.workload.stop()
+        fleet.close()

@@ -1,0 +1,297 @@
+"""Brokers whose wires can be cut: each in a network namespace of its own, joined by a router.
+
+Run as root inside a fresh namespace (`unshare --net`), which becomes the router and the place of
+the clients. Brokers and the store have a namespace each, behind a pair of virtual interfaces. A cut
+is a routing rule that drops packets from one address to another in silence, one way or both, as a
+broken network does: nobody is told, connections stay half open, and what is on its way arrives
+after the cut is healed. Clients reach everybody all the time: a broker that lost the others must
+not acknowledge what the others will never have.
+
+Run: `unshare --net env PYTHONPATH=tests python -m chaos.network --store etcd`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from .fleet import Fleet, Node, pause, wait_for
+from .stage import PROGRESS_S, SYNC_S, Stage, close_stage, open_stage
+from .workload import TOPIC
+
+LAG_MAX_MS = 4_000
+STORE = 9
+"""The store's place among the namespaces; brokers have their ids."""
+SESSION_S = 6.0
+TESTS = Path(__file__).parents[1]
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=30)
+
+
+def why_not() -> str:
+    """Why namespaces cannot be used here, or nothing."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if shutil.which("ip") is None or shutil.which("unshare") is None:
+        return "ip and unshare are not installed"
+    tried = subprocess.run(
+        ["unshare", "--net", "ip", "link", "add", "probe", "type", "veth"],
+        capture_output=True,
+        check=False,
+        timeout=30,
+    )
+    return "" if tried.returncode == 0 else "this system refuses virtual networks"
+
+
+class Wires:
+    """Namespaces around the one that this process is in."""
+
+    def __init__(self, places: Sequence[int]) -> None:
+        self._names = {place: f"penstock-{os.getpid()}-{place}" for place in places}
+        self._cuts: list[tuple[int, int]] = []
+
+    def open(self) -> None:
+        ip("link", "set", "lo", "up")
+        Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+        for place, name in self._names.items():
+            ip("netns", "add", name)
+            ip("link", "add", f"wire{place}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            ip("addr", "add", f"10.99.{place}.1/24", "dev", f"wire{place}")
+            ip("link", "set", f"wire{place}", "up")
+            ip("-n", name, "addr", "add", f"{self.host(place)}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                ip("-n", name, "link", "set", device, "up")
+            ip("-n", name, "route", "add", "default", "via", f"10.99.{place}.1")
+
+    def close(self) -> None:
+        for name in self._names.values():
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+    def host(self, place: int) -> str:
+        return f"10.99.{place}.2"
+
+    def inside(self, place: int) -> tuple[str, ...]:
+        """What to put before a command so that it runs there."""
+        return ("ip", "netns", "exec", self._names[place])
+
+    def cut_one_way(self, source: int, target: int) -> None:
+        self._rule("add", source, target)
+        self._cuts.append((source, target))
+
+    def cut(self, one: int, other: int) -> None:
+        self.cut_one_way(one, other)
+        self.cut_one_way(other, one)
+
+    def heal(self) -> None:
+        while self._cuts:
+            self._rule("del", *self._cuts.pop())
+
+    def _rule(self, what: str, source: int, target: int) -> None:
+        ip("rule", what, "from", self.host(source), "to", self.host(target), "type", "blackhole")
+
+
+@contextmanager
+def etcd_at(wires: Wires, directory: Path) -> Iterator[str]:
+    """An etcd in the store's namespace; its address."""
+    host = wires.host(STORE)
+    binary = shutil.which("etcd")
+    assert binary is not None, "etcd is not installed: `make tools` as root installs it"
+    with (directory / "etcd.log").open("ab") as log:
+        process = subprocess.Popen(
+            [
+                *wires.inside(STORE),
+                binary,
+                f"--data-dir={directory / 'etcd'}",
+                f"--listen-client-urls=http://{host}:2379",
+                f"--advertise-client-urls=http://{host}:2379",
+                "--log-level=warn",
+            ],
+            stdout=log,
+            stderr=log,
+        )
+
+    def is_healthy() -> bool:
+        try:
+            with urllib.request.urlopen(f"http://{host}:2379/health", timeout=1) as answer:
+                return bool(json.load(answer)["health"] == "true")
+        except OSError:
+            return False
+
+    try:
+        wait_for("etcd is healthy", is_healthy, 30)
+        yield f"etcd://{host}:2379/chaos"
+    finally:
+        process.kill()
+        process.wait()
+
+
+class Cutter:
+    """The faults that are cuts."""
+
+    def __init__(self, stage: Stage, wires: Wires) -> None:
+        self.stage = stage
+        self.wires = wires
+
+    def follower_from_leader(self) -> None:
+        """The follower leaves the in-sync replicas, writing goes on, and it comes back."""
+        leader, follower = self.stage.victim("leader"), self.stage.victim("follower")
+        self.wires.cut(leader.broker_id, follower.broker_id)
+        self._wait_out_of_sync(follower)
+        self.stage.progress()
+
+    def leader_mute_to_follower(self) -> None:
+        """What the leader says does not arrive, what it is told does."""
+        leader, follower = self.stage.victim("leader"), self.stage.victim("follower")
+        self.wires.cut_one_way(leader.broker_id, follower.broker_id)
+        self._wait_out_of_sync(follower)
+        self.stage.progress()
+
+    def leader_from_store(self) -> None:
+        """It loses its session, others lead, and it may not acknowledge any more."""
+        self._lose_lead(self.stage.victim("leader"), [STORE])
+
+    def controller_from_store(self) -> None:
+        """Another one takes over, and what the old one decided later does not count."""
+        controller = self.stage.victim("controller")
+        self.wires.cut(controller.broker_id, STORE)
+        wait_for(
+            "another controller",
+            lambda: self._seen_by_others(controller) not in (controller.broker_id, -1),
+            PROGRESS_S,
+        )
+        self.stage.progress()
+
+    def leader_from_all_brokers(self) -> None:
+        """Alone with the store and its clients: nothing below the minimum of replicas counts."""
+        leader = self.stage.victim("leader")
+        for other in self._others(leader):
+            self.wires.cut(leader.broker_id, other)
+        pause(SESSION_S + LAG_MAX_MS / 1000)
+
+    def leader_from_everybody(self) -> None:
+        """Alone with its clients."""
+        leader = self.stage.victim("leader")
+        self._lose_lead(leader, [STORE, *self._others(leader)])
+
+    def _others(self, node: Node) -> list[int]:
+        return [place for place in self.stage.fleet.nodes if place != node.broker_id]
+
+    def _seen_by_others(self, node: Node) -> int:
+        return self.stage.fleet.metadata(of=self._others(node)[0]).controller_id
+
+    def _lose_lead(self, leader: Node, cut_from: Sequence[int]) -> None:
+        for place in cut_from:
+            self.wires.cut(leader.broker_id, place)
+        witness = self._others(leader)[0]
+
+        def is_replaced() -> bool:
+            found = self.stage.fleet.partitions(TOPIC, of=witness)
+            return all(p.leader_id not in (leader.broker_id, -1) for p in found.values())
+
+        wait_for("others lead", is_replaced, PROGRESS_S)
+        self.stage.progress()
+
+    def _wait_out_of_sync(self, follower: Node) -> None:
+        def is_out() -> bool:
+            return follower.broker_id not in self.stage.fleet.partitions(TOPIC)[0].isr_nodes
+
+        wait_for("the follower left the in-sync replicas", is_out, PROGRESS_S)
+
+
+WITH_STORE = ("leader_from_store", "controller_from_store", "leader_from_everybody")
+"""These cut the way to the store, which a file has not."""
+CUTS = ("follower_from_leader", "leader_mute_to_follower", "leader_from_all_brokers", *WITH_STORE)
+
+
+def fleet_on(wires: Wires, directory: Path, etcd_address: str) -> Fleet:
+    hosts = [wires.host(place) for place in range(3)]
+    fleet = Fleet(
+        directory,
+        3,
+        "etcd" if etcd_address else "sqlite",
+        {"replica.lag.time.max.ms": LAG_MAX_MS},
+        etcd_address=etcd_address,
+        hosts=hosts,
+    )
+    for node in fleet.nodes.values():
+        node.command_prefix = wires.inside(node.broker_id)
+    return fleet
+
+
+@contextmanager
+def on_wires(directory: Path, store: str) -> Iterator[tuple[Fleet, Wires]]:
+    """Three brokers, not started, each in a namespace."""
+    with ExitStack() as stack:
+        wires = Wires([0, 1, 2, STORE])
+        stack.callback(wires.close)
+        wires.open()
+        address = stack.enter_context(etcd_at(wires, directory)) if store == "etcd" else ""
+        fleet = fleet_on(wires, directory / "brokers", address)
+        stack.callback(fleet.close)
+        yield fleet, wires
+
+
+def run(directory: Path, store: str, cuts: Sequence[str], say: Callable[[str], None]) -> list[str]:
+    """Make the cuts one after the other under load; what was wrong."""
+    with on_wires(directory, store) as (fleet, wires):
+        stage = open_stage(fleet)
+        try:
+            for name in cuts:
+                try:
+                    getattr(Cutter(stage, wires), name)()
+                finally:
+                    wires.heal()
+                took_s = fleet.wait_in_sync(TOPIC, SYNC_S)
+                stage.settle()
+                say(f"{store} {name}: in sync {took_s:.1f} s after the cut was healed")
+            return close_stage(stage).complaints
+        finally:
+            stage.workload.stop()
+
+
+def run_apart(module: str, *arguments: str, timeout_s: float = 600) -> list[str]:
+    """A module as a process in a namespace of its own; the complaints it ends with."""
+    result = subprocess.run(
+        ["unshare", "--net", sys.executable, "-m", module, *arguments],
+        env={**os.environ, "PYTHONPATH": f"{TESTS}:{os.environ.get('PYTHONPATH', '')}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+    )
+    try:
+        return list(json.loads(result.stdout.splitlines()[-1])["complaints"])
+    except (IndexError, ValueError):
+        return [f"{module} {' '.join(arguments)} broke: {result.stderr[-3000:]}"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--store", choices=("sqlite", "etcd"), default="etcd")
+    parser.add_argument("--cut", choices=CUTS, action="append", help="only these")
+    options = parser.parse_args()
+    cuts = options.cut or [c for c in CUTS if options.store == "etcd" or c not in WITH_STORE]
+    with tempfile.TemporaryDirectory(prefix="penstock-network-") as directory:
+        complaints = run(
+            Path(directory),
+            options.store,
+            cuts,
+            lambda text: print(text, file=sys.stderr, flush=True),
+        )
+    print(json.dumps({"cuts": cuts, "complaints": complaints}))
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""A broker whose disk is full: a small file system of its own that somebody else fills up.
+
+Needs root, for the mount. The broker must not lose what it acknowledged, writing must go on
+through the others, and when there is space again it must come back into sync by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from .fleet import Fleet, Node, pause
+from .ledger import Verdict
+from .stage import Stage, close_stage, open_stage
+
+SPACE_BYTES = 96 << 20
+RESERVE_BYTES = 8 << 20
+
+
+def why_not() -> str:
+    """Why nothing can be mounted here, or nothing."""
+    return "" if os.geteuid() == 0 else "mounting a small file system needs root"
+
+
+@contextlib.contextmanager
+def small_disk(node: Node) -> Iterator[None]:
+    """The broker's data directory is a file system of a few megabytes."""
+    node.data.mkdir(parents=True)
+    options = f"size={SPACE_BYTES}"
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(node.data)], check=True, timeout=30
+    )
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(node.data)], check=True, timeout=30)
+
+
+@contextlib.contextmanager
+def filled(node: Node) -> Iterator[None]:
+    """Not a byte is free."""
+    filler = node.data / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(1 << 16))
+    try:
+        yield
+    finally:
+        filler.unlink()
+
+
+def run(directory: Path, store: str) -> Verdict:
+    keys = {"disk_reserve_bytes": str(RESERVE_BYTES)}
+    fleet = Fleet(directory, 3, store, {"replica.lag.time.max.ms": 4000}, broker_keys=keys)
+    stage: Stage | None = None
+    try:
+        with small_disk(fleet.nodes[1]):
+            stage = open_stage(fleet)
+            with filled(fleet.nodes[1]):
+                stage.progress()
+                pause(6.0)
+                stage.progress()
+            stage.settle()
+            verdict = close_stage(stage)
+            fleet.close()
+            return verdict
+    finally:
+        if stage is not None:
+            stage.workload.stop()
+        fleet.close()

@@ -1,0 +1,244 @@
+"""A cluster under load, and what is done to it: each fault is one function on a `Stage`.
+
+A fault picks its victim by role at the moment it strikes (the leader of partition 0, one of its
+followers, the controller), so that bounces chase a role from broker to broker. Writing must go on
+while the victim is away, or, where it comes back at once, soon after; the time in which a partition
+of the victim's acknowledged nothing is noted as a write gap.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .fleet import Fleet, Node, pause, wait_for
+from .ledger import Verdict
+from .workload import PARTITIONS, TOPIC, Workload, create_topic
+
+PROGRESS_S = 90.0
+SYNC_S = 120.0
+AWAY_S = 1.0
+FREEZE_S = 9.0
+"""Longer than a session: the cluster takes the frozen broker for dead."""
+ROLES = ("leader", "follower", "controller")
+
+
+@dataclass
+class Tally:
+    """What was done to the cluster, and how long writers had to wait."""
+
+    kills: int = 0
+    clean_stops: int = 0
+    freezes: int = 0
+    hard_gaps_s: list[float] = field(default_factory=list)
+    clean_gaps_s: list[float] = field(default_factory=list)
+
+    def __iadd__(self, other: Tally) -> Tally:
+        self.kills += other.kills
+        self.clean_stops += other.clean_stops
+        self.freezes += other.freezes
+        self.hard_gaps_s += other.hard_gaps_s
+        self.clean_gaps_s += other.clean_gaps_s
+        return self
+
+
+@dataclass
+class Stage:
+    fleet: Fleet
+    workload: Workload
+    tally: Tally = field(default_factory=Tally)
+
+    def victim(self, role: str) -> Node:
+        """The broker that has the role now."""
+
+        def is_led() -> bool:
+            return self.fleet.partitions(TOPIC)[0].leader_id >= 0 and self.fleet.controller() >= 0
+
+        wait_for("a leader and a controller", is_led, PROGRESS_S)
+        partition = self.fleet.partitions(TOPIC)[0]
+        match role:
+            case "leader":
+                chosen = partition.leader_id
+            case "follower":
+                others = [b for b in partition.replica_nodes if b != partition.leader_id]
+                in_sync = [b for b in others if b in partition.isr_nodes]
+                chosen = (in_sync or others)[-1]
+            case _:
+                chosen = self.fleet.controller()
+        return self.fleet.nodes[chosen]
+
+    def led_by(self, node: Node) -> list[int]:
+        found = self.fleet.partitions(TOPIC)
+        return [index for index, p in found.items() if p.leader_id == node.broker_id]
+
+    @contextlib.contextmanager
+    def gaps(self, node: Node, into: list[float]) -> Iterator[None]:
+        """Notes how long the partitions that the node leads acknowledge nothing inside."""
+        led = self.led_by(node)
+        self.workload.ledger.mark()
+        yield
+        into += [self.workload.ledger.gap_s(index) for index in led]
+
+    def progress(self, within_s: float = PROGRESS_S) -> None:
+        self.workload.wait_for_progress(within_s)
+
+    def settle(self) -> None:
+        """Everybody is back, in sync, and everything that was acknowledged was read."""
+        self.fleet.wait_in_sync(TOPIC, SYNC_S)
+        self.progress()
+        self.workload.wait_for_readers(SYNC_S)
+
+
+def hard_stop(stage: Stage, role: str) -> None:
+    """Killed, and away until others have taken over."""
+    node = stage.victim(role)
+    with stage.gaps(node, stage.tally.hard_gaps_s):
+        node.kill()
+        stage.tally.kills += 1
+        stage.progress()
+    stage.fleet.restart(node.broker_id)
+
+
+def hard_bounce(stage: Stage, role: str, times: int) -> None:
+    """Killed and started again at once, again and again, whoever has the role then."""
+    for _ in range(times):
+        node = stage.victim(role)
+        with stage.gaps(node, stage.tally.hard_gaps_s):
+            node.kill()
+            stage.tally.kills += 1
+            node.launch()
+            stage.progress()
+        node.wait_ready()
+
+
+def clean_stop(stage: Stage, role: str) -> None:
+    """Stopped as an administrator would, and away for a while."""
+    node = stage.victim(role)
+    with stage.gaps(node, stage.tally.clean_gaps_s):
+        node.stop()
+        stage.tally.clean_stops += 1
+        stage.progress()
+    pause(AWAY_S)
+    stage.fleet.restart(node.broker_id)
+
+
+def clean_bounce(stage: Stage, role: str, times: int) -> None:
+    """Stopped and started again at once, again and again."""
+    for _ in range(times):
+        node = stage.victim(role)
+        with stage.gaps(node, stage.tally.clean_gaps_s):
+            node.stop()
+            stage.tally.clean_stops += 1
+            stage.progress()
+        stage.fleet.restart(node.broker_id)
+
+
+def freeze(stage: Stage, role: str, seconds: float = FREEZE_S) -> None:
+    """It stands still for longer than its session, and then goes on as if nothing had been."""
+    node = stage.victim(role)
+    node.freeze()
+    stage.tally.freezes += 1
+    try:
+        pause(seconds)
+        if seconds > FREEZE_S - 1:
+            stage.progress()
+    finally:
+        node.thaw()
+
+
+def rolling_restart(stage: Stage) -> None:
+    """One after the other, each when the one before is in sync again."""
+    for node in stage.fleet.nodes.values():
+        with stage.gaps(node, stage.tally.clean_gaps_s):
+            node.stop()
+            stage.tally.clean_stops += 1
+            stage.fleet.restart(node.broker_id)
+            stage.progress()
+        stage.fleet.wait_in_sync(TOPIC, SYNC_S)
+
+
+def store_outage(stage: Stage, seconds: float) -> None:
+    """The store answers nobody: no session can be renewed, no change be made."""
+    etcd = stage.fleet.etcd
+    if etcd is None:
+        with contextlib.closing(sqlite3.connect(stage.fleet.store, isolation_level=None)) as held:
+            held.execute("PRAGMA busy_timeout = 30000")
+            held.execute("BEGIN IMMEDIATE")
+            pause(seconds)
+            held.execute("ROLLBACK")
+        return
+    for member in etcd.members:
+        member.freeze()
+    try:
+        pause(seconds)
+    finally:
+        for member in etcd.members:
+            member.thaw()
+
+
+Fault = Callable[[Stage], None]
+
+
+def open_stage(
+    fleet: Fleet,
+    *,
+    partitions: int = PARTITIONS,
+    ours: bool = True,
+    per_second: int = 300,
+    size: int = 0,
+) -> Stage:
+    """Start everything; the load runs, and all replicas are in sync."""
+    bootstrap = fleet.start()
+    create_topic(bootstrap, partitions=partitions)
+    fleet.wait_in_sync(TOPIC)
+    workload = Workload(
+        bootstrap, partitions=partitions, ours=ours, per_second=per_second, size=size
+    )
+    workload.start()
+    stage = Stage(fleet, workload)
+    stage.progress()
+    return stage
+
+
+def close_stage(stage: Stage) -> Verdict:
+    """End the load, let everybody read everything, stop the brokers, compare their logs, judge."""
+    workload, fleet = stage.workload, stage.fleet
+    troubles = []
+    try:
+        workload.stop_senders()
+        fleet.wait_in_sync(TOPIC, SYNC_S)
+        workload.wait_for_readers(SYNC_S)
+    except AssertionError as late:
+        troubles.append(str(late))
+    finally:
+        workload.stop()
+    for node in fleet.nodes.values():
+        if node.answers:
+            node.stop()
+    verdict = workload.ledger.verdict()
+    verdict.complaints += troubles + fleet.complaints()
+    for number in verdict.lost_numbers[:3]:
+        partition, _ = workload.ledger.acknowledged[number]
+        verdict.complaints += fleet.find(TOPIC, partition, number)
+    for partition in range(workload.ledger.partitions):
+        verdict.complaints += fleet.differences(TOPIC, partition)
+    return verdict
+
+
+@contextlib.contextmanager
+def on_stage(
+    directory: Path, store: str, *, ours: bool = True, per_second: int = 300
+) -> Iterator[Stage]:
+    """A stage of three brokers; whatever happens, no process is left."""
+    fleet = Fleet(directory, 3, store)
+    stage = None
+    try:
+        stage = open_stage(fleet, ours=ours, per_second=per_second)
+        yield stage
+    finally:
+        if stage is not None:
+            stage.workload.stop()
+        fleet.close()

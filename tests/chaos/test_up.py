@@ -1,0 +1,90 @@
+"""`penstock up --brokers 3`: any one broker may be killed, and clients go on by themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compat.cluster import PENSTOCK, SETTINGS, Cluster
+from stores.etcd_server import EtcdCluster
+
+from .fleet import ETCD_OPTIONS, wait_for
+from .workload import TOPIC, Workload, create_topic
+
+PATIENCE_S = 60
+
+
+@pytest.fixture(params=["sqlite", "etcd"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        settings = {**SETTINGS, "offsets.topic.num.partitions": "3"}
+        if request.param == "etcd":
+            if shutil.which("etcd") is None:
+                pytest.skip("etcd is not installed: `make tools` as root installs it")
+            etcd = EtcdCluster(1, ETCD_OPTIONS)
+            stack.callback(etcd.close)
+            etcd.start()
+            settings["store"] = str(etcd.address("/up"))
+        made = Cluster(tmp_path / "data", 3, settings)
+        stack.callback(made.kill)
+        made.start()
+        yield made
+
+
+def status(cluster: Cluster) -> dict[str, Any]:
+    result = subprocess.run(
+        [PENSTOCK, "status", "--json", "--bootstrap", cluster.bootstrap],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert result.returncode == 0, result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def kill_and_wait(cluster: Cluster, workload: Workload, controller: bool) -> int:
+    """Kill the controller, or another; the supervisor starts it again. Returns its id."""
+    brokers = status(cluster)["brokers"]
+    victim = next(each for each in brokers if each["controller"] is controller)
+    os.kill(victim["pid"], signal.SIGKILL)
+    workload.wait_for_progress(PATIENCE_S, more=60)
+    workload.wait_for_readers(PATIENCE_S)
+
+    def is_back() -> bool:
+        return any(
+            each["id"] == victim["id"] and each["pid"] not in (None, victim["pid"])
+            for each in status(cluster)["brokers"]
+        )
+
+    wait_for("the supervisor starts it again", is_back, PATIENCE_S, 0.3)
+    return int(victim["id"])
+
+
+def test_any_one_broker_may_be_killed(cluster: Cluster) -> None:
+    """The controller, then another: producers and groups of confluent-kafka and of ours go on,
+    nothing acknowledged is lost, doubled or out of order."""
+    create_topic(cluster.bootstrap, TOPIC)
+    workload = Workload(cluster.bootstrap, per_second=150)
+    workload.start()
+    try:
+        workload.wait_for_progress(PATIENCE_S)
+        for controller in (True, False):
+            kill_and_wait(cluster, workload, controller)
+        workload.stop_senders()
+        workload.wait_for_readers(PATIENCE_S)
+    finally:
+        workload.stop()
+    verdict = workload.ledger.verdict()
+    assert verdict.is_sound, (verdict, cluster.output())
+    assert workload.ledger.sent == len(workload.ledger.acknowledged) > 300
