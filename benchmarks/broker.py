@@ -74,7 +74,7 @@ def start_broker(data: str) -> ServerProcess:
         return (found[1], int(found[2])) if found else None
 
     penstock = str(Path(sys.executable).with_name("penstock"))
-    command = [penstock, "up", "--data", data, "--port", "0"]
+    command = [penstock, "up", "--data", data, "--port", "0", "--no-console"]
     return ServerProcess([*command, "--set", f"disk_reserve_bytes={64 * MIB}"], ready)
 
 

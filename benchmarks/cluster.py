@@ -68,7 +68,7 @@ def running(*command: str) -> Iterator[str]:
 def brokers(root: str, number: int) -> tuple[str, ...]:
     """The command for a cluster of so many."""
     options = ("--data", root, "--port", "0", "--set", f"disk_reserve_bytes={64 << 20}")
-    return ("up", "--brokers", str(number), *options)
+    return ("up", "--no-console", "--brokers", str(number), *options)
 
 
 @contextmanager

@@ -56,7 +56,7 @@ class BrokerProcess:
     """`penstock up` on a directory, ready."""
 
     def __init__(self, data: str, *settings: str) -> None:
-        command = [PENSTOCK, "up", "--data", data, "--port", "0"]
+        command = [PENSTOCK, "up", "--data", data, "--port", "0", "--no-console"]
         for setting in settings:
             command += ["--set", setting]
         began = time.perf_counter()

@@ -52,7 +52,7 @@ def cluster(data: str) -> Iterator[str]:
     """The brokers' address; they stop at the end."""
     print(f"$ penstock up --brokers {BROKERS}", flush=True)
     brokers = subprocess.Popen(
-        [PENSTOCK, "up", "--brokers", str(BROKERS), "--data", data, "--port", "0"],
+        [PENSTOCK, "up", "--no-console", "--brokers", str(BROKERS), "--data", data, "--port", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -155,8 +155,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
         with cluster(f"{folder}/data") as bootstrap:
             os.environ["PENSTOCK_BOOTSTRAP"] = bootstrap
-            run("topic", "create", CLICKS, "--partitions", "3")
-            run("topic", "create", COUNTS, "--partitions", "1")
+            run(
+                "topic", "create", CLICKS, "--partitions", "3", "--replication-factor", str(BROKERS)
+            )
+            run(
+                "topic", "create", COUNTS, "--partitions", "1", "--replication-factor", str(BROKERS)
+            )
             if reason := why_no_spark():
                 print(f"\n{reason}: records in and out instead", flush=True)
                 records_only()
