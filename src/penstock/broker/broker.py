@@ -26,7 +26,7 @@ from penstock.broker.controller import ControllerRuntime
 from penstock.broker.coordinator import GroupCoordinator
 from penstock.broker.dispatch import HANDLED, BrokerSession, Dispatcher
 from penstock.broker.failures import EXPECTED
-from penstock.broker.fetch_sessions import FetchSessions
+from penstock.broker.fetch_sessions import SESSION_ID_MAX, FetchSessions
 from penstock.broker.fullness import Fullness
 from penstock.broker.isr_changes import IsrChanges
 from penstock.broker.led_soon import LedSoon
@@ -256,7 +256,7 @@ class Broker:
             marker_writer=writer,
             verification=TransactionVerification(env, broker_id, self.cluster, transactions, spawn),
             producer_ids=producer_ids,
-            fetch_sessions=FetchSessions(),
+            fetch_sessions=FetchSessions(1 + env.random.below(SESSION_ID_MAX)),
             isr_changes=IsrChanges(
                 self._env,
                 self._config.broker_id,

@@ -9,6 +9,14 @@
 An incremental answer leaves out partitions with no news: no records, no error, and the same
 watermarks as in the last answer. Sessions are bounded; the one longest unused goes when a new one
 needs room, and its client is told to begin again.
+
+A client may come back with a session of the broker's life before: one that reads elsewhere while
+the broker is away has nothing to tell it by. So each life counts its sessions from another number
+on. Were an id used again, its old owner would move the offsets of the new one, who would then miss
+records and never know.
+
+A session names topics either by name or by id, as it was begun. With both, the same partition could
+be in it twice.
 """
 
 from __future__ import annotations
@@ -23,6 +31,7 @@ from penstock.wire.messages import FetchRequest, FetchResponse
 NO_SESSION: Final = 0
 FINAL_EPOCH: Final = -1
 INITIAL_EPOCH: Final = 0
+SESSION_ID_MAX: Final = 2**31 - 1
 _EPOCH_MAX: Final = 2**31 - 1
 
 
@@ -82,49 +91,54 @@ class Wanted:
 class Session:
     """It outlives its connection: clients reconnect and go on with it."""
 
-    __slots__ = ("epoch", "session_id", "wanted")
+    __slots__ = ("by_id", "epoch", "session_id", "wanted")
 
-    def __init__(self, session_id: int) -> None:
+    def __init__(self, session_id: int, *, by_id: bool) -> None:
         self.session_id = session_id
+        self.by_id = by_id
         self.epoch = 1
         self.wanted: OrderedDict[tuple[str, bytes, int], Wanted] = OrderedDict()
 
 
 class FetchSessions:
-    def __init__(self, sessions_max: int = 1000) -> None:
+    def __init__(self, first_id: int, sessions_max: int = 1000) -> None:
+        """`first_id` is drawn at random from 1 to `SESSION_ID_MAX`, anew in each life."""
         self._sessions_max = sessions_max
         self._sessions: OrderedDict[int, Session] = OrderedDict()
-        self._next_id = 1
+        self._next_id = first_id
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, request: FetchRequest) -> tuple[Session | None, list[Wanted]]:
-        """What a request wants, and its session if it has one. `KafkaError` if that is gone."""
+    def begin(self, request: FetchRequest, *, by_id: bool) -> tuple[Session | None, list[Wanted]]:
+        """What a request wants, and its session if it has one. `KafkaError` if that is gone, or
+        not the one that the request takes it for."""
         if request.session_epoch == FINAL_EPOCH:
             self._sessions.pop(request.session_id, None)
             return None, list(_asked(request))
         if request.session_epoch == INITIAL_EPOCH:
             self._sessions.pop(request.session_id, None)
-            return self._open(request)
+            return self._open(request, by_id=by_id)
         session = self._sessions.get(request.session_id)
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.session_epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.by_id != by_id:
+            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.epoch = session.epoch + 1 if session.epoch < _EPOCH_MAX else 1
         self._sessions.move_to_end(session.session_id)
         self._update(session, request)
         return session, list(session.wanted.values())
 
-    def _open(self, request: FetchRequest) -> tuple[Session | None, list[Wanted]]:
+    def _open(self, request: FetchRequest, *, by_id: bool) -> tuple[Session | None, list[Wanted]]:
         wanted = list(_asked(request))
         if not wanted:
             return None, wanted
         while len(self._sessions) >= self._sessions_max:
             self._sessions.popitem(last=False)
-        session = Session(self._next_id)
-        self._next_id = self._next_id + 1 if self._next_id < _EPOCH_MAX else 1
+        session = Session(self._next_id, by_id=by_id)
+        self._next_id = self._next_id + 1 if self._next_id < SESSION_ID_MAX else 1
         for each in wanted:
             session.wanted[each.key] = each
         self._sessions[session.session_id] = session

@@ -17,7 +17,7 @@ wants = st.dictionaries(places, st.builds(Asked, st.integers(0, 5), st.just(1), 
 
 def begin(broker: FetchSessions, request: FetchRequest) -> tuple[int, dict[TopicPartition, int]]:
     """What the broker takes the request to want."""
-    session, wanted = broker.begin(request)
+    session, wanted = broker.begin(request, by_id=False)
     found = {TopicPartition(each.topic, each.index): each.fetch_offset for each in wanted}
     return (0 if session is None else session.session_id), found
 
@@ -29,10 +29,10 @@ def test_broker_and_client_agree_on_what_is_wanted(
 ) -> None:
     """Partitions come, go and move; answers get lost; the broker forgets: what it serves in the
     end is always what was last asked for. (The broker is ours, the real thing.)"""
-    broker, session = FetchSessions(sessions_max=2), FetchSession()
+    broker, session = FetchSessions(1, sessions_max=2), FetchSession()
     for wanted, fate in history:
         if fate == "evicted":
-            broker = FetchSessions(sessions_max=2)
+            broker = FetchSessions(1_000, sessions_max=2)
         for _ in range(2):
             request = FetchRequest()
             session.fill(request, wanted, served=True)
@@ -78,3 +78,16 @@ def test_a_broker_without_sessions_is_told_everything_every_time() -> None:
     request = FetchRequest()
     session.fill(request, wanted, served=False)
     assert (request.session_id, request.session_epoch, len(request.topics)) == (0, -1, 1)
+
+
+def test_by_another_connection_a_session_begins_again() -> None:
+    """The broker may have begun a new life meanwhile, in which the id is another reader's."""
+    session, wanted = FetchSession(), {TopicPartition("t", 0): Asked(7, 1, 10)}
+    sent = []
+    for connection in ("first", "first", "second"):
+        request = FetchRequest()
+        session.carry_by(connection)
+        session.fill(request, wanted, served=True)
+        session.answered(42 if connection == "first" else 43)
+        sent.append((request.session_id, request.session_epoch, len(request.topics)))
+    assert sent == [(0, 0, 1), (42, 1, 0), (42, 0, 1)]

@@ -54,6 +54,7 @@ _NOT_YET = frozenset(
 _QUIET_MS = 50
 """How long a follower that has everything is believed to go on so, without being counted again."""
 _RACKS_SINCE = 11
+_IDS_SINCE = 13
 _REPLICA_STATE_SINCE = 15
 
 
@@ -76,8 +77,9 @@ def handle(
     request: FetchRequest, context: RequestContext
 ) -> FetchResponse | asyncio.Future[FetchResponse]:
     services = context.services
-    session, wanted = services.fetch_sessions.begin(request)
-    if context.version >= 13:
+    by_id = context.version >= _IDS_SINCE
+    session, wanted = services.fetch_sessions.begin(request, by_id=by_id)
+    if by_id:
         _name_topics(wanted, services)
     fetch = _Fetch(request, services, session, wanted, context.version)
     read = fetch.read(spans=True)
@@ -157,7 +159,7 @@ class _Fetch:
         self._session = session
         self._is_incremental = session is not None and request.session_epoch > 0
         self._now_ms = 0
-        self._by_id = version >= 13
+        self._by_id = version >= _IDS_SINCE
         self._has_epochs = version >= 12
         self._has_racks = version >= _RACKS_SINCE
         self._replica = _replica(request, version)

@@ -369,6 +369,7 @@ class Fetcher:
             isolation_level=options.isolation_level,
             rack_id=options.client_rack,
         )
+        session.carry_by(connection)
         session.fill(
             request,
             {place: each.asked for place, each in flight.wanted.items()},

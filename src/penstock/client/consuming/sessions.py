@@ -6,7 +6,8 @@
     afresh          id, 0         all partitions; ends the session that got lost
 
 A broker that keeps no sessions answers the first with id 0, and then every request is a first one.
-A session is lost when a request fails, for nobody knows whether the broker has counted it.
+A session is lost when a request fails, for nobody knows whether the broker has counted it, and
+when there is another connection: behind it the broker may live anew, and the id be someone else's.
 """
 
 from __future__ import annotations
@@ -37,6 +38,13 @@ class FetchSession:
         self._id = NO_SESSION
         self._epoch = _INITIAL
         self._known: dict[TopicPartition, Asked] = {}
+        self._connection: object = None
+
+    def carry_by(self, connection: object) -> None:
+        """What is filled in from now on leaves by this connection."""
+        if connection is not self._connection:
+            self._connection = connection
+            self.lost()
 
     def fill(
         self, request: FetchRequest, wanted: Mapping[TopicPartition, Asked], *, served: bool
