@@ -8,13 +8,16 @@ async with aio.Producer("localhost:9092") as producer:
 async with aio.Consumer("localhost:9092", topics=["orders"], group_id="billing") as consumer:
     async for record in consumer:
         print(record.key, record.value)
+
+`exactly_once` reads, lets a handler make other records of what it read, and commits both together.
 """
 
 from __future__ import annotations
 
 from penstock.client.administration import Admin
 from penstock.client.consuming.consumer import Consumer
+from penstock.client.processing.exactly_once import exactly_once
 from penstock.client.producing.deliveries import Delivery
 from penstock.client.producing.producer import Producer
 
-__all__ = ["Admin", "Consumer", "Delivery", "Producer"]
+__all__ = ["Admin", "Consumer", "Delivery", "Producer", "exactly_once"]

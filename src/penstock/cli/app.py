@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "cluster": "penstock.cli.cluster",
     "topic": "penstock.cli.topic",
     "group": "penstock.cli.group",
+    "txn": "penstock.cli.txn",
     "produce": "penstock.cli.produce",
     "consume": "penstock.cli.consume",
     "log": "penstock.cli.log",
@@ -43,6 +44,7 @@ Examples:
   penstock console                                all of it in a browser
   penstock status                                 who the cluster is, and whether it is well
   penstock cluster rebalance                      who should hold what, and how to get there
+  penstock txn list --hanging                     transactions that nobody will ever end
   penstock pipeline init views                    a pipeline on Spark to begin with
   penstock log verify penstock-data/broker-0      whether every log on disk is sound
   penstock bench produce                          how fast it is

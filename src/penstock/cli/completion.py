@@ -32,6 +32,13 @@ def groups(context: typer.Context, incomplete: str) -> list[str]:
     return _matching(incomplete, _names(context, ask))
 
 
+def transactional_ids(context: typer.Context, incomplete: str) -> list[str]:
+    async def ask(admin: Admin) -> list[str]:
+        return [listing.transactional_id for listing in await admin.list_transactions()]
+
+    return _matching(incomplete, _names(context, ask))
+
+
 def _names(
     context: typer.Context, ask: Callable[[Admin], Coroutine[Any, Any, list[str]]]
 ) -> list[str]:

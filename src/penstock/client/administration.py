@@ -14,7 +14,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
-from penstock.client import admin, groups, inspection, offsets, reassignment
+from penstock.client import admin, groups, inspection, offsets, reassignment, transactions
 from penstock.client.admin import (
     BROKER_DEFAULT,
     ClusterInfo,
@@ -39,6 +39,7 @@ from penstock.client.model import OffsetAndMetadata, TopicPartition
 from penstock.client.offsets import FoundOffset
 from penstock.client.options import AdminKeywords, AdminOptions
 from penstock.client.reassignment import Reassignment
+from penstock.client.transactions import HangingSearch, TransactionInfo, TransactionListing
 
 T = TypeVar("T")
 When = int | datetime | str
@@ -275,6 +276,72 @@ class Admin:
         """The idempotent producers that these partitions' leaders remember."""
         return await self._do(
             "describe_producers", inspection.describe_producers(self._open, places)
+        )
+
+    # -- transactions ---------------------------------------------------------------------------
+
+    async def list_transactions(
+        self,
+        *,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        running_longer_than_ms: int | None = None,
+        pattern: str | None = None,
+    ) -> list[TransactionListing]:
+        """The transactional ids of the cluster that pass every filter, by name. `pattern` is a
+        regular expression for the whole id."""
+        return await self._do(
+            "list_transactions",
+            transactions.list_transactions(
+                self._open,
+                states=states,
+                producer_ids=producer_ids,
+                running_longer_than_ms=running_longer_than_ms,
+                pattern=pattern,
+            ),
+        )
+
+    async def describe_transactions(
+        self, transactional_ids: Sequence[str]
+    ) -> dict[str, TransactionInfo | BrokerError]:
+        """State, producer and open partitions of each."""
+        return await self._do(
+            "describe_transactions",
+            transactions.describe_transactions(self._open, transactional_ids),
+        )
+
+    async def terminate_transaction(self, transactional_id: str) -> None:
+        """Abort what the id has open, and fence its producer; returns when that is done."""
+        await self._do(
+            "terminate_transaction",
+            transactions.terminate_transaction(self._open, transactional_id),
+        )
+
+    async def find_hanging_transactions(self, topics: Sequence[str] | None = None) -> HangingSearch:
+        """Those that these topics, or all, have open and that no coordinator will ever end."""
+        return await self._do(
+            "find_hanging_transactions", transactions.find_hanging(self._open, topics)
+        )
+
+    async def abort_transaction(
+        self,
+        place: TopicPartition,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int = 0,
+    ) -> None:
+        """End a hanging transaction on one partition, with a marker. One that does not hang is its
+        coordinator's to end: `terminate_transaction`."""
+        await self._do(
+            "abort_transaction",
+            transactions.abort_transaction(
+                self._open,
+                place,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                coordinator_epoch=coordinator_epoch,
+            ),
         )
 
     # -- all of them ----------------------------------------------------------------------------

@@ -238,6 +238,10 @@ class Cluster:
             known[transactional_id] = await self._find_coordinator(transactional_id, _TRANSACTION)
         return await self.connection(known[transactional_id])
 
+    def transaction_coordinator_of(self, transactional_id: str) -> int:
+        """The broker that answered last for the transactional id; -1 before any did."""
+        return self._transaction_coordinators.get(transactional_id, -1)
+
     async def _find_coordinator(self, name: str, kind: int) -> int:
         connection = await self._any()
         if connection.version_of(FindCoordinatorRequest) >= 4:

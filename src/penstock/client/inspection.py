@@ -46,6 +46,8 @@ class ProducerInfo:
     last_timestamp: int
     transaction_start_offset: int
     """-1 when no transaction is open."""
+    coordinator_epoch: int = -1
+    """Of the coordinator that ended its last transaction here; -1 when none did."""
 
 
 async def describe_log_dirs(
@@ -119,4 +121,5 @@ def _producer(producer: DescribeProducersResponse.Producer) -> ProducerInfo:
         producer.last_sequence,
         producer.last_timestamp,
         producer.current_txn_start_offset,
+        producer.coordinator_epoch,
     )

@@ -197,6 +197,36 @@ def test_a_record_that_was_not_delivered_aborts_its_transaction(live_broker: Bro
     play(scenario)
 
 
+@pytest.mark.parametrize("aborts", [True, False])
+def test_who_is_interrupted_at_the_end_is_finished(own_broker: Broker, aborts: bool) -> None:
+    """What it left open must not become part of its next transaction; another producer of its name
+    aborts that, or finds it committed."""
+
+    async def end_interrupted(topic: str, producer: Producer[bytes | None, bytes | None]) -> None:
+        async with asyncio.timeout(None) as limit, producer.transaction():
+            await (await producer.send(topic, b"left", partition=0))
+            own_broker.freeze()
+            limit.reschedule(asyncio.get_running_loop().time() + 0.3)
+            if aborts:
+                raise Trouble
+
+    async def scenario() -> None:
+        topic = await topic_on(own_broker)
+        async with producer_on(own_broker, topic) as producer:
+            with pytest.raises(TimeoutError):
+                await end_interrupted(topic, producer)
+            own_broker.thaw()
+            with pytest.raises(ClientError, match="was interrupted"):
+                async with producer.transaction():
+                    pass
+        async with producer_on(own_broker, topic) as another, another.transaction():
+            await another.send(topic, b"next", partition=0)
+        found = await read(own_broker, topic, 1)
+        assert found == [b"next"] or (not aborts and found == [b"left", b"next"])
+
+    play(scenario)
+
+
 def test_transactions_need_a_name() -> None:
     """And idempotence, which is the default."""
     with pytest.raises(OptionError, match="transactional_id"):

@@ -17,6 +17,18 @@ def prepare(bootstrap: str) -> None:
         assert_type(admin.group_offsets("billing"), dict[TopicPartition, OffsetAndMetadata])
 
 
+def end_what_hangs(bootstrap: str) -> list[str]:
+    with Admin(bootstrap) as admin:
+        for hanging in admin.find_hanging_transactions(["orders"]).found:
+            admin.abort_transaction(
+                assert_type(hanging.place, TopicPartition),
+                producer_id=hanging.producer_id,
+                producer_epoch=hanging.producer_epoch,
+                coordinator_epoch=hanging.coordinator_epoch,
+            )
+        return [each.transactional_id for each in admin.list_transactions(states=["Ongoing"])]
+
+
 async def topics(bootstrap: str) -> list[str]:
     async with aio.Admin(bootstrap) as admin:
         return [topic.name for topic in await admin.list_topics()]

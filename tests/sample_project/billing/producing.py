@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, assert_type
 
 from billing.orders import ORDER, Order
@@ -10,7 +11,9 @@ from penstock import (
     ClientError,
     Delivery,
     Producer,
+    Record,
     RecordMetadata,
+    TopicPartition,
     aio,
     routers,
     serializers,
@@ -100,6 +103,37 @@ async def send_async(bootstrap: str, order: Order) -> RecordMetadata:
     async with aio.Producer(bootstrap, value_serializer=ORDER) as producer:
         delivery: aio.Delivery = await producer.send("orders", order, headers=[("v", b"1")])
         return await delivery
+
+
+def send_together(bootstrap: str, orders: list[Order]) -> None:
+    with (
+        Producer(bootstrap, value_serializer=ORDER, transactional_id="billing-1") as producer,
+        producer.transaction() as transaction,
+    ):
+        for order in orders:
+            producer.send("orders", order)
+        transaction.send_offsets({TopicPartition("carts", 0): 7}, "billing")
+
+
+async def copy(bootstrap: str, stop: asyncio.Event) -> int:
+    def bill(
+        records: list[Record[bytes | None, Order | None]],
+    ) -> list[ProducerRecord[bytes | None, Order | None]]:
+        return [ProducerRecord("bills", record.value, record.key) for record in records]
+
+    async with (
+        aio.Producer(bootstrap, value_serializer=ORDER, transactional_id="billing-2") as producer,
+        aio.Consumer(
+            bootstrap,
+            topics="orders",
+            group_id="billing",
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            value_deserializer=ORDER,
+        ) as consumer,
+    ):
+        summary = await aio.exactly_once(consumer, producer, bill, stop=stop)
+        return assert_type(summary.processed, int)
 
 
 def traces(record: Any) -> tuple[object, object]:

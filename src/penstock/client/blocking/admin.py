@@ -25,6 +25,7 @@ from penstock.client.model import OffsetAndMetadata, TopicPartition
 from penstock.client.offsets import FoundOffset
 from penstock.client.options import AdminKeywords
 from penstock.client.reassignment import Reassignment
+from penstock.client.transactions import HangingSearch, TransactionInfo, TransactionListing
 
 
 class Admin:
@@ -227,3 +228,57 @@ class Admin:
     ) -> dict[TopicPartition, list[ProducerInfo]]:
         """The idempotent producers that these partitions' leaders remember."""
         return self._life.call(self._async.describe_producers(places))
+
+    # -- transactions ---------------------------------------------------------------------------
+
+    def list_transactions(
+        self,
+        *,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        running_longer_than_ms: int | None = None,
+        pattern: str | None = None,
+    ) -> list[TransactionListing]:
+        """The transactional ids of the cluster that pass every filter, by name. `pattern` is a
+        regular expression for the whole id."""
+        return self._life.call(
+            self._async.list_transactions(
+                states=states,
+                producer_ids=producer_ids,
+                running_longer_than_ms=running_longer_than_ms,
+                pattern=pattern,
+            )
+        )
+
+    def describe_transactions(
+        self, transactional_ids: Sequence[str]
+    ) -> dict[str, TransactionInfo | BrokerError]:
+        """State, producer and open partitions of each."""
+        return self._life.call(self._async.describe_transactions(transactional_ids))
+
+    def terminate_transaction(self, transactional_id: str) -> None:
+        """Abort what the id has open, and fence its producer; returns when that is done."""
+        self._life.call(self._async.terminate_transaction(transactional_id))
+
+    def find_hanging_transactions(self, topics: Sequence[str] | None = None) -> HangingSearch:
+        """Those that these topics, or all, have open and that no coordinator will ever end."""
+        return self._life.call(self._async.find_hanging_transactions(topics))
+
+    def abort_transaction(
+        self,
+        place: TopicPartition,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int = 0,
+    ) -> None:
+        """End a hanging transaction on one partition, with a marker. One that does not hang is its
+        coordinator's to end: `terminate_transaction`."""
+        self._life.call(
+            self._async.abort_transaction(
+                place,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                coordinator_epoch=coordinator_epoch,
+            )
+        )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, overload
 
 from penstock.client.blocking.life import Life
 from penstock.client.blocking.portal import Forks
+from penstock.client.blocking.transactions import Transaction
 from penstock.client.environment import ClientEnv
 from penstock.client.errors import BufferExhausted, TopicNotFound, UnknownTopicYet
 from penstock.client.metrics import ProducerMetrics
@@ -241,6 +242,20 @@ class Producer(Generic[K, V]):
         are buffered; ask what it returns for where they are.
         """
         return self._life.call(self._async.send_table(topic, table))
+
+    # -- transactions ---------------------------------------------------------------------------
+
+    def transaction(self) -> Transaction:
+        """What is sent in the block is read together by readers of committed records, or never.
+
+            with producer.transaction() as transaction:
+                producer.send("orders", b"42")
+                transaction.send_offsets({place: 43}, consumer)
+
+        The end of the block commits, and returns when that is decided; an error in the block
+        aborts. Needs `transactional_id`.
+        """
+        return Transaction(self._life, self.start, self._async.transaction())
 
     # -- the rest -------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from penstock.client.consuming.consumer import Consumer as AsyncConsumer
 from penstock.client.consuming.core import OnCommit
 from penstock.client.consuming.standing import CommitOffsets
 from penstock.client.errors import ClientError
+from penstock.client.membership.steps import Identity
 from penstock.client.metrics import ConsumerMetrics
 from penstock.client.model import OffsetAndMetadata, Record, TopicPartition
 from penstock.client.offsets import FoundOffset
@@ -85,6 +86,15 @@ class Standing:
             return function(*args, **kwargs)
 
         return self._wait(call())
+
+    @property
+    def membership(self) -> tuple[str, Identity]:
+        """The group, and how this consumer signs there: for commits in a producer's transaction."""
+
+        async def look() -> tuple[str, Identity]:
+            return self._async.membership
+
+        return self._wait(look())
 
     # -- positions ------------------------------------------------------------------------------
 

@@ -12,11 +12,13 @@ What may go wrong is one of three:
                          known; this producer is finished, and one that is started under the same
                          transactional id gets to work when it is decided
 
-A record whose delivery has failed makes its transaction one that can only be aborted.
+A producer that was cancelled while it ended a transaction is finished too, for the same reason. A
+record whose delivery has failed makes its transaction one that can only be aborted.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import groupby
 from types import TracebackType
@@ -138,8 +140,15 @@ class Transactions:
             raise RuntimeError("there is no transaction to commit offsets in: begin one")
         if not offsets:
             return
-        self._has_offsets = True
         name, member = (group, NOBODY) if isinstance(group, str) else group.membership
+        if member is not NOBODY and member.generation < 0:
+            # It would sign as nobody does, and Kafka checks no such commit in a transaction.
+            raise BrokerError(
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"this consumer is not in group {name} at the moment: others may have its "
+                "partitions; abort, poll and read again",
+            )
+        self._has_offsets = True
         request = TxnOffsetCommitRequest(
             self.transactional_id,
             name,
@@ -166,6 +175,26 @@ class Transactions:
 
     async def commit(self) -> None:
         """Returns when it is decided; `TransactionAborted` when it cannot be, and was aborted."""
+        await self._uninterrupted(self._commit())
+
+    async def abort(self) -> None:
+        await self._uninterrupted(self._abort())
+
+    async def _uninterrupted(self, ending: Awaitable[None]) -> None:
+        """Who was cancelled here may have left the transaction open: what this producer sent next
+        would become part of it, and undo an abort."""
+        try:
+            await ending
+        except asyncio.CancelledError:
+            self._host.give_up(
+                ClientError(
+                    f"the end of a transaction of {self.transactional_id} was interrupted, and how "
+                    "it ended is not known: start another producer with this transactional id"
+                )
+            )
+            raise
+
+    async def _commit(self) -> None:
         has_records, failure = await self._finish()
         if failure is not None:
             await self._end(committed=False)
@@ -180,7 +209,7 @@ class Transactions:
             await self._end(committed=False)
             raise
 
-    async def abort(self) -> None:
+    async def _abort(self) -> None:
         has_records, _ = await self._finish()
         if has_records or self._has_offsets:
             await self._end(committed=False)

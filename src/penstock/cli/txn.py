@@ -1,0 +1,459 @@
+"""`penstock txn`: whose transactions are open, which of them hang, and ending those."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Final
+
+import typer
+
+from penstock.cli import completion
+from penstock.cli.output import (
+    CommandFailed,
+    count,
+    emit,
+    emit_json,
+    pipe_guard,
+    printable,
+    time_text,
+)
+from penstock.cli.session import (
+    DEFAULT_BOOTSTRAP,
+    EXIT_REFUSED,
+    Bootstrap,
+    Json,
+    Yes,
+    confirm,
+    connect,
+    report,
+    run,
+)
+from penstock.cli.tables import Column, table
+from penstock.cli.times import parse_time_ms
+from penstock.client.administration import Admin
+from penstock.client.errors import BrokerError, ClientError
+from penstock.client.model import TopicPartition
+from penstock.client.transactions import (
+    HangingSearch,
+    HangingTransaction,
+    TransactionInfo,
+    TransactionListing,
+)
+
+_LIST_HELP = """List the transactional ids of the cluster, or the transactions that hang.
+
+A transaction hangs when a partition has it open and no coordinator knows that: nobody will end it,
+and readers of committed records wait behind it for ever. --hanging looks for those in every
+partition; one that is merely open is not among them.
+
+\b
+Examples:
+  penstock txn list
+  penstock txn list --state Ongoing --longer-than 10m
+  penstock txn list --pattern 'billing-.*' --json | jq -r '.transactions[].transactional_id'
+  penstock txn list --hanging
+"""
+_DESCRIBE_HELP = """Show what coordinators know of transactional ids: state, producer, partitions.
+
+\b
+Examples:
+  penstock txn describe billing-1
+  penstock txn describe billing-1 billing-2 --json
+"""
+_ABORT_HELP = """Abort the open transaction of an ID, or one that hangs on a partition.
+
+Given an ID, its coordinator aborts what is open, and the producer that has the ID is fenced: it can
+send nothing more until it is started again. With --partition a transaction that hangs there is
+ended by a marker in that partition; one that does not hang is left alone.
+
+\b
+Examples:
+  penstock txn abort billing-1
+  penstock txn list --hanging
+  penstock txn abort --partition orders:3 --start-offset 1841
+"""
+
+_PATIENCE_S: Final = 5.0
+"""What is nice to know is not waited for longer than this."""
+
+_Ids = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="ID...", help="Transactional ids.", autocompletion=completion.transactional_ids
+    ),
+]
+
+
+def register(root: typer.Typer) -> None:
+    app = typer.Typer(
+        help="Transactions: list, describe, abort.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    app.command("list", help=_LIST_HELP)(list_)
+    app.command("describe", help=_DESCRIBE_HELP)(describe)
+    app.command("abort", help=_ABORT_HELP)(abort)
+    root.add_typer(app, name="txn")
+
+
+# -- list ----------------------------------------------------------------------------------------
+
+
+def list_(
+    *,
+    state: Annotated[
+        list[str] | None,
+        typer.Option("--state", metavar="STATE", help="Only in this state; may be repeated."),
+    ] = None,
+    producer_id: Annotated[
+        list[int] | None,
+        typer.Option("--producer-id", metavar="N", help="Only of this producer; repeatable."),
+    ] = None,
+    longer_than: Annotated[
+        str | None,
+        typer.Option("--longer-than", metavar="TIME", help="Only open for longer: 30s, 10m, 2h."),
+    ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option("--pattern", metavar="REGEX", help="Only ids that match as a whole."),
+    ] = None,
+    hanging: Annotated[
+        bool, typer.Option("--hanging", help="Those that no coordinator will ever end.")
+    ] = False,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC",
+            help="With --hanging: look only here; may be repeated.",
+            autocompletion=completion.topics,
+        ),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    if hanging and (state or producer_id or longer_than or pattern):
+        raise CommandFailed("--hanging goes with --topic only: hanging transactions have no state")
+    if topic and not hanging:
+        raise CommandFailed("--topic goes with --hanging: what a topic has open is found there")
+    if hanging:
+        _list_hanging(bootstrap, topic, json=json)
+        return
+    longer_than_ms = None if longer_than is None else _duration_ms(longer_than)
+
+    async def main() -> list[TransactionListing]:
+        async with connect(bootstrap) as admin:
+            return await admin.list_transactions(
+                states=state or (),
+                producer_ids=producer_id or (),
+                running_longer_than_ms=longer_than_ms,
+                pattern=pattern,
+            )
+
+    found = run(main())
+    filtered = bool(state or producer_id or longer_than or pattern)
+    with pipe_guard():
+        if json:
+            emit_json({"transactions": [_listing_json(each) for each in found]})
+        elif not found:
+            emit(
+                "no transactional id is like that"
+                if filtered
+                else "no transactional ids yet: a producer with one makes it when it starts"
+            )
+        else:
+            emit(_listing_text(found))
+
+
+def _duration_ms(text: str) -> int:
+    try:
+        # What was that long before 0.
+        duration_ms = -parse_time_ms(text, 0)
+    except ValueError:
+        duration_ms = 0
+    if duration_ms <= 0:
+        raise CommandFailed(f"--longer-than {text}: write a time span such as 30s, 10m or 2h")
+    return duration_ms
+
+
+def _listing_json(listing: TransactionListing) -> dict[str, Any]:
+    return {
+        "transactional_id": listing.transactional_id,
+        "state": listing.state,
+        "producer_id": listing.producer_id,
+        "coordinator": listing.coordinator,
+    }
+
+
+def _listing_text(found: list[TransactionListing]) -> str:
+    columns = (
+        Column("transactional id"),
+        Column("state"),
+        Column("producer", right=True),
+        Column("coordinator", right=True),
+    )
+    return table(
+        columns,
+        [(each.transactional_id, each.state, each.producer_id, each.coordinator) for each in found],
+    )
+
+
+def _list_hanging(bootstrap: str, topics: list[str] | None, *, json: bool) -> None:
+    async def main() -> HangingSearch:
+        async with connect(bootstrap) as admin:
+            return await admin.find_hanging_transactions(topics)
+
+    search = run(main())
+    with pipe_guard():
+        if json:
+            emit_json(
+                {
+                    "hanging": [_hanging_json(each) for each in search.found],
+                    "not_seen": [
+                        {"topic": place.topic, "partition": place.partition}
+                        for place in search.not_seen
+                    ],
+                }
+            )
+            return
+        emit(_hanging_text(search.found) if search.found else "no transaction hangs")
+        if search.not_seen:
+            partitions = count(len(search.not_seen), "partition")
+            emit(f"\n{partitions} could not be looked at, nobody leads them: see penstock status")
+
+
+def _hanging_json(each: HangingTransaction) -> dict[str, Any]:
+    return {
+        "topic": each.place.topic,
+        "partition": each.place.partition,
+        "start_offset": each.start_offset,
+        "producer_id": each.producer_id,
+        "producer_epoch": each.producer_epoch,
+        "coordinator_epoch": each.coordinator_epoch,
+        "last_time_ms": each.last_time_ms,
+        "transactional_id": each.transactional_id,
+    }
+
+
+def _hanging_text(found: tuple[HangingTransaction, ...]) -> str:
+    columns = (
+        Column("topic"),
+        Column("partition", right=True),
+        Column("start offset", right=True),
+        Column("producer", right=True),
+        Column("last write"),
+        Column("id"),
+    )
+    rows = [
+        (
+            each.place.topic,
+            each.place.partition,
+            each.start_offset,
+            f"{each.producer_id}:{each.producer_epoch}",
+            time_text(each.last_time_ms),
+            each.transactional_id,
+        )
+        for each in found
+    ]
+    return (
+        f"{table(columns, rows)}\n\n"
+        "end one with: penstock txn abort --partition TOPIC:PARTITION --start-offset N"
+    )
+
+
+# -- describe ------------------------------------------------------------------------------------
+
+
+def describe(
+    ids: _Ids,
+    *,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    async def main() -> tuple[list[dict[str, Any]], list[BrokerError]]:
+        async with connect(bootstrap) as admin:
+            known = await admin.describe_transactions(ids)
+            infos = [each for each in known.values() if isinstance(each, TransactionInfo)]
+            errors = [each for each in known.values() if isinstance(each, BrokerError)]
+            return [await _described(admin, info) for info in infos], errors
+
+    described, errors = run(main())
+    with pipe_guard():
+        if json:
+            emit_json({"transactions": described})
+        elif described:
+            emit("\n\n".join(_described_text(each) for each in described))
+    report(errors)
+
+
+async def _described(admin: Admin, info: TransactionInfo) -> dict[str, Any]:
+    first_offsets = await _first_offsets(admin, info)
+    return {
+        "transactional_id": info.transactional_id,
+        "state": info.state,
+        "producer_id": info.producer_id,
+        "producer_epoch": info.producer_epoch,
+        "timeout_ms": info.timeout_ms,
+        "start_time_ms": None if info.start_time_ms < 0 else info.start_time_ms,
+        "coordinator": info.coordinator,
+        "partitions": [
+            {
+                "topic": place.topic,
+                "partition": place.partition,
+                "start_offset": first_offsets.get(place),
+            }
+            for place in info.partitions
+        ],
+    }
+
+
+async def _first_offsets(admin: Admin, info: TransactionInfo) -> dict[TopicPartition, int]:
+    """Where the transaction begins, on the partitions that can be asked."""
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            found = await admin.describe_producers(info.partitions)
+    except (ClientError, TimeoutError):
+        return {}
+    return {
+        place: producer.transaction_start_offset
+        for place, producers in found.items()
+        for producer in producers
+        if producer.producer_id == info.producer_id and producer.transaction_start_offset >= 0
+    }
+
+
+def _described_text(described: dict[str, Any]) -> str:
+    since = described["start_time_ms"]
+    head = (
+        f"transactional id {printable(described['transactional_id'])}  {described['state']}  "
+        f"coordinator {described['coordinator']}\n"
+        f"producer {described['producer_id']} epoch {described['producer_epoch']}  "
+        f"timeout {described['timeout_ms'] / 1000:g} s"
+        + ("" if since is None else f"  since {time_text(since)}")
+    )
+    if not described["partitions"]:
+        return f"{head}\nnothing is open"
+    columns = (
+        Column("topic"),
+        Column("partition", right=True),
+        Column("start offset", right=True),
+    )
+    rows = [
+        (each["topic"], each["partition"], each["start_offset"]) for each in described["partitions"]
+    ]
+    return f"{head}\n{table(columns, rows)}"
+
+
+# -- abort ---------------------------------------------------------------------------------------
+
+
+def abort(
+    transactional_id: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[ID]",
+            help="The transactional id.",
+            autocompletion=completion.transactional_ids,
+        ),
+    ] = None,
+    *,
+    partition: Annotated[
+        str | None,
+        typer.Option("--partition", metavar="TOPIC:PARTITION", help="Where a transaction hangs."),
+    ] = None,
+    start_offset: Annotated[
+        int | None,
+        typer.Option("--start-offset", min=0, metavar="N", help="Which one, if several do."),
+    ] = None,
+    yes: Yes = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    if (transactional_id is None) == (partition is None):
+        raise CommandFailed("give an ID, or --partition TOPIC:PARTITION for one that hangs")
+    if transactional_id is not None:
+        if start_offset is not None:
+            raise CommandFailed("--start-offset goes with --partition")
+        _terminate(transactional_id, bootstrap, yes=yes)
+    elif partition is not None:
+        _abort_hanging(_place(partition), start_offset, bootstrap, yes=yes)
+
+
+def _terminate(transactional_id: str, bootstrap: str, *, yes: bool) -> None:
+    shown = printable(transactional_id)
+    confirm(f"Abort what {shown} has open, and fence its producer?", yes=yes)
+
+    async def main() -> None:
+        async with connect(bootstrap) as admin:
+            await admin.terminate_transaction(transactional_id)
+
+    run(main())
+    emit(f"{shown} has nothing open any more, and its producer is fenced")
+
+
+def _place(text: str) -> TopicPartition:
+    topic, separator, index = text.rpartition(":")
+    if not separator or not topic or not (index.isascii() and index.isdigit()):
+        raise CommandFailed(f"--partition {text}: write it as TOPIC:PARTITION, such as orders:3")
+    return TopicPartition(topic, int(index))
+
+
+def _abort_hanging(
+    place: TopicPartition, start_offset: int | None, bootstrap: str, *, yes: bool
+) -> None:
+    async def find() -> HangingTransaction:
+        async with connect(bootstrap) as admin:
+            return await _the_one(admin, place, start_offset)
+
+    async def end(found: HangingTransaction) -> None:
+        async with connect(bootstrap) as admin:
+            await admin.abort_transaction(
+                place,
+                producer_id=found.producer_id,
+                producer_epoch=found.producer_epoch,
+                coordinator_epoch=found.coordinator_epoch,
+            )
+
+    found = run(find())
+    what = (
+        f"the transaction of producer {found.producer_id} on {printable(str(place))} from offset "
+        f"{found.start_offset}"
+    )
+    confirm(f"Abort {what}, last written to at {time_text(found.last_time_ms)}?", yes=yes)
+    run(end(found))
+    emit(f"aborted {what}")
+
+
+async def _the_one(
+    admin: Admin, place: TopicPartition, start_offset: int | None
+) -> HangingTransaction:
+    shown = printable(str(place))
+    search = await admin.find_hanging_transactions([place.topic])
+    hanging = [each for each in search.found if each.place == place]
+    if start_offset is not None:
+        hanging = [each for each in hanging if each.start_offset == start_offset]
+    if len(hanging) == 1:
+        return hanging[0]
+    if hanging:
+        offsets = ", ".join(str(each.start_offset) for each in hanging)
+        raise CommandFailed(
+            f"{len(hanging)} transactions hang on {shown}: say which with --start-offset, one of "
+            f"{offsets}"
+        )
+    if place in search.not_seen:
+        raise CommandFailed(f"nobody leads {shown} at the moment: see penstock status")
+    opened = [
+        each.transaction_start_offset
+        for each in (await admin.describe_producers([place]))[place]
+        if each.transaction_start_offset >= 0
+    ]
+    if opened and start_offset in (None, *opened):
+        raise CommandFailed(
+            f"what is open on {shown} does not hang, its coordinator will end it: find its ID with "
+            "penstock txn list --state Ongoing, and give that",
+            EXIT_REFUSED,
+        )
+    where = "" if start_offset is None else f" from offset {start_offset}"
+    raise CommandFailed(
+        f"no transaction is open on {shown}{where}: see penstock txn list --hanging", EXIT_REFUSED
+    )

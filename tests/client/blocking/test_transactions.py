@@ -1,0 +1,172 @@
+"""Transactions of the sync producer, on a real broker."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from penstock import Consumer, Fenced, Producer, TopicPartition
+from penstock.client.errors import BrokerError, ClientError, OptionError
+from penstock.testing import Broker
+from penstock.wire.errors import ErrorCode
+
+LIMIT_S = 20.0
+
+
+class Trouble(Exception):
+    """What went wrong in a block, and has nothing to do with us."""
+
+
+class Late:
+    """A consumer that has not heard of the last rebalance."""
+
+    def __init__(
+        self, consumer: Consumer[bytes | None, bytes | None], generation: int | None = None
+    ) -> None:
+        group, member = consumer.membership
+        before = member.generation - 1 if generation is None else generation
+        self.membership = group, replace(member, generation=before)
+
+
+def fail() -> None:
+    raise Trouble
+
+
+def committed(broker: Broker, topic: str, wanted: int) -> list[bytes | None]:
+    """As many committed records as are wanted, and what comes a moment later."""
+    found: list[bytes | None] = []
+    with Consumer(
+        broker.bootstrap,
+        topics=[topic],
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+        fetch_max_wait_ms=50,
+    ) as consumer:
+        while len(found) < wanted:
+            records = consumer.poll(10_000)
+            assert records
+            found += [record.value for record in records]
+        found += [record.value for record in consumer.poll(200)]
+    return found
+
+
+def test_a_block_is_one_transaction(live_broker: Broker) -> None:
+    """Its end commits, an error in it aborts and goes on; outside of one nothing can be sent."""
+    topic = live_broker.new_topic()
+    producer = Producer(live_broker.bootstrap, transactional_id=topic, linger_ms=1)
+    with producer:
+        for number in range(4):
+            try:
+                with producer.transaction():
+                    sent = producer.send(topic, b"%d" % number)
+                    if number == 2:
+                        sent.result(LIMIT_S)
+                        fail()
+            except Trouble:
+                assert number == 2
+        with pytest.raises(ClientError, match=r"transaction\(\)"):
+            producer.send(topic, b"outside")
+    assert committed(live_broker, topic, 3) == [b"0", b"1", b"3"]
+
+
+def test_the_first_transaction_connects(live_broker: Broker) -> None:
+    """As the first use of a sync client does."""
+    topic = live_broker.new_topic()
+    producer = Producer(live_broker.bootstrap, transactional_id=topic)
+    try:
+        with producer.transaction():
+            producer.send(topic, b"v")
+    finally:
+        producer.close(LIMIT_S)
+    assert committed(live_broker, topic, 1) == [b"v"]
+
+
+def test_threads_share_the_transaction(live_broker: Broker) -> None:
+    """It is the producer's, whoever sends."""
+    topic = live_broker.new_topic(partitions=2)
+    with Producer(live_broker.bootstrap, transactional_id=topic, batch_size=2_000) as producer:
+
+        def send(who: int) -> None:
+            for number in range(200):
+                producer.send(topic, b"%d:%d" % (who, number), partition=who % 2)
+
+        for aborted in (True, False):
+            try:
+                with producer.transaction():
+                    threads = [threading.Thread(target=send, args=(who,)) for who in range(3)]
+                    for thread in threads:
+                        thread.start()
+                    for thread in threads:
+                        thread.join(LIMIT_S)
+                    if aborted:
+                        fail()
+            except Trouble:
+                assert aborted
+    found = committed(live_broker, topic, 600)
+    assert len(found) == len(set(found)) == 600
+
+
+def test_offsets_go_with_the_transaction(live_broker: Broker) -> None:
+    """Signed by the consumer that read; what was aborted was never committed."""
+    source, target = live_broker.new_topic(), live_broker.new_topic()
+    place = TopicPartition(source, 0)
+    with Producer(live_broker.bootstrap) as feed:
+        for number in range(5):
+            feed.send(source, b"%d" % number)
+    with (
+        Producer(live_broker.bootstrap, transactional_id=target) as producer,
+        Consumer(
+            live_broker.bootstrap,
+            topics=[source],
+            group_id=target,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+        ) as consumer,
+    ):
+        records = consumer.poll(10_000)
+        for aborted in (True, False):
+            try:
+                with producer.transaction() as transaction:
+                    for record in records:
+                        producer.send(target, record.value)
+                    transaction.send_offsets(consumer.positions(), consumer)
+                    if aborted:
+                        fail()
+            except Trouble:
+                assert consumer.committed(place)[place] is None
+        stands = consumer.committed(place)[place]
+        assert stands is not None
+        assert stands.offset == records[-1].offset + 1
+        late = Late(consumer)
+        with pytest.raises(BrokerError) as refused, producer.transaction() as transaction:
+            transaction.send_offsets({place: 0}, late)
+        assert refused.value.code == ErrorCode.ILLEGAL_GENERATION
+        late = Late(consumer, -1)
+        with pytest.raises(BrokerError, match="not in group"), producer.transaction() as once_more:
+            once_more.send_offsets({place: 0}, late)
+    assert committed(live_broker, target, len(records)) == [record.value for record in records]
+
+
+def test_the_newer_producer_fences_the_older(live_broker: Broker) -> None:
+    """Also where both are sync."""
+    topic = live_broker.new_topic()
+    with Producer(live_broker.bootstrap, transactional_id=topic) as older:
+        with pytest.raises(Fenced), older.transaction():
+            older.send(topic, b"old").result(LIMIT_S)
+            with (
+                Producer(live_broker.bootstrap, transactional_id=topic) as newer,
+                newer.transaction(),
+            ):
+                newer.send(topic, b"new")
+        with pytest.raises(Fenced), older.transaction():
+            pass
+    assert committed(live_broker, topic, 1) == [b"new"]
+
+
+def test_transactions_need_a_name() -> None:
+    """Said before anything is connected."""
+    with pytest.raises(OptionError, match="transactional_id"):
+        Producer("localhost:1").transaction()

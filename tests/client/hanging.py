@@ -1,0 +1,52 @@
+"""Transactions that are open, and such as hang: made the hard way, on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock import aio
+from penstock.testing import Broker
+
+LIMIT_S = 30.0
+_SETTINGS = {"transaction.state.log.num.partitions": "1"}
+
+
+def leave_open(
+    broker: Broker, transactional_id: str, topic: str, *partitions: int, timeout_ms: int = 60_000
+) -> None:
+    """A producer that wrote to these partitions in a transaction, and went away without a word."""
+
+    async def write() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            producer = aio.Producer(
+                broker.bootstrap,
+                transactional_id=transactional_id,
+                transaction_timeout_ms=timeout_ms,
+                linger_ms=0,
+            )
+            async with producer:
+                await producer.transaction().__aenter__()
+                for index in partitions:
+                    await (await producer.send(topic, b"open", partition=index))
+
+    asyncio.run(write())
+
+
+@contextmanager
+def forgetful_broker(data: Path, *partitions: int) -> Iterator[tuple[Broker, str]]:
+    """A broker with a topic on whose partitions a transaction hangs: its coordinator's log was
+    lost while it was open."""
+    with Broker(_SETTINGS, data=str(data)) as broker:
+        topic = broker.new_topic(partitions=max(partitions) + 2, name="orders")
+        leave_open(broker, "forgotten", topic, *partitions)
+        broker.stop()
+        logs = list(data.rglob("__transaction_state-*"))
+        assert logs
+        for log in logs:
+            shutil.rmtree(log)
+        broker.start()
+        yield broker, topic

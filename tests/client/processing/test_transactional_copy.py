@@ -1,0 +1,387 @@
+"""`exactly_once`: whatever happens to those who copy, the output is the input."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Record, TopicPartition
+from penstock.aio import Admin, Consumer, Producer, exactly_once
+from penstock.client.errors import Fenced, OptionError, TransactionAborted
+from penstock.client.transactions import TransactionInfo
+from penstock.interceptors import ProducerRecord
+from penstock.testing import Broker
+
+SCRIPT = Path(__file__).with_name("copying_in_transactions.py")
+LIMIT_S = 60.0
+PARTITIONS = 3
+
+Bytes = bytes | None
+Given = list[Record[Bytes, Bytes]]
+Made = list[ProducerRecord[Bytes, Bytes]]
+
+
+def play(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            await scenario()
+
+    asyncio.run(limited())
+
+
+async def fill(broker: Broker, topic: str, count: int) -> None:
+    async with Producer(broker.bootstrap) as producer:
+        for number in range(count):
+            await producer.send(topic, b"%06d" % number, partition=number % PARTITIONS)
+
+
+def consumer_on(broker: Broker, source: str, group: str) -> Consumer[Bytes, Bytes]:
+    return Consumer(
+        broker.bootstrap,
+        topics=[source],
+        group_id=group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+    )
+
+
+def producer_on(broker: Broker, name: str, timeout_ms: int = 60_000) -> Producer[Bytes, Bytes]:
+    return Producer(
+        broker.bootstrap, transactional_id=name, transaction_timeout_ms=timeout_ms, linger_ms=1
+    )
+
+
+def copied(records: Given, target: str) -> Made:
+    return [
+        ProducerRecord(target, record.value, record.key, partition=record.partition)
+        for record in records
+    ]
+
+
+async def read(broker: Broker, topic: str, wanted: int) -> dict[int, list[Bytes]]:
+    """All committed records by partition, and whatever comes a moment later."""
+    found: dict[int, list[Bytes]] = {index: [] for index in range(PARTITIONS)}
+    async with Consumer(
+        broker.bootstrap, isolation_level="read_committed", fetch_max_wait_ms=50
+    ) as consumer:
+        consumer.assign([TopicPartition(topic, index) for index in range(PARTITIONS)])
+        consumer.seek_to_beginning()
+        more = True
+        while more or sum(map(len, found.values())) < wanted:
+            records = await consumer.poll(timeout_ms=300)
+            more = bool(records)
+            for record in records:
+                found[record.partition].append(record.value)
+    return found
+
+
+def expected(count: int) -> dict[int, list[Bytes]]:
+    return {
+        index: [b"%06d" % number for number in range(index, count, PARTITIONS)]
+        for index in range(PARTITIONS)
+    }
+
+
+def topics_on(broker: Broker) -> tuple[str, str]:
+    return broker.new_topic(partitions=PARTITIONS), broker.new_topic(partitions=PARTITIONS)
+
+
+# -- in one process ------------------------------------------------------------------------------
+
+
+def test_until_it_is_stopped(live_broker: Broker) -> None:
+    """Everything is copied once and in order; the summary says how far."""
+    source, target = topics_on(live_broker)
+    stop = asyncio.Event()
+    seen: list[Bytes] = []
+
+    def handle(records: Given) -> Made:
+        assert len(records) <= 50
+        seen.extend(record.value for record in records)
+        if len(seen) == 600:
+            stop.set()
+        return copied(records, target)
+
+    async def scenario() -> None:
+        await fill(live_broker, source, 600)
+        async with (
+            producer_on(live_broker, target) as producer,
+            consumer_on(live_broker, source, target) as consumer,
+        ):
+            summary = await exactly_once(consumer, producer, handle, max_records=50, stop=stop)
+        assert (summary.processed, summary.retried) == (600, 0)
+        assert summary.committed == {TopicPartition(source, n): 200 for n in range(PARTITIONS)}
+        assert await read(live_broker, target, 600) == expected(600)
+
+    play(scenario)
+
+
+def test_what_was_aborted_is_done_again(live_broker: Broker) -> None:
+    """Here because it took longer than its timeout: nobody sees the first attempt."""
+    source, target = topics_on(live_broker)
+    stop = asyncio.Event()
+    calls: list[list[Bytes]] = []
+
+    async def scenario() -> None:
+        await fill(live_broker, source, 90)
+        async with (
+            producer_on(live_broker, target, timeout_ms=300) as producer,
+            consumer_on(live_broker, source, target) as consumer,
+        ):
+
+            async def handle(records: Given) -> Made:
+                calls.append([record.value for record in records])
+                if len(calls) == 2:
+                    # A transaction begins with its first batch: before, nothing can time out.
+                    await (await producer.send(target, b"too early", partition=0))
+                    await asyncio.sleep(1.0)
+                if len(calls) > 2 and sum(map(len, calls)) == 90 + len(calls[1]):
+                    stop.set()
+                return copied(records, target)
+
+            summary = await exactly_once(consumer, producer, handle, max_records=10, stop=stop)
+        assert (summary.processed, summary.retried) == (90, 1)
+        assert set(calls[1]) <= set().union(*calls[2:])
+        assert await read(live_broker, target, 90) == expected(90)
+
+    play(scenario)
+
+
+def test_a_handler_that_fails_ends_it_and_loses_nothing(live_broker: Broker) -> None:
+    """The consumer stands where it stood, so the same two may go on."""
+    source, target = topics_on(live_broker)
+    stop = asyncio.Event()
+    done = 0
+
+    def handle(records: Given) -> Made:
+        nonlocal done
+        done += len(records)
+        if done == 60:
+            stop.set()
+        return copied(records, target)
+
+    def refuse(records: Given) -> Made:
+        raise KeyError("not today")
+
+    async def scenario() -> None:
+        await fill(live_broker, source, 60)
+        async with (
+            producer_on(live_broker, target) as producer,
+            consumer_on(live_broker, source, target) as consumer,
+        ):
+            for _ in range(2):
+                with pytest.raises(KeyError, match="not today"):
+                    await exactly_once(consumer, producer, refuse)
+            await exactly_once(consumer, producer, handle, stop=stop)
+        assert await read(live_broker, target, 60) == expected(60)
+
+    play(scenario)
+
+
+def test_what_never_goes_through_is_raised_in_the_end(live_broker: Broker) -> None:
+    """A record that is too large for its topic is so the next time too."""
+    source = live_broker.new_topic(partitions=PARTITIONS)
+    target = live_broker.new_topic(configs={"max.message.bytes": "2000"})
+
+    def enlarge(records: Given) -> Made:
+        return [ProducerRecord(target, bytes(5_000), None)]
+
+    async def scenario() -> None:
+        await fill(live_broker, source, 3)
+        async with (
+            producer_on(live_broker, target) as producer,
+            consumer_on(live_broker, source, target) as consumer,
+        ):
+            with pytest.raises(TransactionAborted, match="not delivered"):
+                await exactly_once(consumer, producer, enlarge, retries=2)
+            assert set((await consumer.committed()).values()) == {None}
+
+    play(scenario)
+
+
+def test_the_newer_instance_of_a_name_ends_the_older(live_broker: Broker) -> None:
+    """By `Fenced`, and nothing of it is read."""
+    source, target = topics_on(live_broker)
+
+    async def scenario() -> None:
+        await fill(live_broker, source, 30)
+        async with (
+            producer_on(live_broker, target) as producer,
+            consumer_on(live_broker, source, target) as consumer,
+        ):
+
+            async def overtaken(records: Given) -> Made:
+                await (await producer.send(target, b"old", partition=0))
+                async with producer_on(live_broker, target):
+                    return copied(records, target)
+
+            with pytest.raises(Fenced):
+                await exactly_once(consumer, producer, overtaken)
+        assert await read(live_broker, target, 0) == expected(0)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("reader", "writer", "message"),
+    [
+        ({"group_id": None}, {}, "give the consumer group_id"),
+        ({"enable_auto_commit": True}, {}, "enable_auto_commit=False"),
+        ({"isolation_level": "read_uncommitted"}, {}, "read_committed"),
+        ({}, {"transactional_id": None}, "transactional_id"),
+    ],
+)
+def test_what_would_not_be_exact_is_refused(
+    reader: dict[str, Any], writer: dict[str, Any], message: str
+) -> None:
+    """Before anything is read."""
+    options: dict[str, Any] = {
+        "group_id": "g",
+        "enable_auto_commit": False,
+        "isolation_level": "read_committed",
+    } | reader
+
+    async def scenario() -> None:
+        consumer: Consumer[Bytes, Bytes] = Consumer("localhost:1", **options)
+        producer: Producer[Bytes, Bytes] = Producer(
+            "localhost:1", **({"transactional_id": "t"} | writer)
+        )
+        with pytest.raises(OptionError, match=message):
+            await exactly_once(consumer, producer, lambda records: [])
+
+    play(scenario)
+
+
+# -- as processes that are killed ----------------------------------------------------------------
+
+
+@pytest.fixture
+def impatient_broker() -> Iterator[Broker]:
+    """One that gives up on members soon: they are killed without a word."""
+    with Broker({"group.min.session.timeout.ms": "500"}) as broker:
+        yield broker
+
+
+def test_who_has_lost_the_partitions_meanwhile_commits_nothing(impatient_broker: Broker) -> None:
+    """Its handler took so long that the group gave them to another, who has copied them by now."""
+    broker = impatient_broker
+    source, target = topics_on(broker)
+    taken, over = asyncio.Event(), asyncio.Event()
+    copies: list[Bytes] = []
+
+    async def slow(records: Given) -> Made:
+        taken.set()
+        await over.wait()
+        return copied(records, target)
+
+    def quick(records: Given) -> Made:
+        copies.extend(record.value for record in records)
+        if len(copies) == 60:
+            over.set()
+        return copied(records, target)
+
+    def member(max_poll_interval_ms: int) -> Consumer[Bytes, Bytes]:
+        return Consumer(
+            broker.bootstrap,
+            topics=[source],
+            group_id=target,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            session_timeout_ms=1_000,
+            heartbeat_interval_ms=200,
+            max_poll_interval_ms=max_poll_interval_ms,
+        )
+
+    async def scenario() -> None:
+        await fill(broker, source, 60)
+        async with (
+            producer_on(broker, f"{target}-slow") as slow_producer,
+            producer_on(broker, f"{target}-quick") as quick_producer,
+            member(1_000) as slow_consumer,
+            asyncio.TaskGroup() as both,
+        ):
+            late = both.create_task(exactly_once(slow_consumer, slow_producer, slow, stop=over))
+            await taken.wait()
+            async with member(60_000) as consumer:
+                await exactly_once(consumer, quick_producer, quick, stop=over)
+            summary = await late
+        assert (summary.processed, summary.retried) == (0, 1)
+        assert await read(broker, target, 60) == expected(60)
+
+    play(scenario)
+
+
+class Crew:
+    """Two instances, each started again whenever it was killed."""
+
+    def __init__(self, broker: Broker, source: str, target: str, stack: ExitStack) -> None:
+        self._words = (broker.bootstrap, source, target)
+        self._target = target
+        self.members = [self._start(number) for number in range(2)]
+        stack.callback(self.end)
+
+    def _start(self, number: int) -> subprocess.Popen[bytes]:
+        name = f"{self._target}-{number}"
+        return subprocess.Popen([sys.executable, str(SCRIPT), *self._words, name])
+
+    def kill(self, number: int) -> None:
+        """Without a word, and start the next of its name."""
+        assert self.members[number].poll() is None, "it ended by itself"
+        self.members[number].kill()
+        self.members[number].wait(LIMIT_S)
+        self.members[number] = self._start(number)
+
+    def stop(self) -> list[int]:
+        for member in self.members:
+            member.terminate()
+        return [member.wait(LIMIT_S) for member in self.members]
+
+    def end(self) -> None:
+        for member in self.members:
+            member.kill()
+            member.wait(LIMIT_S)
+
+
+def test_killed_and_started_again_the_output_is_the_input(impatient_broker: Broker) -> None:
+    """Two instances share the work and are killed in the midst of it, again and again."""
+    broker = impatient_broker
+    source, target = topics_on(broker)
+    count, kills = 9_000, 5
+    chance = random.Random(7)
+
+    async def reached(consumer: Consumer[Bytes, Bytes], goal: int) -> None:
+        """As much is written, committed or not; the broker can only be asked again and again."""
+        places = [TopicPartition(target, index) for index in range(PARTITIONS)]
+        while sum((await consumer.end_offsets(places)).values()) < goal:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    async def scenario() -> None:
+        await fill(broker, source, count)
+        with ExitStack() as stack:
+            crew = Crew(broker, source, target, stack)
+            async with Consumer(broker.bootstrap) as consumer:
+                for kill in range(kills):
+                    goal = (kill + 1) * count // (kills + 2)
+                    await reached(consumer, goal)
+                    await asyncio.sleep(chance.random() * 0.02)
+                    crew.kill(kill % 2)
+            assert await read(broker, target, count) == expected(count)
+            assert crew.stop() == [0, 0]
+        assert await read(broker, target, count) == expected(count)
+        async with Admin(broker.bootstrap) as admin:
+            names = [f"{target}-{number}" for number in range(2)]
+            states = (await admin.describe_transactions(names)).values()
+            assert all(isinstance(each, TransactionInfo) for each in states)
+            assert (await admin.find_hanging_transactions()).found == ()
+
+    play(scenario)

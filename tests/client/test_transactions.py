@@ -1,0 +1,171 @@
+"""Transactions from outside: what Admin tells of them, which hang, and how they are ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from client.hanging import LIMIT_S, forgetful_broker, leave_open
+from penstock import TopicPartition
+from penstock.aio import Admin, Consumer, Producer
+from penstock.client.errors import BrokerError, Fenced, OptionError, TopicNotFound
+from penstock.client.transactions import TransactionInfo, TransactionListing
+from penstock.testing import Broker
+from penstock.wire.errors import ErrorCode
+
+T = TypeVar("T")
+
+
+def with_admin(broker: Broker, work: Callable[[Admin], Awaitable[T]]) -> T:
+    async def main() -> T:
+        async with asyncio.timeout(LIMIT_S), Admin(broker.bootstrap) as admin:
+            return await work(admin)
+
+    return asyncio.run(main())
+
+
+@pytest.fixture(scope="module")
+def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, str]]:
+    data: Path = tmp_path_factory.mktemp("forgetful")
+    with forgetful_broker(data, 0, 1) as (broker, topic):
+        yield broker, topic
+
+
+def test_what_is_open_is_listed_and_described(live_broker: Broker) -> None:
+    """With its producer and its partitions; filters leave out what does not pass all of them."""
+    topic, name = live_broker.new_topic(partitions=3), live_broker.new_name("txn")
+    leave_open(live_broker, name, topic, 2, 0)
+
+    async def work(admin: Admin) -> None:
+        [listed] = [
+            each for each in await admin.list_transactions() if each.transactional_id == name
+        ]
+        assert listed.state == "Ongoing"
+
+        async def mine(**filters: Any) -> list[TransactionListing]:
+            return await admin.list_transactions(producer_ids=[listed.producer_id], **filters)
+
+        assert await mine(states=["Ongoing"], pattern=name) == [listed]
+        assert await mine(states=["Empty"]) == []
+        assert await mine(pattern="other.*") == []
+        assert await mine(running_longer_than_ms=3_600_000) == []
+        described = await admin.describe_transactions([name, "no-such-id"])
+        info, missing = described[name], described["no-such-id"]
+        assert isinstance(info, TransactionInfo)
+        assert (info.state, info.producer_id) == ("Ongoing", listed.producer_id)
+        assert info.partitions == (TopicPartition(topic, 0), TopicPartition(topic, 2))
+        assert (info.timeout_ms, info.coordinator) == (60_000, listed.coordinator)
+        assert info.start_time_ms > 0
+        assert isinstance(missing, BrokerError)
+        assert missing.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+    with_admin(live_broker, work)
+
+
+def test_a_state_that_does_not_exist_is_refused(live_broker: Broker) -> None:
+    """An empty list would say that nothing is in it."""
+
+    async def work(admin: Admin) -> None:
+        with pytest.raises(OptionError, match=r"Sleeping: no such state.*Ongoing"):
+            await admin.list_transactions(states=["Sleeping"])
+
+    with_admin(live_broker, work)
+
+
+def test_what_is_merely_open_does_not_hang(live_broker: Broker) -> None:
+    """Its coordinator knows of it."""
+    topic = live_broker.new_topic(partitions=2)
+    leave_open(live_broker, live_broker.new_name("txn"), topic, 0, 1)
+
+    async def work(admin: Admin) -> None:
+        search = await admin.find_hanging_transactions([topic])
+        assert (search.found, search.not_seen) == ((), ())
+        with pytest.raises(TopicNotFound):
+            await admin.find_hanging_transactions(["no-such-topic"])
+
+    with_admin(live_broker, work)
+
+
+def test_terminating_aborts_and_fences(live_broker: Broker) -> None:
+    """The producer that had the id learns it at its commit; an id that is not there is not made."""
+    topic, name = live_broker.new_topic(), live_broker.new_name("txn")
+    place = TopicPartition(topic, 0)
+
+    async def work(admin: Admin) -> None:
+        async with Producer(live_broker.bootstrap, transactional_id=name, linger_ms=0) as producer:
+            with pytest.raises(Fenced):
+                async with producer.transaction():
+                    await (await producer.send(topic, b"never", partition=0))
+                    await admin.terminate_transaction(name)
+                    [open_one] = (await admin.describe_producers([place]))[place]
+                    assert open_one.transaction_start_offset == -1
+        info = (await admin.describe_transactions([name]))[name]
+        assert isinstance(info, TransactionInfo)
+        assert (info.state, info.partitions) == ("Empty", ())
+        with pytest.raises(BrokerError, match="no-such-id does not exist"):
+            await admin.terminate_transaction("no-such-id")
+        assert await admin.list_transactions(pattern="no-such-id") == []
+
+    with_admin(live_broker, work)
+
+
+def test_a_hanging_transaction_is_found_and_ended(forgetful: tuple[Broker, str]) -> None:
+    """On each partition by itself; then readers of committed records get past it."""
+    broker, topic = forgetful
+
+    async def work(admin: Admin) -> None:
+        search = await admin.find_hanging_transactions()
+        assert search.not_seen == ()
+        assert {(each.place, each.start_offset) for each in search.found} == {
+            (TopicPartition(topic, 0), 0),
+            (TopicPartition(topic, 1), 0),
+        }
+        async with Producer(broker.bootstrap, linger_ms=0) as producer:
+            for index in (0, 1):
+                await producer.send(topic, b"behind", partition=index)
+        for number, each in enumerate(search.found):
+            assert await committed(broker, each.place, wait_ms=300) == []
+            await admin.abort_transaction(
+                each.place,
+                producer_id=each.producer_id,
+                producer_epoch=each.producer_epoch,
+                coordinator_epoch=each.coordinator_epoch,
+            )
+            left = (await admin.find_hanging_transactions([topic])).found
+            assert left == search.found[number + 1 :]
+            assert await committed(broker, each.place, wait_ms=10_000) == [b"behind"]
+
+    with_admin(broker, work)
+
+
+def test_an_abort_that_comes_late_is_refused(forgetful: tuple[Broker, str]) -> None:
+    """An older epoch is not that of what is open now."""
+    broker, topic = forgetful
+    leave_open(broker, "again", topic, 2)
+    place = TopicPartition(topic, 2)
+
+    async def work(admin: Admin) -> None:
+        await admin.terminate_transaction("again")
+        [producer] = (await admin.describe_producers([place]))[place]
+        with pytest.raises(BrokerError, match="moved on to a newer epoch"):
+            await admin.abort_transaction(
+                place,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch - 1,
+                coordinator_epoch=producer.coordinator_epoch,
+            )
+
+    with_admin(broker, work)
+
+
+async def committed(broker: Broker, place: TopicPartition, wait_ms: int) -> list[bytes | None]:
+    async with Consumer(
+        broker.bootstrap, isolation_level="read_committed", fetch_max_wait_ms=50
+    ) as consumer:
+        consumer.assign([place])
+        consumer.seek_to_beginning()
+        return [record.value for record in await consumer.poll(timeout_ms=wait_ms)]
