@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -218,3 +219,9 @@ def test_a_commit_under_way_may_be_answered_or_not() -> None:
     """What is committed while the question is asked may be seen or not."""
     for answer in (5, 6):
         assert rules(commit(10, 5), commit(20, 6), committed(20.5, answer), drain()) == []
+
+
+def test_an_attempt_that_was_given_up_may_come_late() -> None:
+    """Commits have no numbers: an old one that arrives at last is taken, as Kafka does."""
+    old = replace(commit(10, 5), late=True)
+    assert rules(old, commit(20, 6), committed(30, 5), drain()) == []

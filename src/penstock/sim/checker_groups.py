@@ -2,8 +2,8 @@
 
 Of all commits that were acknowledged before a question for the offsets began, the last one of the
 newest generation is what must be answered, or what was committed later, or at the same time, or
-under `info` at any time since. Nothing older: that is a commit that was lost, or overwritten by a
-member that was no longer one.
+under `info` at any time since, or of which an attempt may have come late. Nothing older: that is a
+commit that was lost, or overwritten by a member that was no longer one.
 
 A commit of an old generation must be refused once a newer one is known to exist: that is, once
 somebody was told it, before the commit began.
@@ -88,4 +88,4 @@ def _check_answers(name: str, group: _Group) -> Iterator[Violation]:
 def _may_have_come_after(commit: Commit, last: Commit) -> bool:
     if commit.status == FAIL or commit.generation < last.generation:
         return False
-    return commit.status != OK or commit.ended_ms > last.begun_ms
+    return commit.status != OK or commit.late or commit.ended_ms > last.begun_ms

@@ -100,6 +100,9 @@ class Commit(Entry):
     group: str
     generation: int
     offsets: Mapping[str, int]
+    late: bool = False
+    """An attempt at it that was given up may still arrive, and be taken: commits have no numbers
+    by which a broker could tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,14 @@ again in all it holds, as the life it has now.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError
+from penstock.metadata.keys import topic_key
+from penstock.ports import WatchEvent
 from penstock.sim.actors import Actors
 from penstock.sim.disk_faults import DiskFaults
 from penstock.sim.invariants import Invariants
@@ -60,10 +62,12 @@ class Mischief:
         """Brokers on whose disks calls fail."""
         self._struck: dict[int, bool] = {}
         """Brokers on whose disks calls have failed, since all was last healed."""
+        self._cuts_due = False
         self._errands: asyncio.TaskGroup | None = None
         node = world.client("operator")
         self._operator = Actor(stage, node.env, "operator", world.draws("operator"))
         self._spawn_there = node.spawn
+        world.store.listen(self._on_store)
 
     async def run(self) -> None:
         """Make trouble until the load is over."""
@@ -112,6 +116,7 @@ class Mischief:
     def _calm(self) -> None:
         self._timeline.add("", "all faults are healed")
         due, self._undo = self._undo, []
+        self._cuts_due = False
         for _, undo in due:
             undo()
         self._faults.heal()
@@ -189,8 +194,16 @@ class Mischief:
     def _do_power_bounce(self) -> None:
         self._lose_power(self._draws.random() * 0.3)
 
-    def _lose_power(self, pause_s: float) -> None:
+    def _do_power_silence(self) -> None:
+        """The machine is back at once and registers, but others hear of it only later."""
         node = self._broker()
+        for other in self._names():
+            if other != node.name:
+                self._faults.clog(node.name, other, 0.5 + 3 * self._draws.random())
+        self._lose_power(self._draws.random() * 0.1, node)
+
+    def _lose_power(self, pause_s: float, node: BrokerNode | None = None) -> None:
+        node = node or self._broker()
         if not node.is_up or not self._may_wound(node):
             return
         self._faults.power_loss(node.name)
@@ -309,6 +322,29 @@ class Mischief:
         node = self._broker()
         self._faults.cut_store(node.name)
         self._later(self._duration_s(), lambda: self._faults.cut_store(node.name, on=False))
+
+    def _do_cut_at_commit(self) -> None:
+        """The next change of a partition is committed, and its leader does not hear of it."""
+        self._cuts_due = True
+
+    def _on_store(self, events: Sequence[WatchEvent]) -> None:
+        if not self._cuts_due:
+            return
+        leaders = [
+            partition.leader
+            for topic in self._image.topics.values()
+            if any(event.key == topic_key(topic.name) for event in events)
+            for partition in topic.partitions
+            if partition.leader >= 0 and len(partition.replicas) > 1
+        ]
+        if leaders:
+            self._cuts_due = False
+            node = self._world.brokers[self._draws.choice(leaders)]
+            self._faults.cut_store(node.name)
+            self._later(
+                4 + 8 * self._draws.random(),
+                lambda: self._faults.cut_store(node.name, on=False),
+            )
 
     def _do_store_outage(self) -> None:
         self._faults.store_outage()

@@ -16,7 +16,7 @@ from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError
 from penstock.client.model import Record, TopicPartition
 from penstock.sim.history import FAIL, INFO, OK, Commit, Committed, Joined, Latest, Poll, Reads
-from penstock.sim.stage import CLIENT_KEYWORDS, Actor, parse_place
+from penstock.sim.stage import CLIENT_KEYWORDS, REQUEST_TIMEOUT_MS, Actor, parse_place
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import OffsetCommitRequest, OffsetCommitResponse
 
@@ -243,8 +243,16 @@ async def _commit(
     stage.count(f"commits_{status}")
     # Signed anew if the group moved on meanwhile and left the member what it had.
     generation = max(entry.generation, listener.generation)
+    late = stage.now_ms() - begun_ms >= REQUEST_TIMEOUT_MS
     stage.history.add(
-        replace(entry, status=status, ended_ms=stage.now_ms(), error=error, generation=generation)
+        replace(
+            entry,
+            status=status,
+            ended_ms=stage.now_ms(),
+            error=error,
+            generation=generation,
+            late=late,
+        )
     )
 
 

@@ -20,6 +20,7 @@ FAULTS: Final[dict[str, float]] = {
     "bounce": 2.0,
     "power_loss": 2.0,
     "power_bounce": 1.5,
+    "power_silence": 1.5,
     "freeze": 2.0,
     "stop": 1.5,
     "partition": 3.0,
@@ -31,6 +32,7 @@ FAULTS: Final[dict[str, float]] = {
     "slow_reader": 0.5,
     "refuse": 0.7,
     "cut_store": 1.5,
+    "cut_at_commit": 1.0,
     "store_outage": 0.7,
     "store_replies": 1.5,
     "store_compact": 0.7,
@@ -136,7 +138,7 @@ def draw(seed: int, *, virtual_s: float = 60.0) -> Scenario:
         faults=() if calm else tuple(kinds),
         fault_mean_s=fault_mean_s,
         period_s=random.choice((3.0, 6.0, 12.0)),
-        session_timeout_s=random.choice((1.5, 3.0, 6.0)),
+        session_timeout_s=random.choice((1.5, 3.0, 6.0, 15.0)),
         lag_max_ms=random.choice((500, 1_500, 4_000)),
         fetch_wait_ms=random.choice((100, 250, 500)),
         producers=tuple(random.choice(PRODUCER_KINDS) for _ in range(random.choice((1, 2, 2, 3)))),
@@ -167,7 +169,7 @@ def _draw_topics(random: Random, brokers: int) -> tuple[TopicPlan, ...]:
                 partitions=random.choice((1, 1, 2, 3)),
                 replication_factor=factor,
                 min_insync=least,
-                durability=random.choice(("fsync", "fsync", "replicated")),
+                durability=random.choice(("fsync", "fsync", "fsync", "replicated", "replicated")),
                 segment_bytes=random.choice((300, 1_000, 5_000, 1 << 20)),
             )
         )
