@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.metadata.model import Partition
@@ -163,6 +165,36 @@ def test_nobody_joins_who_is_not_the_registered_incarnation() -> None:
     with pytest.raises(KafkaError) as unknown:
         leader.on_follower_fetch(7, 1, 0, 10, 0)
     assert code_of(unknown) == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def test_a_member_in_a_new_life_has_to_join_anew() -> None:
+    """That it kept up before says nothing of what is left: it may have lost what it had."""
+    noted = replace(partition(0, 1, 2), member_epochs=(10, 11, 12))
+    rules = InSyncRules(2, LAG_MS)
+    leader = Leadership(
+        0,
+        10,
+        noted,
+        high_watermark=10,
+        start_offset=10,
+        own_end=10,
+        rules=rules,
+        brokers=BROKERS,
+        now_ms=0,
+    )
+    fetch(leader, 1, 10, 10)
+    fetch(leader, 2, 10, 10)
+    assert leader.propose(0) is None
+    leader.on_brokers({0: 10, 1: 11, 2: 13})
+    leader.on_follower_fetch(2, 13, 3, 10, 1)
+    proposal = leader.propose(1)
+    assert proposal is not None
+    assert proposal.isr == ((0, 10), (1, 11))
+    leader.on_partition(replace(noted, isr=(0, 1), member_epochs=(10, 11), partition_epoch=1), 2)
+    leader.on_follower_fetch(2, 13, 10, 10, 3)
+    again = leader.propose(RETRY_MS + 3)
+    assert again is not None
+    assert again.isr == ((0, 10), (1, 11), (2, 13))
 
 
 def test_who_lags_is_left_out() -> None:

@@ -104,6 +104,9 @@ class Membership:
             lossless_since=proof.lossless_since,
             synced_since=proof.synced_since,
         )
+        if self._own_ids:
+            # Before the commit: should its answer get lost, the registration is still one's own.
+            self._own_ids.add(self.incarnation_id)
         await self._commits.commit(lambda image: self._registration(image, broker))
         self._own_ids.add(self.incarnation_id)
         held = self._cluster.image.brokers.get(self._broker_id)

@@ -144,6 +144,7 @@ class Leadership:
         "_followers",
         "_leader_end",
         "_maximal",
+        "_member_epochs",
         "_now_ms",
         "_own_end",
         "_proposal",
@@ -190,6 +191,7 @@ class Leadership:
         self._proposal: AlterIsr | None = None
         self._unresolved: frozenset[int] = frozenset()
         self._maximal: frozenset[int] = frozenset()
+        self._member_epochs: dict[int, int] = {}
         self._awaits_metadata = False
         self._attempts = 0
         self._retry_ms = now_ms
@@ -257,6 +259,7 @@ class Leadership:
         self.partition_epoch = partition.partition_epoch
         self.isr = frozenset(partition.isr)
         self._eligible = frozenset(partition.eligible_leaders)
+        self._member_epochs = {each: partition.member_epoch(each) for each in partition.isr}
         # What was proposed on an earlier partition epoch is in here, or can never be.
         self._proposal = None
         self._unresolved = frozenset()
@@ -333,9 +336,17 @@ class Leadership:
         if replica == self.broker_id:
             return True
         follower = self._followers[replica]
-        if replica in self.isr:
+        if replica in self.isr and not self._has_new_life(replica, follower):
             return follower.keeps_up(self._leader_end, self._now_ms, self._rules.lag_max_ms)
         return self._may_join(replica, follower) and self._has_enough(follower)
+
+    def _has_new_life(self, replica: int, follower: Replica) -> bool:
+        """Whether a member fetches in another life than it is in the set for.
+
+        How well it kept up before says nothing of what its new life has: it must join anew.
+        """
+        noted = self._member_epochs.get(replica, _UNKNOWN)
+        return _UNKNOWN not in (noted, follower.broker_epoch) and noted != follower.broker_epoch
 
     def _may_join(self, replica: int, follower: Replica) -> bool:
         return self._brokers.get(replica, _UNKNOWN) == follower.broker_epoch != _UNKNOWN
