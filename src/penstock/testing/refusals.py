@@ -26,6 +26,8 @@ from penstock.wire.messages import (
     DeleteRecordsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
     FetchRequest,
     FetchResponse,
     FindCoordinatorRequest,
@@ -263,6 +265,19 @@ def _incremental_alter_configs(
     )
 
 
+def _elect_leaders(request: ElectLeadersRequest, code: int) -> ElectLeadersResponse:
+    # Below, for version 0 has no code for the whole.
+    return ElectLeadersResponse(
+        replica_election_results=[
+            ElectLeadersResponse.Topic(
+                topic.topic,
+                [ElectLeadersResponse.Partition(index, code) for index in topic.partitions],
+            )
+            for topic in request.topic_partitions or ()
+        ]
+    )
+
+
 _MAKERS: Final[dict[ApiKey, Callable[[Any, int], Any]]] = {
     ApiKey.PRODUCE: _produce,
     ApiKey.FETCH: _fetch,
@@ -274,6 +289,7 @@ _MAKERS: Final[dict[ApiKey, Callable[[Any, int], Any]]] = {
     ApiKey.CREATE_PARTITIONS: _create_partitions,
     ApiKey.DELETE_RECORDS: _delete_records,
     ApiKey.DELETE_GROUPS: _delete_groups,
+    ApiKey.ELECT_LEADERS: _elect_leaders,
     ApiKey.ALTER_CONFIGS: _alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,
 }

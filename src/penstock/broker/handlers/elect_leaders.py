@@ -88,7 +88,7 @@ def _result(index: int, code: ErrorCode, words: str | None) -> ElectLeadersRespo
 def refuse(request: ElectLeadersRequest, version: int, code: ErrorCode) -> ElectLeadersResponse:
     """Version 0 has no code for the whole."""
     return ElectLeadersResponse(
-        error_code=code,
+        error_code=code if version > 0 else ErrorCode.NONE,
         replica_election_results=[
             ElectLeadersResponse.Topic(
                 topic.topic, [_result(index, code, None) for index in topic.partitions]
