@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.broker.failures import EXPECTED, code_of
 from penstock.broker.hosted import HostedPartition, Written
@@ -310,7 +310,7 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
         self.carry_out(self.on_timer(key))
 
 
-Shell = TypeVar("Shell", bound=ShardShell)  # type: ignore[type-arg]
+Shell = TypeVar("Shell", bound="ShardShell[Any, Any, Any]")
 
 
 class Shards(ABC, Generic[Shell]):
