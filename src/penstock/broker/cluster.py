@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.metadata.image import Changed, ClusterImage
-from penstock.metadata.keys import PREFIX
+from penstock.metadata.keys import CLUSTER_KEY, PREFIX
 from penstock.ports import MetadataStore
 from penstock.stores.errors import RevisionNotKept, StoreError
 
@@ -61,6 +61,15 @@ class ClusterView:
                     self._tell(self.image.apply(event.key, event.value, event.revision))
         except RevisionNotKept:
             await self.load()
+
+    async def latest_revision(self) -> int:
+        """What the store has come to, whatever the image shows."""
+        _, revision = await self._store.range(CLUSTER_KEY)
+        return revision
+
+    async def catch_up(self) -> None:
+        """Return when the image shows all that was true when this was called."""
+        await self.wait_for(await self.latest_revision())
 
     async def wait_for(self, revision: int, timeout_s: float = 30.0) -> None:
         """Return when the image shows everything up to `revision`.

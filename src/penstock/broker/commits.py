@@ -21,7 +21,6 @@ from typing import Final, TypeVar
 from penstock.broker.cluster import ClusterView
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.keys import CLUSTER_KEY
 from penstock.ports import Compare, Delete, MetadataStore, Put
 from penstock.stores.errors import OutcomeUnknown, StoreBusy, StoreError
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -102,7 +101,7 @@ class Commits:
     async def _catch_up(self) -> None:
         """Wait until the image shows all there is; as far as the store can be asked."""
         try:
-            _, revision = await self._store.range(CLUSTER_KEY)
+            revision = await self._cluster.latest_revision()
         except StoreError:
             return
         await self._cluster.wait_for(revision)

@@ -4,6 +4,11 @@
 have: offsets committed in transactions, as batches of their producers, and the markers that end
 them. A marker is written through the shard's shell, so that the shard hears of it in its place
 among the appends.
+
+Offsets are read from memory, and a broker that was cut off, or is told late, may not know yet that
+another one leads and has taken commits since. So before it answers it looks at what the store says
+now. While the store cannot be asked it writes something that changes nothing: when that is
+committed, all those who could lead instead were still following here.
 """
 
 from __future__ import annotations
@@ -11,7 +16,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Final
 
+from penstock.broker.cluster import ClusterView
 from penstock.broker.creation import OFFSETS_TOPIC
 from penstock.broker.hosted import HostedPartition, Written
 from penstock.broker.shard_shell import Shards, ShardShell
@@ -28,18 +35,21 @@ from penstock.groups.effects import (
     Token,
     TransactionalProducer,
 )
+from penstock.groups.formats import offset_record
 from penstock.groups.hashing import partition_for_group
 from penstock.groups.image import NO_PRODUCER
 from penstock.groups.shard import GroupShard
-from penstock.metadata.image import Changed, ClusterImage
+from penstock.metadata.image import Changed
 from penstock.partition.producers import Verification
 from penstock.ports import Env
 from penstock.records.batch import BatchHeader
 from penstock.records.record import ControlType, Record, build_batch, read_control
+from penstock.stores.errors import StoreError
 from penstock.txns.effects import Marker
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages.base import Response
 
+_STORE_PATIENCE_S: Final = 1.0
 Step = Callable[[GroupShard, Token, Now], list[Effect]]
 
 
@@ -75,6 +85,18 @@ class ShardRuntime(ShardShell[Effect, TimerKey, Response]):
             end,
             lambda: tell(ErrorCode.NOT_LEADER_OR_FOLLOWER),
         )
+
+    def confirm(self, tell: Callable[[ErrorCode | None], None]) -> None:
+        """Find out by a write of nothing whether this broker still leads the partition."""
+
+        def write() -> Written:
+            nothing = offset_record("", "", -1, None)
+            return self._write(None, [Record(0, self.wall_ms(), nothing.key, nothing.value)])
+
+        def refuse() -> None:
+            tell(ErrorCode.NOT_COORDINATOR)
+
+        self.write(write, tell, refuse, refuse)
 
     # The shard's side
 
@@ -134,26 +156,64 @@ class GroupCoordinator(Shards[ShardRuntime]):
     def __init__(
         self,
         env: Env,
-        image: ClusterImage,
+        cluster: ClusterView,
         config: GroupConfig,
         spawn: Callable[..., None],
     ) -> None:
         super().__init__(OFFSETS_TOPIC, spawn)
         self._env = env
-        self._image = image
+        self._cluster = cluster
         self._config = config
 
     def make(self, hosted: HostedPartition) -> ShardRuntime:
         return ShardRuntime(self._env, hosted, self._config)
 
     def index_of(self, name: str) -> int:
-        topic = self._image.topics.get(OFFSETS_TOPIC)
+        topic = self._cluster.image.topics.get(OFFSETS_TOPIC)
         if topic is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return partition_for_group(name, len(topic.partitions))
 
     def ask(self, group_id: str, step: Step) -> asyncio.Future[Response]:
         return self.require(group_id).ask(step)
+
+    def confirmed(
+        self, group_ids: Sequence[str], answer: Callable[[], Response]
+    ) -> asyncio.Future[Response]:
+        """What `answer` gives once all is known that others may have committed for these groups."""
+        reply: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._spawn(self._confirm(group_ids, answer, reply))
+        return reply
+
+    async def _confirm(
+        self,
+        group_ids: Sequence[str],
+        answer: Callable[[], Response],
+        reply: asyncio.Future[Response],
+    ) -> None:
+        try:
+            try:
+                async with asyncio.timeout(_STORE_PATIENCE_S):
+                    await self._cluster.catch_up()
+                self._require_terms(group_ids)
+            except (StoreError, TimeoutError):
+                for runtime in {id(one): one for one in map(self.require, group_ids)}.values():
+                    await _confirmation(runtime)
+            response = answer()
+        except Exception as error:  # noqa: BLE001 - whoever waits for the reply tells the client
+            if not reply.done():
+                reply.set_exception(error)
+        else:
+            if not reply.done():
+                reply.set_result(response)
+
+    def _require_terms(self, group_ids: Sequence[str]) -> None:
+        """The image shows the terms of now; those here may not have been ended yet."""
+        for index in map(self.index_of, group_ids):
+            partition = self._cluster.image.partition(OFFSETS_TOPIC, index)
+            leadership = self.require_at(index).hosted.leadership
+            if partition is None or not leadership or partition.leader_epoch != leadership.epoch:
+                raise KafkaError(ErrorCode.NOT_COORDINATOR)
 
     def on_change(self, changed: Changed) -> None:
         """Topics were deleted: so are the offsets that groups committed for them."""
@@ -162,6 +222,19 @@ class GroupCoordinator(Shards[ShardRuntime]):
             return
         for runtime in self.loaded():
             runtime.carry_out(runtime.shard.forget_topics(gone, runtime.now()))
+
+
+async def _confirmation(runtime: ShardRuntime) -> None:
+    outcome: asyncio.Future[ErrorCode | None] = asyncio.get_running_loop().create_future()
+
+    def tell(code: ErrorCode | None) -> None:
+        # It may be late first, and committed or refused after that.
+        if not outcome.done():
+            outcome.set_result(code)
+
+    runtime.confirm(tell)
+    if await outcome is not None:
+        raise KafkaError(ErrorCode.NOT_COORDINATOR)
 
 
 def _new_member_id(env: Env, prefix: str) -> str:

@@ -5,16 +5,24 @@ Version 2 may ask for all topics and has a code at the top, 7 may ask to wait fo
 
 from __future__ import annotations
 
+import asyncio
+
 from penstock.broker.context import RequestContext
 from penstock.groups.offset_fetch import groups_of, response_of
 from penstock.groups.refusals import refuse
 from penstock.wire.errors import KafkaError
 from penstock.wire.messages import OffsetFetchRequest, OffsetFetchResponse
+from penstock.wire.messages.base import Response
 
 __all__ = ["handle", "refuse"]
 
 
-def handle(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+def handle(request: OffsetFetchRequest, context: RequestContext) -> asyncio.Future[Response]:
+    names = [group.group_id for group in groups_of(request, context.version)]
+    return context.services.groups.confirmed(names, lambda: _answer(request, context))
+
+
+def _answer(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
     answers = []
     for group in groups_of(request, context.version):
         try:
