@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from client.consuming.rig import batch_of, consumer_of, drain, run
 from client.fake_broker import DROP, GARBAGE, SILENCE, FakeBroker
+from penstock.client.consuming.fetching import Fetcher
 from penstock.client.consuming.tables import PARTITION_BYTES
 from penstock.client.environment import default_environment
 from penstock.client.errors import BrokerError, NoOffset, NotKafka
@@ -364,3 +366,30 @@ def test_old_brokers_without_sessions_or_epochs_will_do(fake: FakeBroker) -> Non
                 await drain(consumer, 12)
 
         run(work)
+
+
+def test_nothing_runs_in_circles_while_metadata_is_asked_for(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that takes long to tell about topics costs no processor meanwhile."""
+    fill(fake)
+    rounds = 0
+    start = Fetcher._start_what_is_due
+
+    def counted(fetcher: Fetcher, now: float) -> None:
+        nonlocal rounds
+        rounds += 1
+        start(fetcher, now)
+
+    async def work() -> int:
+        async with consumer_of(fake.address, request_timeout_ms=300) as consumer:
+            consumer.assign([PLACE])
+            await drain(consumer, 12)
+            fake.next(ApiKey.METADATA, SILENCE)
+            monkeypatch.setattr(Fetcher, "_start_what_is_due", counted)
+            assert consumer._core._fetcher is not None
+            consumer._core._fetcher.refresh_now()
+            await asyncio.sleep(0.25)
+            return rounds
+
+    assert run(work) < 20

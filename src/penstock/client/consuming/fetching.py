@@ -27,6 +27,8 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from math import inf
 from typing import Final, NamedTuple, Protocol
 
 from penstock.client.cluster import Cluster
@@ -202,12 +204,13 @@ class Fetcher:
 
     async def _wait_for_news(self, now: float) -> None:
         due = self._subscription.next_retry(now)
-        until = self._refresh_at if due is None else min(due, self._refresh_at)
-        try:
-            async with asyncio.timeout(max(0.001, until - now)):
+        until = inf if due is None else due
+        if not self._refreshing:
+            # One that is under way wakes us when it ends.
+            until = min(until, self._refresh_at)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if until == inf else max(0.001, until - now)):
                 await self._news.wait()
-        except TimeoutError:
-            pass
 
     # -- deciding -------------------------------------------------------------------------------
 
