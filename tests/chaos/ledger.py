@@ -55,6 +55,8 @@ class Ledger:
         self.acknowledged: dict[int, tuple[int, int]] = {}
         """Number -> partition, and the offset reported; -1 where the client was not told."""
         self.failures: list[str] = []
+        self.hung_clients = 0
+        """Foreign clients that came back no more, and were replaced."""
         self._lock = threading.Lock()
         self._counts = [0] * partitions
         self._logs: list[dict[int, int]] = [{} for _ in range(partitions)]

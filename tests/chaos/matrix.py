@@ -65,6 +65,7 @@ class Summary:
     wanted_kills: int
     sent: int = 0
     acknowledged: int = 0
+    hung_clients: int = 0
     tally: Tally = field(default_factory=Tally)
     wrong: Counter[str] = field(default_factory=Counter)
     complaints: list[str] = field(default_factory=list)
@@ -85,6 +86,7 @@ class Summary:
             "freezes": self.tally.freezes,
             "sent": self.sent,
             "acknowledged": self.acknowledged,
+            "hung_clients_replaced": self.hung_clients,
             **{kind: self.wrong[kind] for kind in COUNTED},
             "write_gap_hard_s": _spread(self.tally.hard_gaps_s),
             "write_gap_clean_s": _spread(self.tally.clean_gaps_s),
@@ -170,6 +172,7 @@ class Run:
             self.say(f"{where} ended: {'; '.join(verdict.complaints) or 'well'}")
             self.summary.sent += stage.workload.ledger.sent
             self.summary.acknowledged += len(stage.workload.ledger.acknowledged)
+            self.summary.hung_clients += stage.workload.ledger.hung_clients
             self.summary.tally += stage.tally
 
     def _do(self, stage: Stage, name: str, fault: Fault) -> None:
