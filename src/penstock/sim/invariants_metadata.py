@@ -142,7 +142,10 @@ class TrueMetadata:
                 continue
             info = self.image.brokers.get(each)
             registered = info is not None and info.broker_epoch == life
-            if not registered and not (elected and (each, life) in self.lives):
+            # Of who stays it may be noted late what a life has proved that is over by now: it is
+            # no less true of that one, and the next has to prove the same of itself.
+            noted = (elected or each in old.isr) and (each, life) in self.lives
+            if not registered and not noted:
                 text = f"broker {each} joined the in-sync set as a life it has not: {new}"
                 raise broken("I5", place, f"{text}, and it is registered as {info}")
             # Whoever commits may not have heard of it yet: it will leave with the broker.

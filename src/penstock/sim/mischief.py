@@ -59,7 +59,7 @@ class Mischief:
         self._wounded: dict[int, int] = {}
         """By broker: the epoch it had when it lost something."""
         self._failing: dict[int, bool] = {}
-        """Brokers on whose disks calls fail."""
+        """Brokers on whose disks calls fail, and whether that is all that is wrong with them."""
         self._struck: dict[int, bool] = {}
         """Brokers on whose disks calls have failed, since all was last healed."""
         self._cuts_due = False
@@ -369,9 +369,12 @@ class Mischief:
     def _do_disk_errors(self) -> None:
         """Some calls fail. What failed stays offline until its broker is started again."""
         node = self._broker()
+        self._heal_wounds()
+        was_whole = node.id not in self._wounded
         if node.state != "ready" or not self._may_wound(node):
             return
-        self._failing[node.id] = self._struck[node.id] = True
+        self._failing[node.id] = was_whole
+        self._struck[node.id] = True
         kinds = (
             DiskFaults(fsync_eio=0.2),
             DiskFaults(write_eio=0.1, short_write=0.2),
@@ -385,12 +388,17 @@ class Mischief:
         """The disk is mended, and its broker started again if it must be: as it says itself."""
         if node.id not in self._failing:
             return
+        was_whole = self._failing[node.id]
         self._repair_disk(node)
         if self._has_lost_logs(node):
             self._faults.kill(node.name)
             self._start_after(node, 0.5)
-        elif node.state == "ready":
-            self._wounded.pop(node.id, None)
+        elif was_whole and self._is_in_the_life_of_its_wound(node):
+            del self._wounded[node.id]
+
+    def _is_in_the_life_of_its_wound(self, node: BrokerNode) -> bool:
+        info = self._image.brokers.get(node.id)
+        return info is not None and self._wounded.get(node.id) == info.broker_epoch
 
     def _repair_disk(self, node: BrokerNode) -> None:
         if node.id in self._failing:

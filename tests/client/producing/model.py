@@ -153,7 +153,8 @@ class World:
         self.accumulator.verify()
 
     def answer_next(self, fate: str = "written") -> None:
-        """The oldest request: "written", "refused" with a retriable code, "bad" for good."""
+        """The oldest request: "written", "refused" with a retriable code, "bad" for good, "deposed"
+        for one that was written by a leader which then led no more, and said just that."""
         batches = self.requests.popleft()
         answers = []
         for batch in batches:
@@ -167,7 +168,10 @@ class World:
             return self.random.choice(RETRIABLE), -1
         if fate == "bad":
             return ErrorCode.INVALID_RECORD, -1
-        return self.partitions[batch.place].write(batch.data)
+        code, offset = self.partitions[batch.place].write(batch.data)
+        if fate == "deposed" and code == ErrorCode.NONE:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
+        return code, offset
 
     def lose_connection(self, processed: int) -> None:
         """All that is in flight is lost; the broker had done the first few of it."""

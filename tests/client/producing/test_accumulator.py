@@ -79,7 +79,7 @@ def test_nothing_is_lost_doubled_or_reordered_whatever_fails(
         elif step < 0.6:
             world.now += random.choice((0.001, 0.02, 0.2))
         elif step < 0.85 and world.requests:
-            fate = random.choice(("written", "written", "written", "refused", "bad"))
+            fate = random.choice(("written", "written", "written", "refused", "bad", "deposed"))
             world.answer_next(fate)
         elif step < 0.93 and world.requests:
             world.lose_connection(random.randrange(len(world.requests) + 1))
@@ -383,6 +383,21 @@ def test_numbers_that_may_be_in_use_are_not_given_back() -> None:
     world.send()
     world.pump()
     world.lose_connection(processed=1)
+    world.now += 1
+    world.pump()
+    world.answer_next("bad")
+    world.send()
+    world.finish()
+    world.check_log()
+    assert len(world.partitions[world.places[0]].values) == 2
+
+
+def test_a_leader_that_was_deposed_may_have_written_what_it_refused() -> None:
+    """The numbers of such a batch are not given back either."""
+    world = identified(linger_s=0.0)
+    world.send()
+    world.pump()
+    world.answer_next("deposed")
     world.now += 1
     world.pump()
     world.answer_next("bad")

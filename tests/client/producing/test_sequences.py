@@ -76,3 +76,31 @@ def test_epochs_end_and_then_it_takes_another_id() -> None:
     assert not numbering.begin_again(Identity(5, EPOCH_MAX))
     assert numbering.begin_again(Identity(6, 0))
     assert (numbering.producer_id, numbering.epoch, numbering.next_sequence) == (6, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "transactional", "stamps"),
+    [
+        (False, False, [(0, 0), (1, 0)]),
+        (True, False, [(0, 0), (0, 1), (0, 3)]),
+        (False, True, [(0, 0), (0, 2)]),
+    ],
+    ids=["of an unknown producer", "of a known one", "in a transaction"],
+)
+def test_after_a_batch_whose_fate_nobody_will_tell_the_next_is_no_gap(
+    confirmed: bool, transactional: bool, stamps: list[tuple[int, int]]
+) -> None:
+    """A broker that does not know the producer takes any sequence, so the next begins an epoch. One
+    that does will say whether there is a gap; and an epoch of a transaction is not ours to move."""
+    numbering = Numbering()
+    batches = [batch_of(1)] if confirmed else []
+    batches += [batch_of(2), batch_of(1)]
+    for batch in batches:
+        batch.is_transactional = transactional
+        numbering.number(batch, Identity(5, 0))
+        if confirmed and batch is batches[0]:
+            numbering.on_written(batch)
+        else:
+            batch.uncertain = True
+            numbering.on_gone(batch)
+    assert [(batch.epoch, batch.sequence) for batch in batches] == stamps

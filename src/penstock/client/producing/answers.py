@@ -17,7 +17,7 @@ from penstock.client.metrics import ProducerMeter
 from penstock.client.model import TopicPartition
 from penstock.client.producing.accumulator import Accumulator
 from penstock.client.producing.batches import Batch
-from penstock.client.producing.sequences import MAYBE_WRITTEN, Verdict, judge
+from penstock.client.producing.sequences import NOT_WRITTEN, Verdict, judge
 from penstock.client.producing.tickets import NO_APPEND_TIME, NO_OFFSET
 from penstock.client.producing.topics import Topics
 from penstock.wire.errors import ErrorCode
@@ -104,7 +104,7 @@ class Answers:
         if verdict is Verdict.DONE:
             offset = answer.base_offset if code == ErrorCode.NONE else NO_OFFSET
             return [self._done(batch, offset, answer.log_append_time_ms)], None, False
-        batch.uncertain = batch.uncertain or code in MAYBE_WRITTEN
+        batch.uncertain = batch.uncertain or code not in NOT_WRITTEN
         error = _error(code, answer, batch.place)
         if verdict is Verdict.SPLIT:
             return self._split(batch), None, False

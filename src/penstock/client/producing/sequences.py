@@ -18,8 +18,9 @@ again after a lost answer is kept once. From this follow our rules, per partitio
   before: a batch that was refused for good, or whose time ran out. It also says that the batch
   itself, and all behind it, were never written, or the broker would have answered "duplicate". So
   they may safely be renumbered: from 0, under the next epoch, which also shuts out any late copy
-  of the old numbering. This is the only time the epoch moves. A batch that timed out does not
-  move it: whether it was written is what the answer to the next batch tells us.
+  of the old numbering. A batch that timed out does not move the epoch: whether it was written is
+  what the answer to the next batch tells us. Only if the broker has confirmed nothing yet it would
+  tell us nothing, since any sequence may be taken: then the next batch begins the next epoch.
 - UNKNOWN_PRODUCER_ID is answered by brokers that forgot the producer: the same treatment.
 - DUPLICATE_SEQUENCE_NUMBER is success whose offset nobody remembers.
 - A batch that was refused before it could have been written gives its numbers back if nothing was
@@ -75,16 +76,32 @@ _OUT_OF_SEQUENCE: Final = (
     ErrorCode.UNKNOWN_PRODUCER_ID,
 )
 _FENCED: Final = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
-MAYBE_WRITTEN: Final = frozenset(
+NOT_WRITTEN: Final = frozenset(
     {
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-        ErrorCode.KAFKA_STORAGE_ERROR,
+        *_TOO_LARGE,
+        *_OUT_OF_SEQUENCE,
+        *_FENCED,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.INVALID_REQUIRED_ACKS,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.TRANSACTION_ABORTABLE,
     }
 )
-"""Errors after which the batch may be in the log all the same."""
+"""Errors that a broker finds before it writes. After any other the batch may be in the log: also
+after NOT_LEADER_OR_FOLLOWER, which is what a leader answers that was deposed while its followers
+had not taken the batch yet, and they may have it."""
 
 
 def judge(
@@ -115,13 +132,15 @@ def _retriable(code: int) -> bool:
 class Numbering:
     """The numbers of one lane."""
 
-    __slots__ = ("epoch", "is_confirmed", "next_sequence", "producer_id", "window")
+    __slots__ = ("epoch", "is_confirmed", "is_lost", "next_sequence", "producer_id", "window")
 
     def __init__(self) -> None:
         self.window: list[Batch] = []
         """What was numbered, in order, from the first that is unresolved on."""
         self.is_confirmed = False
         """Whether the broker has written something under this id and epoch."""
+        self.is_lost = False
+        """Whether nobody will ever say what became of the first numbers under this epoch."""
         self.producer_id = NO_PRODUCER_ID
         self.epoch = -1
         self.next_sequence = 0
@@ -130,6 +149,8 @@ class Numbering:
         """Give a batch the next numbers."""
         if self.producer_id == NO_PRODUCER_ID:
             self.producer_id, self.epoch = identity
+        elif self.is_lost and not self.window:
+            self.begin_again(Identity(self.producer_id, self.epoch))
         batch.stamp(self.producer_id, self.epoch, self.next_sequence)
         self.next_sequence = (self.next_sequence + batch.count) & _SEQUENCE_MASK
         self.window.append(batch)
@@ -149,6 +170,8 @@ class Numbering:
         if self.window[-1] is batch and not batch.uncertain:
             self.next_sequence = batch.sequence
             self.window.pop()
+        elif batch.uncertain and not (self.is_confirmed or batch.is_transactional):
+            self.is_lost = True
         self._resolve(batch)
 
     def on_split(self, batch: Batch, parts: Sequence[Batch]) -> None:
@@ -164,7 +187,7 @@ class Numbering:
         """Start at 0 under this; nothing of what was numbered before is unresolved."""
         self.producer_id, self.epoch = identity
         self.next_sequence = 0
-        self.is_confirmed = False
+        self.is_confirmed = self.is_lost = False
         self.window.clear()
 
     def begin_again(self, identity: Identity) -> bool:
@@ -176,7 +199,7 @@ class Numbering:
         else:
             self.epoch += 1
         self.next_sequence = 0
-        self.is_confirmed = False
+        self.is_confirmed = self.is_lost = False
         for batch in self.window:
             # Its numbers are void; it gets others when it is sent again.
             batch.sequence = NO_SEQUENCE
