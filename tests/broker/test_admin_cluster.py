@@ -14,6 +14,8 @@ from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
@@ -46,6 +48,25 @@ async def test_fenced_brokers_can_be_asked_for(stage: Stage) -> None:
     request = DescribeClusterRequest(include_fenced_brokers=True)
     response = await stage.ask(request, 2, DescribeClusterResponse)
     assert [(each.broker_id, each.is_fenced) for each in response.brokers] == [(0, False)]
+
+
+@staged
+async def test_a_tool_may_ask_who_decides_about_metadata(stage: Stage) -> None:
+    """The controller is the one voter, and the store's revision what its log would have come to."""
+    asked = [DescribeQuorumRequest.Partition(0), DescribeQuorumRequest.Partition(1)]
+    topics = [DescribeQuorumRequest.Topic("__cluster_metadata", asked)]
+    for version in (0, 1, 2):
+        request = DescribeQuorumRequest(topics)
+        response = await stage.ask(request, version, DescribeQuorumResponse)
+        known, unknown = response.topics[0].partitions
+        assert (response.error_code, known.error_code) == (0, 0)
+        assert (known.leader_id, known.leader_epoch) == (0, 1)
+        assert known.high_watermark > 0
+        (voter,) = known.current_voters
+        assert (voter.replica_id, voter.log_end_offset) == (0, known.high_watermark)
+        assert known.observers == []
+        assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert [node.node_id for node in response.nodes] == ([0] if version == 2 else [])
 
 
 @staged

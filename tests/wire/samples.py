@@ -18,7 +18,15 @@ from penstock.wire.schema import message_schema, modules_by_message
 from penstock.wire.schema.notation import Field, MessageSchema, Struct
 
 NUMBERS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
-FIXED = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "float64": "d"}
+FIXED = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "int64": "q",
+    "float64": "d",
+}
 WORDS = ("", "a", "orders", "münchen-✓", "x" * 126, "y" * 127, "z" * 300)
 
 
@@ -91,6 +99,8 @@ def _sample_value(
         bits = NUMBERS[field.type]
         edges = (0, 1, -1, -(1 << (bits - 1)), (1 << (bits - 1)) - 1)
         return 7 if count else chance.choice((*edges, chance.getrandbits(bits - 1)))
+    if field.type == "uint16":
+        return 7 if count else chance.choice((0, 1, 32_768, 65_535))
     if field.type == "bool":
         return chance.random() < 0.5
     if field.type == "float64":

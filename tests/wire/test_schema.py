@@ -91,7 +91,7 @@ def kafka_default(kafka: dict[str, Any]) -> object:
         assert not given
         return []
     kind = kafka["type"]
-    if kind.startswith("int"):
+    if kind.startswith(("int", "uint")):
         return int(given or "0", 0)
     if kind == "bool":
         return given.lower() == "true"

@@ -80,6 +80,7 @@ HANDLED: Final[dict[ApiKey, str]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: "penstock.broker.handlers.alter_partition_reassignments",
     ApiKey.LIST_PARTITION_REASSIGNMENTS: "penstock.broker.handlers.list_partition_reassignments",
     ApiKey.OFFSET_DELETE: "penstock.broker.handlers.offset_delete",
+    ApiKey.DESCRIBE_QUORUM: "penstock.broker.handlers.describe_quorum",
     ApiKey.DESCRIBE_CLUSTER: "penstock.broker.handlers.describe_cluster",
     ApiKey.DESCRIBE_PRODUCERS: "penstock.broker.handlers.describe_producers",
     ApiKey.UNREGISTER_BROKER: "penstock.broker.handlers.unregister_broker",

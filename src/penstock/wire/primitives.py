@@ -18,7 +18,15 @@ Buffer = bytes | bytearray | memoryview
 
 STRING_BYTES_MAX: Final = 32_767
 _CACHED_COUNT_MAX: Final = 1_024
-_CODES: Final = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "float64": "d"}
+_CODES: Final = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "int64": "q",
+    "float64": "d",
+}
 FORMATS: Final = _CODES | {"uuid": "16s"}
 """The struct format of each type that always takes the same number of bytes."""
 

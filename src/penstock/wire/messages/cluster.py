@@ -274,6 +274,133 @@ class DescribeClusterResponse(Response):
         self.cluster_authorized_operations = cluster_authorized_operations
 
 
+class DescribeQuorumRequest(Request):
+    __slots__ = ("topics",)
+    API_KEY: ClassVar[int] = 55
+
+    class Partition(Struct):
+        __slots__ = ("partition_index",)
+
+        def __init__(self, partition_index: int = 0) -> None:
+            self.partition_index = partition_index
+
+    class Topic(Struct):
+        __slots__ = ("topic_name", "partitions")
+
+        def __init__(
+            self,
+            topic_name: str = "",
+            partitions: list[DescribeQuorumRequest.Partition] = EMPTY,
+        ) -> None:
+            self.topic_name = topic_name
+            self.partitions = [] if partitions is EMPTY else partitions
+
+    def __init__(self, topics: list[DescribeQuorumRequest.Topic] = EMPTY) -> None:
+        self.topics = [] if topics is EMPTY else topics
+
+
+class DescribeQuorumResponse(Response):
+    __slots__ = ("error_code", "error_message", "topics", "nodes")
+    API_KEY: ClassVar[int] = 55
+
+    class ReplicaState(Struct):
+        __slots__ = (
+            "replica_id",
+            "replica_directory_id",
+            "log_end_offset",
+            "last_fetch_timestamp",
+            "last_caught_up_timestamp",
+        )
+
+        def __init__(
+            self,
+            replica_id: int = 0,
+            replica_directory_id: bytes = bytes(16),
+            log_end_offset: int = 0,
+            last_fetch_timestamp: int = -1,
+            last_caught_up_timestamp: int = -1,
+        ) -> None:
+            self.replica_id = replica_id
+            self.replica_directory_id = replica_directory_id
+            self.log_end_offset = log_end_offset
+            self.last_fetch_timestamp = last_fetch_timestamp
+            self.last_caught_up_timestamp = last_caught_up_timestamp
+
+    class Partition(Struct):
+        __slots__ = (
+            "partition_index",
+            "error_code",
+            "error_message",
+            "leader_id",
+            "leader_epoch",
+            "high_watermark",
+            "current_voters",
+            "observers",
+        )
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            error_code: int = 0,
+            error_message: str | None = "",
+            leader_id: int = 0,
+            leader_epoch: int = 0,
+            high_watermark: int = 0,
+            current_voters: list[DescribeQuorumResponse.ReplicaState] = EMPTY,
+            observers: list[DescribeQuorumResponse.ReplicaState] = EMPTY,
+        ) -> None:
+            self.partition_index = partition_index
+            self.error_code = error_code
+            self.error_message = error_message
+            self.leader_id = leader_id
+            self.leader_epoch = leader_epoch
+            self.high_watermark = high_watermark
+            self.current_voters = [] if current_voters is EMPTY else current_voters
+            self.observers = [] if observers is EMPTY else observers
+
+    class Topic(Struct):
+        __slots__ = ("topic_name", "partitions")
+
+        def __init__(
+            self,
+            topic_name: str = "",
+            partitions: list[DescribeQuorumResponse.Partition] = EMPTY,
+        ) -> None:
+            self.topic_name = topic_name
+            self.partitions = [] if partitions is EMPTY else partitions
+
+    class Listener(Struct):
+        __slots__ = ("name", "host", "port")
+
+        def __init__(self, name: str = "", host: str = "", port: int = 0) -> None:
+            self.name = name
+            self.host = host
+            self.port = port
+
+    class Node(Struct):
+        __slots__ = ("node_id", "listeners")
+
+        def __init__(
+            self,
+            node_id: int = 0,
+            listeners: list[DescribeQuorumResponse.Listener] = EMPTY,
+        ) -> None:
+            self.node_id = node_id
+            self.listeners = [] if listeners is EMPTY else listeners
+
+    def __init__(
+        self,
+        error_code: int = 0,
+        error_message: str | None = "",
+        topics: list[DescribeQuorumResponse.Topic] = EMPTY,
+        nodes: list[DescribeQuorumResponse.Node] = EMPTY,
+    ) -> None:
+        self.error_code = error_code
+        self.error_message = error_message
+        self.topics = [] if topics is EMPTY else topics
+        self.nodes = [] if nodes is EMPTY else nodes
+
+
 class UnregisterBrokerRequest(Request):
     __slots__ = ("broker_id",)
     API_KEY: ClassVar[int] = 64

@@ -16,7 +16,8 @@ _TABLES: Final[dict[str, str]] = {
     "penstock.wire.schema.produce": "Produce",
     "penstock.wire.schema.fetch": "Fetch ListOffsets OffsetForLeaderEpoch",
     "penstock.wire.schema.cluster": (
-        "ApiVersions Metadata DescribeCluster UnregisterBroker DescribeTopicPartitions"
+        "ApiVersions Metadata DescribeCluster DescribeQuorum UnregisterBroker"
+        " DescribeTopicPartitions"
     ),
     "penstock.wire.schema.groups": (
         "FindCoordinator JoinGroup SyncGroup Heartbeat LeaveGroup ConsumerGroupHeartbeat"

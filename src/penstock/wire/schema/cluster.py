@@ -77,6 +77,38 @@ DescribeClusterResponse  key 60  versions 0-2  flexible 0+
     IsFenced                   bool      2+
   ClusterAuthorizedOperations  int32     0+  = -2147483648
 
+DescribeQuorumRequest  key 55  versions 0-2  flexible 0+
+  Topics              [Topic]      0+
+    TopicName         string       0+
+    Partitions        [Partition]  0+
+      PartitionIndex  int32        0+
+
+DescribeQuorumResponse  key 55  versions 0-2  flexible 0+
+  ErrorCode                    int16           0+
+  ErrorMessage                 string?         2+  ignorable
+  Topics                       [Topic]         0+
+    TopicName                  string          0+
+    Partitions                 [Partition]     0+
+      PartitionIndex           int32           0+
+      ErrorCode                int16           0+
+      ErrorMessage             string?         2+  ignorable
+      LeaderId                 int32           0+
+      LeaderEpoch              int32           0+
+      HighWatermark            int64           0+
+      CurrentVoters            [ReplicaState]  0+
+        ReplicaId              int32           0+
+        ReplicaDirectoryId     uuid            2+
+        LogEndOffset           int64           0+
+        LastFetchTimestamp     int64           1+  = -1  ignorable
+        LastCaughtUpTimestamp  int64           1+  = -1  ignorable
+      Observers                [ReplicaState]  0+
+  Nodes                        [Node]          2+
+    NodeId                     int32           2+
+    Listeners                  [Listener]      2+
+      Name                     string          2+
+      Host                     string          2+
+      Port                     uint16          2+
+
 UnregisterBrokerRequest  key 64  versions 0  flexible 0+
   BrokerId  int32  0+
 

@@ -31,7 +31,10 @@ from typing import Final, NamedTuple
 Default = int | float | bool | str | bytes | list[object] | None
 
 PRIMITIVES: Final = frozenset(
-    ("bool", "int8", "int16", "int32", "int64", "float64", "uuid", "string", "bytes", "records")
+    (
+        *("bool", "int8", "int16", "uint16", "int32", "int64", "float64"),
+        *("uuid", "string", "bytes", "records"),
+    )
 )
 ZERO_UUID: Final = bytes(16)
 _LATEST: Final = 1 << 15
@@ -192,7 +195,7 @@ def _default(type_name: str, is_array: bool, given: str | None) -> Default:
         return given == "true"
     if type_name == "float64":
         return float(given or 0)
-    if type_name.startswith("int"):
+    if type_name.startswith(("int", "uint")):
         return int(given or 0)
     zeros: dict[str, Default] = {"string": given or "", "bytes": b"", "uuid": ZERO_UUID}
     return zeros.get(type_name)

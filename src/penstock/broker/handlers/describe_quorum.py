@@ -1,0 +1,80 @@
+"""DescribeQuorum, versions 0 to 2: who decides about metadata, for the tools that ask.
+
+In Kafka metadata is a log with voters and observers. Here it is a store: its revision is what the
+offset of that log is to tools, the controller, which alone decides, the one voter, and the other
+brokers, which follow by their watches, are observers. How far each of those has come only it knows.
+
+Version 2 also wants the addresses of the voters' controller endpoints: that is the broker's own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.broker.context import RequestContext
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.model import Controller
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import DescribeQuorumRequest, DescribeQuorumResponse
+
+METADATA_TOPIC: Final = "__cluster_metadata"
+_LISTENER: Final = "PLAINTEXT"
+_UNKNOWN: Final = -1
+
+
+def handle(request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse:
+    image = context.services.image
+    response = DescribeQuorumResponse(
+        topics=[
+            DescribeQuorumResponse.Topic(
+                topic.topic_name,
+                [
+                    _answer(topic.topic_name, each.partition_index, context)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+    controller = image.controller
+    if context.version >= 2 and controller is not None and controller.broker_id in image.brokers:
+        broker = image.brokers[controller.broker_id]
+        listener = DescribeQuorumResponse.Listener(_LISTENER, broker.host, broker.port)
+        response.nodes = [DescribeQuorumResponse.Node(broker.broker_id, [listener])]
+    return response
+
+
+def _answer(topic: str, index: int, context: RequestContext) -> DescribeQuorumResponse.Partition:
+    if (topic, index) != (METADATA_TOPIC, 0):
+        return DescribeQuorumResponse.Partition(
+            index,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"Ask about {METADATA_TOPIC}-0: no other partition is decided about in this way.",
+        )
+    image = context.services.image
+    if image.controller is None or image.controller.broker_id not in image.brokers:
+        return DescribeQuorumResponse.Partition(
+            index, ErrorCode.LEADER_NOT_AVAILABLE, "No broker is the controller now: ask again."
+        )
+    return _describe(image, image.controller, context.services.config.broker_id)
+
+
+def _describe(
+    image: ClusterImage, controller: Controller, own_id: int
+) -> DescribeQuorumResponse.Partition:
+    known = (own_id, controller.broker_id)
+    states = {
+        broker_id: DescribeQuorumResponse.ReplicaState(
+            broker_id, log_end_offset=image.revision if broker_id in known else _UNKNOWN
+        )
+        for broker_id in sorted(image.brokers)
+    }
+    voter = states.pop(controller.broker_id)
+    return DescribeQuorumResponse.Partition(
+        0,
+        leader_id=controller.broker_id,
+        leader_epoch=controller.epoch,
+        high_watermark=image.revision,
+        current_voters=[voter],
+        observers=list(states.values()),
+    )
