@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.client.admin import NewTopic
     from penstock.client.blocking.admin import Admin
     from penstock.client.blocking.consumer import Consumer
+    from penstock.client.blocking.exactly_once import exactly_once
     from penstock.client.blocking.producer import Producer
     from penstock.client.errors import (
         BrokerError,
@@ -60,6 +61,7 @@ _HOMES = {
     "RunSummary": "penstock.client.processing.contracts",
     "SqlOffsets": "penstock.client.processing.stores",
     "TopicPartition": "penstock.client.model",
+    "exactly_once": "penstock.client.blocking.exactly_once",
 }
 _ROOMS = {
     "aio": "penstock.aio",
@@ -89,6 +91,7 @@ __all__ = [
     "RunSummary",
     "SqlOffsets",
     "TopicPartition",
+    "exactly_once",
 ]
 
 

@@ -18,11 +18,19 @@ from penstock.wire.messages import MetadataRequest, ProduceRequest, ProduceRespo
 from penstock.wire.messages.base import Buffer
 
 from .stage import NOW_MS, Stage, StagePeer, staged
+from .test_transactions import completed, producer_of
 
 
-def request(topic: str, index: int, batch: bytearray, acks: int = -1) -> ProduceRequest:
+def request(
+    topic: str,
+    index: int,
+    batch: bytearray,
+    acks: int = -1,
+    transactional_id: str | None = None,
+) -> ProduceRequest:
     partition = ProduceRequest.Partition(index, batch)
     return ProduceRequest(
+        transactional_id,
         acks=acks,
         timeout_ms=5000,
         topic_data=[ProduceRequest.Topic(topic, partition_data=[partition])],
@@ -129,6 +137,54 @@ def test_a_lane_takes_batches_of_every_size(
     monkeypatch.setattr(ProduceLanes, "serve", noted)
     scene(tmp_path)
     assert [outcome is not None for outcome in taken] == [False, True]
+
+
+@pytest.mark.parametrize("version", [11, 12])
+@pytest.mark.parametrize("name", ["a", "transactional-" * 8, "longer-than-a-lane-takes-" * 6])
+def test_batches_of_transactions_take_the_lane(
+    tmp_path: Path, version: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for the first of each, about which the coordinator is asked; a batch that comes after its
+    transaction's end is refused there as everywhere."""
+    taken: list[bool] = []
+    real = ProduceLanes.serve
+
+    def noted(self: ProduceLanes, frame: memoryview, version: int, number: int) -> object:
+        given = real(self, frame, version, number)
+        taken.append(given is not None)
+        return given
+
+    @staged
+    async def scene(stage: Stage) -> None:
+        await stage.create("lanes", 1)
+        producer = await producer_of(stage, version >= 12, name)
+        session = stage.broker.server.new_session(StagePeer())
+        codes = []
+        for _ in range(2):
+            if version < 12:
+                assert await producer.add("lanes", 0) == [0]
+            for number in range(3):
+                batch = bytearray(producer.batch("lanes", 0, [b"v"]))
+                codes.append(await code_of(session, batch, number))
+            if len(codes) == 6:
+                batch = bytearray(producer.batch("lanes", 0, [b"late"]))
+            assert not await producer.end()
+        await completed(stage, name)
+        late = await code_of(session, batch, 4)
+        assert codes == [ErrorCode.NONE] * 6
+        assert late not in (ErrorCode.NONE, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    async def code_of(session: Session, batch: bytearray, number: int) -> int:
+        asked = request("lanes", 0, batch, transactional_id=name)
+        _, given = decode_response(
+            ProduceResponse, memoryview(await answer(session, asked, version, number))[4:], version
+        )
+        return given.responses[0].partition_responses[0].error_code
+
+    monkeypatch.setattr(ProduceLanes, "serve", noted)
+    scene(tmp_path)
+    expected = [False, True, True] * 2 + [False]
+    assert taken == (expected if len(name) < 127 else [False] * 7)
 
 
 @staged

@@ -28,10 +28,12 @@ def leave_open(
                 transaction_timeout_ms=timeout_ms,
                 linger_ms=0,
             )
-            async with producer:
-                await producer.transaction().__aenter__()
-                for index in partitions:
-                    await (await producer.send(topic, b"open", partition=index))
+            await producer.start()
+            await producer.transaction().__aenter__()
+            for index in partitions:
+                await (await producer.send(topic, b"open", partition=index))
+            # Given any time, it would abort what is open.
+            await producer.close(0)
 
     asyncio.run(write())
 

@@ -64,10 +64,15 @@ SETTINGS = {
 
 
 class ApacheKafka(Broker):
-    """Use as `with ApacheKafka() as kafka`; settings are Kafka's own."""
+    """Use as `with ApacheKafka() as kafka`; settings and features are Kafka's own."""
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        features: Mapping[str, int] | None = None,
+    ) -> None:
         super().__init__()
+        self.features = [f"{name}={level}" for name, level in (features or {}).items()]
         self.settings = {**SETTINGS, **(settings or {})}
         self.class_path = java_class_path(VERSION, "kafka_2.13")
         self.java = tool("java", "install a JDK")
@@ -109,7 +114,10 @@ class ApacheKafka(Broker):
         program = str(Path(HERE, "kafka_server", "Server.java"))
         with (self._directory / "output.log").open("ab") as output:
             return subprocess.Popen(
-                [self.java, *JVM, "-cp", self.class_path, program, CLUSTER_ID, str(properties)],
+                [
+                    *(self.java, *JVM, "-cp", self.class_path),
+                    *(program, CLUSTER_ID, str(properties), *self.features),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,

@@ -23,6 +23,7 @@ class Network:
         self.random = random.Random(seed)
         self.world = World(TransactionConfig(retry_ms=50))
         self.world.holds_log = self.world.holds_markers = self.world.holds_ids = True
+        self.world.additions_wait = seed % 2 == 1
         self.partitions = {place: Partition() for place in places}
         self.wire: list[Callable[[], None]] = []
         self.sure: list[Callable[[], None]] = []

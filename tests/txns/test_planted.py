@@ -94,16 +94,16 @@ def additions_are_answered_before_they_are_durable(patch: pytest.MonkeyPatch) ->
     """The coordinator that dies then does not know where the markers go."""
     add = adding._add
 
-    def eager(core, asked, producer, now):  # type: ignore[no-untyped-def]
+    def eager(core, asked, now):  # type: ignore[no-untyped-def]
         transaction = core.image.get(asked.transactional_id)
-        code = adding.why_not(transaction, producer, asked.transactional_id)
+        code = adding.why_not(transaction, asked.producer, asked.transactional_id)
         if code is ErrorCode.NONE and asked.transactional_id not in core.busy:
             core.reply(*asked.answer(code))
             core.begin(asked.transactional_id, Doing.ADDING, transaction)
             head = transaction.joined_by(asked.partitions, now.wall_ms)
             core.append([transaction_record(head)], Silent(asked.transactional_id), now)
         else:
-            add(core, asked, producer, now)
+            add(core, asked, now)
 
     patch.setattr(adding, "_add", eager)
 

@@ -71,6 +71,7 @@ class World:
         self.fails_log: ErrorCode | None = None
         self.holds_ids = False
         self.holds_markers = False
+        self.additions_wait = False
         self.answers_markers: Callable[[TopicPartition], ErrorCode] = lambda where: NONE
         self.on_marker: Callable[[SendMarkers, TopicPartition], None] = lambda sent, where: None
         self.asked = 0
@@ -220,7 +221,11 @@ class World:
             [AddPartitionsToTxnRequest.Topic(*topic) for topic in topics.items()],
         )
         token = self.token()
-        self.carry_out(self.shard.add_partitions(request, version, token, self.now))
+        self.carry_out(
+            self.shard.add_partitions(
+                request, version, token, self.now, may_wait=self.additions_wait
+            )
+        )
         return token
 
     def added(self, token: Token) -> dict[TopicPartition, ErrorCode]:
@@ -246,11 +251,20 @@ class World:
         token = self.send_add(transactional_id, producer, partitions, version, verify_only)
         return max(self.added(token).values())
 
-    def add_offsets(self, transactional_id: str, producer: Producer, version: int = 4) -> ErrorCode:
+    def send_add_offsets(
+        self, transactional_id: str, producer: Producer, version: int = 4
+    ) -> Token:
         token = self.token()
         request = AddOffsetsToTxnRequest(transactional_id, *producer, "group")
-        self.carry_out(self.shard.add_offsets(request, OFFSETS, version, token, self.now))
-        answer = self.replies[token]
+        self.carry_out(
+            self.shard.add_offsets(
+                request, OFFSETS, version, token, self.now, may_wait=self.additions_wait
+            )
+        )
+        return token
+
+    def add_offsets(self, transactional_id: str, producer: Producer, version: int = 4) -> ErrorCode:
+        answer = self.replies[self.send_add_offsets(transactional_id, producer, version)]
         assert isinstance(answer, AddOffsetsToTxnResponse)
         return ErrorCode(answer.error_code)
 

@@ -8,6 +8,9 @@ the bytes of its answer. Later ones that begin with the same bytes are served fr
 batch is appended where it lies and the answer is made of the bytes that never change and the new
 numbers. So the frame may lie in a buffer that is used again for the next read.
 
+A transactional id is among the bytes that never change. The first batch of a transaction on a
+partition goes the long way, since the coordinator must be asked; the others need not.
+
 A lane decides nothing: whatever is unusual (an error, a request of another shape, an old version)
 is left to `handlers/produce.py`. An append that raised has changed nothing, so the long way meets
 the same error and answers it.
@@ -40,6 +43,8 @@ _AFTER_HEADER: Final = 8
 """Key, version and correlation id; the client id follows."""
 _TAGS_BYTES: Final = 3
 """Of partition, topic and request, behind the batch: a zero each where there are none."""
+_VARINT_BYTE_MAX: Final = 127
+"""Text is as long as its length says less one: up to this, that is one byte."""
 _ALL: Final = -1
 _partition: Final = Struct(">i4B").unpack_from
 """Its index, and the bytes that its batch's length begins with."""
@@ -152,17 +157,18 @@ class ProduceLanes:
         """Make a lane of a request that went the long way, if others like it may take it."""
         if header.api_version < FLEXIBLE or request.acks not in (1, _ALL):
             return
-        if request.transactional_id is not None or len(request.topic_data) != 1:
+        transactional_bytes = len((request.transactional_id or "").encode())
+        if len(request.topic_data) != 1 or transactional_bytes >= _VARINT_BYTE_MAX:
             return
         topic = request.topic_data[0]
         if topic.name in INTERNAL_TOPICS:
             return
         name_bytes = len(topic.name.encode())
-        if len(topic.partition_data) != 1 or not 0 < name_bytes < 127:
+        if len(topic.partition_data) != 1 or not 0 < name_bytes < _VARINT_BYTE_MAX:
             return
         client_bytes = len((header.client_id or "").encode())
-        # Client id and header tags; no transactional id, acks, timeout, one topic.
-        name_at = _AFTER_HEADER + 2 + client_bytes + 1 + 1 + 2 + 4 + 1
+        # Client id and header tags; the transactional id, acks, timeout, one topic.
+        name_at = _AFTER_HEADER + 2 + client_bytes + 1 + 1 + transactional_bytes + 2 + 4 + 1
         index_at = name_at + 1 + name_bytes + 1
         records = topic.partition_data[0].records
         start, end = _batch_at(frame, index_at + 4)

@@ -120,10 +120,17 @@ class TransactionRuntime(ShardShell[Effect, TimerKey, Answer]):
         elif isinstance(effect, CancelTimer):
             self.cancel_timer(effect.key)
         elif isinstance(effect, SendMarkers):
-            tell = partial(self._on_markers, effect.transactional_id, effect.marker)
-            self._markers.send(effect.marker, effect.partitions, tell)
+            # Behind the answer to whoever ended the transaction: that is on its way from one
+            # callback to the next and is not written yet, and writing markers takes longer.
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, loop.call_soon, self._send_markers, effect)
         elif isinstance(effect, AllocateProducerIds):
             self._spawn(self._allocate(effect))
+
+    def _send_markers(self, effect: SendMarkers) -> None:
+        if not self.is_over:
+            tell = partial(self._on_markers, effect.transactional_id, effect.marker)
+            self._markers.send(effect.marker, effect.partitions, tell)
 
     def _write(self, records: Sequence[Record]) -> Written:
         return self.hosted.append_own(build_batch(records), self.wall_ms())

@@ -5,15 +5,18 @@ them; for older clients, who add them first, it only asks whether they did. The 
 broker or another one, over a link where the questions of many producers share a request.
 
 Batches of one producer for one partition wait for one answer, and go on in the order they came.
-A transaction that is still being ended (CONCURRENT_TRANSACTIONS) is waited for a little: the next
-one of the same producer follows on its heels. Each time a new guard is taken: the marker that ends
-the one before makes void what was taken before it.
+A transaction that is still being ended is waited for a little: the next one of the same producer
+follows on its heels. This broker's own coordinator lets such a question wait until that is over;
+another broker's says CONCURRENT_TRANSACTIONS, so as not to hold up the questions of others that
+share the request, and is asked again soon. The marker that ends the transaction before makes void
+the guard that was taken before it: then another is taken, and the coordinator asked once more.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -25,7 +28,7 @@ from penstock.broker.txn_appends import Begin
 from penstock.broker.txn_coordinator import TransactionCoordinator
 from penstock.partition.verification import NO_GUARD
 from penstock.ports import Env
-from penstock.txns.effects import Effect, Now, Token, TopicPartition
+from penstock.txns.effects import Answer, Effect, Now, Token, TopicPartition
 from penstock.txns.formats import TOPIC
 from penstock.txns.shard import TransactionShard
 from penstock.wire.errors import ErrorCode
@@ -34,7 +37,8 @@ from penstock.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxn
 ANSWER_TIMEOUT_S: Final = 10.0
 ENDING_PATIENCE_S: Final = 2.0
 """How long the end of the transaction before is waited for."""
-_RETRY_S: Final = 0.02
+_RETRY_MIN_S: Final = 0.001
+_RETRY_MAX_S: Final = 0.02
 _VERSION: Final = 5
 
 Codes = Mapping[TopicPartition, ErrorCode]
@@ -55,6 +59,15 @@ class Word(NamedTuple):
 
     code: ErrorCode
     guard: int = NO_GUARD
+
+
+class _Round(NamedTuple):
+    """A question, until every partition it is about has its answer."""
+
+    asker: Asker
+    left: dict[TopicPartition, Begin]
+    deadline_s: float
+    pause_s: float
 
 
 class _Item(NamedTuple):
@@ -92,27 +105,50 @@ class TransactionVerification:
                 fresh[where] = begin
             answers.append(self._asked[asker, where])
         if fresh:
-            self._spawn(self._work(asker, fresh))
+            deadline_s = self._env.clock.monotonic() + ENDING_PATIENCE_S
+            self._put(_Round(asker, fresh, deadline_s, _RETRY_MIN_S))
         return answers
 
-    async def _work(self, asker: Asker, left: dict[TopicPartition, Begin]) -> None:
-        clock = self._env.clock
-        deadline_s = clock.monotonic() + ENDING_PATIENCE_S
+    def _put(self, asking: _Round) -> None:
+        """Ask; without a task of its own, which most answers would not be worth."""
+        guards = {where: begin() or NO_GUARD for where, begin in asking.left.items()}
+        codes = self._ask_once(asking.asker, list(asking.left))
+        if codes.done():
+            self._on_codes(asking, guards, codes)
+        else:
+            codes.add_done_callback(partial(self._on_codes, asking, guards))
+
+    def _on_codes(
+        self,
+        asking: _Round,
+        guards: Mapping[TopicPartition, int],
+        said: asyncio.Future[Codes] | asyncio.Future[Answer],
+    ) -> None:
+        asker, left = asking.asker, asking.left
+        codes = _codes(said.result())
+        is_late = not asker.adds or self._env.clock.monotonic() >= asking.deadline_s
+        is_ending = False
+        for where, begin in list(left.items()):
+            code = codes.get(where, ErrorCode.UNKNOWN_SERVER_ERROR)
+            is_void = code == ErrorCode.NONE and (begin() or NO_GUARD) != guards[where]
+            if not is_late and (is_void or code == ErrorCode.CONCURRENT_TRANSACTIONS):
+                is_ending = is_ending or not is_void
+            else:
+                del left[where]
+                self._settle(asker, where, Word(code, guards[where]))
+        if is_ending:
+            self._spawn(self._put_later(asking))
+        elif left:
+            self._put(asking)
+
+    async def _put_later(self, asking: _Round) -> None:
         try:
-            while left:
-                guards = {where: begin() or NO_GUARD for where, begin in left.items()}
-                codes = await self._ask_once(asker, list(left))
-                is_late = not asker.adds or clock.monotonic() >= deadline_s
-                for where in list(left):
-                    code = codes.get(where, ErrorCode.UNKNOWN_SERVER_ERROR)
-                    if is_late or code != ErrorCode.CONCURRENT_TRANSACTIONS:
-                        del left[where]
-                        self._settle(asker, where, Word(code, guards[where]))
-                if left:
-                    await clock.sleep(_RETRY_S)
-        finally:
-            for where in left:
-                self._settle(asker, where, Word(ErrorCode.NOT_COORDINATOR))
+            await self._env.clock.sleep(asking.pause_s)
+        except asyncio.CancelledError:
+            for where in asking.left:
+                self._settle(asking.asker, where, Word(ErrorCode.NOT_COORDINATOR))
+            raise
+        self._put(asking._replace(pause_s=min(asking.pause_s * 2, _RETRY_MAX_S)))
 
     def _settle(self, asker: Asker, where: TopicPartition, word: Word) -> None:
         answer = self._asked.pop((asker, where))
@@ -121,7 +157,9 @@ class TransactionVerification:
             fenced = word.code == ErrorCode.PRODUCER_FENCED
             answer.set_result(Word(ErrorCode.INVALID_PRODUCER_EPOCH) if fenced else word)
 
-    async def _ask_once(self, asker: Asker, partitions: Sequence[TopicPartition]) -> Codes:
+    def _ask_once(
+        self, asker: Asker, partitions: Sequence[TopicPartition]
+    ) -> asyncio.Future[Codes] | asyncio.Future[Answer]:
         transaction = _Transaction(
             asker.transactional_id,
             asker.producer_id,
@@ -129,27 +167,26 @@ class TransactionVerification:
             not asker.adds,
             _topics(partitions),
         )
+        answer: asyncio.Future[Codes] = asyncio.get_running_loop().create_future()
         try:
             index = self._transactions.index_of(asker.transactional_id)
-            partition = self._cluster.image.topics[TOPIC].partitions[index]
-            if partition.leader == self._broker_id:
-                return await self._ask_here(transaction)
+            leader = self._cluster.image.topics[TOPIC].partitions[index].leader
+            if leader == self._broker_id:
+                return self._ask_here(transaction)
         except EXPECTED as error:
-            return dict.fromkeys(partitions, code_of(error))
-        if partition.leader < 0:
-            return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        answer: asyncio.Future[Codes] = asyncio.get_running_loop().create_future()
-        self._link(partition.leader).put(_Item(transaction, answer))
-        return await answer
+            answer.set_result(dict.fromkeys(partitions, code_of(error)))
+            return answer
+        if leader < 0:
+            answer.set_result(dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        else:
+            self._link(leader).put(_Item(transaction, answer))
+        return answer
 
-    async def _ask_here(self, transaction: _Transaction) -> Codes:
+    def _ask_here(self, transaction: _Transaction) -> asyncio.Future[Answer]:
         def step(shard: TransactionShard, token: Token, now: Now) -> list[Effect]:
-            return shard.add_partitions(transaction, _VERSION, token, now)
+            return shard.add_partitions(transaction, _VERSION, token, now, may_wait=True)
 
-        answer = await self._transactions.ask(transaction.transactional_id, step)
-        if not isinstance(answer, AddPartitionsToTxnResponse.Transaction):
-            raise TypeError(f"{type(answer).__name__} does not answer for partitions")
-        return _codes(answer)
+        return self._transactions.ask(transaction.transactional_id, step)
 
     def _link(self, broker_id: int) -> PeerLink[_Item]:
         link = self._links.get(broker_id)
@@ -199,7 +236,12 @@ def _asked_of(transaction: _Transaction) -> list[TopicPartition]:
     ]
 
 
-def _codes(answer: AddPartitionsToTxnResponse.Transaction) -> Codes:
+def _codes(answer: Codes | Answer) -> Codes:
+    """What another broker said comes as codes already."""
+    if isinstance(answer, Mapping):
+        return answer
+    if not isinstance(answer, AddPartitionsToTxnResponse.Transaction):
+        raise TypeError(f"{type(answer).__name__} does not answer for partitions")
     return {
         TopicPartition(topic.name, result.partition_index): code_from(result.partition_error_code)
         for topic in answer.topic_results

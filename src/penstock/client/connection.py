@@ -117,12 +117,15 @@ class Connection(asyncio.BufferedProtocol):
         """Whether what is submitted now leaves soon; else it piles up in the transport."""
         return self._writable.is_set()
 
-    def version_of(self, request_class: type[Request]) -> int:
-        """The newest version of the request that the broker and this client have in common."""
+    def version_of(self, request_class: type[Request], version_max: int | None = None) -> int:
+        """The newest version of the request that the broker and this client have in common; not
+        above `version_max`, for a later one that would mean something else."""
         key = request_class.API_KEY
         ours = message_schema(request_class.__name__).versions
         theirs = self._served.get(key)
         last = min(ours.last, VERSION_MAX.get(key, ours.last))
+        if version_max is not None:
+            last = min(last, version_max)
         if theirs is None or theirs.first > last or theirs.last < ours.first:
             offered = "not at all" if theirs is None else f"in versions {theirs[0]} to {theirs[1]}"
             raise ApiNotServed(
@@ -132,20 +135,30 @@ class Connection(asyncio.BufferedProtocol):
         return min(last, theirs.last)
 
     async def call(
-        self, request: Request, response_class: type[R], *, timeout_s: float | None = None
+        self,
+        request: Request,
+        response_class: type[R],
+        *,
+        timeout_s: float | None = None,
+        version_max: int | None = None,
     ) -> R:
         """Send a request and wait for its answer."""
-        version = self.version_of(type(request))
+        version = self.version_of(type(request), version_max)
         return await self._call(request, version, response_class, timeout_s)
 
     def submit(
-        self, request: Request, response_class: type[R], *, timeout_s: float | None = None
+        self,
+        request: Request,
+        response_class: type[R],
+        *,
+        timeout_s: float | None = None,
+        version_max: int | None = None,
     ) -> asyncio.Future[R]:
         """Write the request now, so that order is the caller's, and return its answer to come.
 
         Nothing bounds what waits to be sent: the caller keeps few requests in flight."""
         limit_s = self._config.request_timeout_s if timeout_s is None else timeout_s
-        version = self.version_of(type(request))
+        version = self.version_of(type(request), version_max)
         correlation_id = self._write(request, version)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()

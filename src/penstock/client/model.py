@@ -70,3 +70,11 @@ class OffsetAndMetadata:
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that somebody else than its producer ends."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from typing import Final
 
 from penstock.ports import Executor
 from penstock.storage.append_log import AppendLog
 from penstock.storage.errors import LogOffline, StorageError
 from penstock.storage.flush import FlushPlan
+
+_LOOK_AGAIN_S: Final = 0.005
 
 
 class _Queue:
@@ -42,24 +45,34 @@ class Flusher:
         self._executor = executor
         self._on_flushed = on_flushed
         self._slots = asyncio.Semaphore(concurrency)
-        self._due: asyncio.Queue[_Queue] = asyncio.Queue()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._early: list[_Queue] = []
+        """What is asked for while nobody runs this."""
         self._queues: dict[str, _Queue] = {}
         self.flushes = 0
         """How many flushes have ended; far fewer than requests under load."""
 
     async def run(self) -> None:
         """Serve until cancelled; flushes under way are finished first."""
-        async with asyncio.TaskGroup() as flushes:
-            while True:
-                queue = await self._due.get()
-                flushes.create_task(self._flush(queue))
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            early, self._early = self._early, []
+            for queue in early:
+                tasks.create_task(self._flush(queue))
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None
 
     def request(self, log: AppendLog) -> None:
         """Have the log flushed soon; nobody waits."""
         queue = self._queue(log)
         if not queue.queued:
             queue.queued = True
-            self._due.put_nowait(queue)
+            if self._tasks is None:
+                self._early.append(queue)
+            else:
+                self._tasks.create_task(self._flush(queue))
 
     async def wait_durable(self, log: AppendLog, offset: int) -> None:
         """Return when everything below `offset` survives the loss of power."""
@@ -111,14 +124,28 @@ class Flusher:
 
     async def _carry_out(self, log: AppendLog, plan: FlushPlan) -> None:
         """Run the plan to its end, cancelled or not: a thread at work cannot be called back."""
-        work = asyncio.ensure_future(self._executor.run(plan.run))
-        cancelled: asyncio.CancelledError | None = None
-        while not work.done():
+        outcome: list[BaseException | None] = []
+
+        def work() -> None:
             try:
-                await asyncio.wait([work])
-            except asyncio.CancelledError as error:
-                cancelled = error
-        failure = work.exception()
+                plan.run()
+            except BaseException as error:
+                outcome.append(error)
+                raise
+            outcome.append(None)
+
+        cancelled: asyncio.CancelledError | None = None
+        try:
+            await self._executor.run(work)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        except Exception as error:  # noqa: BLE001 - what it is has been noted, if it has begun
+            outcome = outcome or [error]
+        while not outcome:
+            # Cancelled once more while it waited for the thread.
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(_LOOK_AGAIN_S)
+        failure = outcome[0]
         if failure is None:
             log.end_flush(plan)
         else:

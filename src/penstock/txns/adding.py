@@ -7,16 +7,19 @@ that is about to append asks for it, in version 4 and above, or only asks whethe
 once.
 
 Offsets are added as the partition of `__consumer_offsets` that will hold them.
+
+An addition that comes while the transaction before is being ended is refused for now, or, with
+`may_wait`, parked until that is over (see `core`): a producer's next transaction follows on the
+heels of the one before, and to ask again costs it more than markers take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol
 
-from penstock.txns.core import Core, Doing
+from penstock.txns.core import Addition, Core, Doing
 from penstock.txns.effects import Answer, Now, Token, TopicPartition
 from penstock.txns.formats import transaction_record
 from penstock.txns.refusals import append_error, in_version
@@ -30,22 +33,12 @@ from penstock.wire.messages import (
 )
 
 
-class _Asked(Protocol):
-    """Who waits for an addition."""
-
-    @property
-    def transactional_id(self) -> str: ...
-
-    @property
-    def partitions(self) -> Sequence[TopicPartition]: ...
-
-    def answer(self, code: ErrorCode) -> tuple[Token, Answer]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _AskedPartitions:
     transactional_id: str
+    producer: Producer
     partitions: tuple[TopicPartition, ...]
+    may_wait: bool
     version: int
     token: Token
 
@@ -73,7 +66,9 @@ class _AskedPartitions:
 @dataclass(frozen=True, slots=True)
 class _AskedOffsets:
     transactional_id: str
+    producer: Producer
     partitions: tuple[TopicPartition, ...]
+    may_wait: bool
     version: int
     token: Token
 
@@ -99,6 +94,8 @@ def add_partitions(
     version: int,
     token: Token,
     now: Now,
+    *,
+    may_wait: bool = False,
 ) -> None:
     wanted = tuple(
         sorted(
@@ -109,12 +106,12 @@ def add_partitions(
             }
         )
     )
-    asked = _AskedPartitions(request.transactional_id, wanted, version, token)
     producer = Producer(request.producer_id, request.producer_epoch)
+    asked = _AskedPartitions(request.transactional_id, producer, wanted, may_wait, version, token)
     if request.verify_only:
-        core.reply(*_verify(core, asked, producer))
+        core.reply(*_verify(core, asked))
     else:
-        _add(core, asked, producer, now)
+        _add(core, asked, now)
 
 
 def add_offsets(
@@ -124,20 +121,29 @@ def add_offsets(
     version: int,
     token: Token,
     now: Now,
+    *,
+    may_wait: bool = False,
 ) -> None:
-    asked = _AskedOffsets(request.transactional_id, (offsets_partition,), version, token)
-    _add(core, asked, Producer(request.producer_id, request.producer_epoch), now)
+    producer = Producer(request.producer_id, request.producer_epoch)
+    where = (offsets_partition,)
+    _add(
+        core,
+        _AskedOffsets(request.transactional_id, producer, where, may_wait, version, token),
+        now,
+    )
 
 
-def _add(core: Core, asked: _Asked, producer: Producer, now: Now) -> None:
+def _add(core: Core, asked: Addition, now: Now) -> None:
     transaction = core.image.get(asked.transactional_id)
     busy = core.busy.get(asked.transactional_id)
     if busy is not None and busy.doing is Doing.ADDING:
         transaction = busy.head
-    code = why_not(transaction, producer, asked.transactional_id)
+    code = why_not(transaction, asked.producer, asked.transactional_id)
     if code is ErrorCode.NONE and busy is not None and busy.doing is not Doing.ADDING:
         code = ErrorCode.CONCURRENT_TRANSACTIONS
-    if code is not ErrorCode.NONE or transaction is None or not asked.partitions:
+    if code is ErrorCode.CONCURRENT_TRANSACTIONS and _may_park(core, asked):
+        core.park(asked, now)
+    elif code is not ErrorCode.NONE or transaction is None or not asked.partitions:
         core.reply(*asked.answer(code))
     elif busy is None and _holds_all(transaction, asked.partitions):
         core.reply(*asked.answer(ErrorCode.NONE))
@@ -179,10 +185,10 @@ def _holds_all(transaction: Transaction, partitions: Iterable[TopicPartition]) -
     return transaction.state is State.ONGOING and transaction.partitions.issuperset(partitions)
 
 
-def _verify(core: Core, asked: _AskedPartitions, producer: Producer) -> tuple[Token, Answer]:
+def _verify(core: Core, asked: _AskedPartitions) -> tuple[Token, Answer]:
     """Whether the partitions are in the transaction; what is not committed yet is not."""
     transaction = core.image.get(asked.transactional_id)
-    code = why_not(transaction, producer, asked.transactional_id)
+    code = why_not(transaction, asked.producer, asked.transactional_id)
     if code is not ErrorCode.NONE or transaction is None:
         return asked.answer(code)
     return asked.answer_each(
@@ -193,12 +199,15 @@ def _verify(core: Core, asked: _AskedPartitions, producer: Producer) -> tuple[To
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    asked: _Asked
+    asked: Addition
     since_ms: int
 
     def committed(self, core: Core, now: Now) -> None:
+        core.finish(self.asked.transactional_id)
+        self.done(core)
+
+    def done(self, core: Core) -> None:
         transactional_id = self.asked.transactional_id
-        core.finish(transactional_id)
         transaction = core.image.transactions[transactional_id]
         if transactional_id not in core.deadlines_ms:
             core.set_deadline(transactional_id, self.since_ms + transaction.timeout_ms)
@@ -210,3 +219,33 @@ class Added:
 
     def abandoned(self, core: Core, code: ErrorCode) -> None:
         core.reply(*self.asked.answer(code))
+
+
+# Waiting for the transaction before
+
+
+def _may_park(core: Core, asked: Addition) -> bool:
+    """Only while markers are under way for the first time: the rest takes its time."""
+    marking = core.markings.get(asked.transactional_id)
+    return asked.may_wait and marking is not None and not marking.retry_is_set
+
+
+def join_next(
+    core: Core, ended: Transaction, parked: Iterable[Addition], now: Now
+) -> tuple[Transaction, list[Added]]:
+    """The next transaction with what was parked for it, on top of one that is now complete."""
+    head, additions = ended, []
+    for asked in parked:
+        code = why_not(ended, asked.producer, asked.transactional_id)
+        if code is ErrorCode.NONE:
+            head = head.joined_by(asked.partitions, now.wall_ms)
+            additions.append(Added(asked, now.ticks_ms))
+        else:
+            core.reply(*asked.answer(code))
+    return head, additions
+
+
+def take_up(core: Core, transactional_id: str, now: Now) -> None:
+    """The transaction before is over: whoever is parked is served."""
+    for asked in core.unpark(transactional_id):
+        _add(core, asked, now)

@@ -21,6 +21,8 @@ class TransactionConfig:
     """The finalized feature transaction.version."""
     retry_ms: int = 100
     """How long a marker or record that was not taken waits before it is tried again."""
+    ending_patience_ms: int = 1_000
+    """How long a partition to be added waits for the transaction before to be over."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -7,6 +7,11 @@ by whoever asked. Records reach the image only here, once they are committed.
 `busy` holds the transactional ids of which a change is under way, so that no request decides on
 what is about to be outdated. Requests that only add partitions may overlap: each writes what was
 committed and what the ones before it add, and a partition too many costs but a marker.
+
+`parked` holds additions to the next transaction of an id whose last one is being ended: its
+producer has been told how it ended and goes on, while markers are still under way. They are taken
+up when those are written, in one batch with the record that says so; or sent away, to ask again,
+when that takes longer than it mostly does.
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ from penstock.txns.effects import (
     TopicPartition,
 )
 from penstock.txns.image import ShardImage
-from penstock.txns.transaction import InvariantViolated, Transaction
+from penstock.txns.transaction import InvariantViolated, Producer, Transaction
 from penstock.wire.errors import ErrorCode
 
 
@@ -83,6 +88,24 @@ class Busy:
         self.count = 1
 
 
+class Addition(Protocol):
+    """A request to add partitions to a transaction, and who waits for that."""
+
+    @property
+    def transactional_id(self) -> str: ...
+
+    @property
+    def producer(self) -> Producer: ...
+
+    @property
+    def partitions(self) -> Sequence[TopicPartition]: ...
+
+    @property
+    def may_wait(self) -> bool: ...
+
+    def answer(self, code: ErrorCode) -> tuple[Token, Answer]: ...
+
+
 class Marking:
     """A decided transaction and the partitions that have no marker yet: asked, or due."""
 
@@ -111,6 +134,7 @@ class Core:
         self.markings: dict[str, Marking] = {}
         self.in_flight: dict[int, InFlight] = {}
         self.allocations: dict[int, Allocation] = {}
+        self.parked: dict[str, list[Addition]] = {}
         self._next_append_id = 0
         self._next_allocation_id = 0
         self._effects: list[Effect] = []
@@ -172,6 +196,24 @@ class Core:
         busy.count -= 1
         if not busy.count:
             del self.busy[transactional_id]
+
+    def park(self, addition: Addition, now: Now) -> None:
+        transactional_id = addition.transactional_id
+        if transactional_id not in self.parked:
+            key = TimerKey(TimerKind.PATIENCE, transactional_id)
+            self.set_timer(key, now.ticks_ms + self.config.ending_patience_ms)
+        self.parked.setdefault(transactional_id, []).append(addition)
+
+    def unpark(self, transactional_id: str) -> list[Addition]:
+        parked = self.parked.pop(transactional_id, [])
+        if parked:
+            self.cancel_timer(TimerKey(TimerKind.PATIENCE, transactional_id))
+        return parked
+
+    def send_away(self, transactional_id: str, code: ErrorCode) -> None:
+        """Whoever is parked is to ask again."""
+        for addition in self.unpark(transactional_id):
+            self.reply(*addition.answer(code))
 
     # Timers
 

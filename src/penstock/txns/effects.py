@@ -42,6 +42,8 @@ class TimerKind(Enum):
     """A transaction has been open for as long as it may be."""
     MARKERS = "markers"
     """Markers, or the record that ends a transaction, are due to be tried again."""
+    PATIENCE = "patience"
+    """Partitions to be added have waited long enough for the transaction before to be over."""
     EXPIRY = "expiry"
     """Time to look for transactional ids that nobody used for long."""
 

@@ -12,6 +12,9 @@ What a partition says to its marker:
     anything else                   asked again after a while; the leader may be another by then
 
 A marker may so be written twice. The second finds no transaction open and changes nothing.
+
+The record that completes a transaction takes along what is parked for the next one (`adding`): both
+are in one batch, and in force or not together.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.txns import adding
 from penstock.txns.core import Core, Doing, Marking
 from penstock.txns.effects import Marker, Now, TimerKey, TimerKind, TopicPartition
 from penstock.txns.formats import transaction_record
@@ -101,6 +105,7 @@ def _go_on(core: Core, transactional_id: str, now: Now) -> None:
 
 
 def _try_later(core: Core, transactional_id: str, marking: Marking, now: Now) -> None:
+    core.send_away(transactional_id, ErrorCode.CONCURRENT_TRANSACTIONS)
     if not marking.retry_is_set:
         marking.retry_is_set = True
         key = TimerKey(TimerKind.MARKERS, transactional_id)
@@ -113,21 +118,32 @@ def _complete(core: Core, transactional_id: str, now: Now) -> None:
     transaction = core.image.transactions[transactional_id]
     core.begin(transactional_id, Doing.COMPLETING)
     done = transaction.completed(now.wall_ms)
-    core.append([transaction_record(done)], Completed(transactional_id), now)
+    head, additions = adding.join_next(core, done, core.unpark(transactional_id), now)
+    records = [transaction_record(done)]
+    if additions:
+        records.append(transaction_record(head))
+    core.append(records, Completed(transactional_id, tuple(additions)), now)
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
     transactional_id: str
+    additions: tuple[adding.Added, ...] = ()
 
     def committed(self, core: Core, now: Now) -> None:
         core.finish(self.transactional_id)
         marking = core.markings.pop(self.transactional_id)
         if marking.retry_is_set:
             core.cancel_timer(TimerKey(TimerKind.MARKERS, self.transactional_id))
+        for addition in self.additions:
+            addition.done(core)
+        adding.take_up(core, self.transactional_id, now)
 
     def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
         core.finish(self.transactional_id)
+        self.abandoned(core, ErrorCode.CONCURRENT_TRANSACTIONS)
         _try_later(core, self.transactional_id, core.markings[self.transactional_id], now)
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None: ...
+    def abandoned(self, core: Core, code: ErrorCode) -> None:
+        for addition in self.additions:
+            addition.abandoned(core, code)

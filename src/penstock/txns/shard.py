@@ -75,9 +75,14 @@ class TransactionShard:
         version: int,
         token: Token,
         now: Now,
+        *,
+        may_wait: bool = False,
     ) -> list[Effect]:
-        """One transaction of a request; `adding.transaction_of` makes it of an older version."""
-        adding.add_partitions(self.core, request, version, token, now)
+        """One transaction of a request; `adding.transaction_of` makes it of an older version.
+
+        With `may_wait` the answer may take until the transaction before is over, though never
+        longer than `ending_patience_ms`."""
+        adding.add_partitions(self.core, request, version, token, now, may_wait=may_wait)
         return self.core.take_effects()
 
     def add_offsets(
@@ -87,8 +92,12 @@ class TransactionShard:
         version: int,
         token: Token,
         now: Now,
+        *,
+        may_wait: bool = False,
     ) -> list[Effect]:
-        adding.add_offsets(self.core, request, offsets_partition, version, token, now)
+        adding.add_offsets(
+            self.core, request, offsets_partition, version, token, now, may_wait=may_wait
+        )
         return self.core.take_effects()
 
     def end_txn(self, request: EndTxnRequest, version: int, token: Token, now: Now) -> list[Effect]:
@@ -117,6 +126,8 @@ class TransactionShard:
                 ending.on_timeout(self.core, key.transactional_id, now)
             case TimerKind.MARKERS:
                 markers.on_retry(self.core, key.transactional_id, now)
+            case TimerKind.PATIENCE:
+                self.core.send_away(key.transactional_id, ErrorCode.CONCURRENT_TRANSACTIONS)
             case TimerKind.EXPIRY:
                 admin.expire(self.core, now)
         return self.core.take_effects()
@@ -190,6 +201,8 @@ class TransactionShard:
             in_flight.outcome.abandoned(core, code)
         for allocation in core.allocations.values():
             allocation.abandoned(core, code)
+        for transactional_id in list(core.parked):
+            core.send_away(transactional_id, code)
         for transactional_id in list(core.deadlines_ms):
             core.clear_deadline(transactional_id)
         for transactional_id, marking in core.markings.items():
@@ -217,5 +230,8 @@ class TransactionShard:
                 raise InvariantViolated(f"{transactional_id} is marked and nobody completes it")
             if marking.due and not marking.retry_is_set:
                 raise InvariantViolated(f"{transactional_id} has markers that nobody sends")
+        for transactional_id, parked in core.parked.items():
+            if transactional_id not in core.markings or not parked:
+                raise InvariantViolated(f"{transactional_id} is waited for and nothing is ended")
         if not core.in_flight and not core.allocations and core.busy:
             raise InvariantViolated(f"{list(core.busy)} are busy with nothing")

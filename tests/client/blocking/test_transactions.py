@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock import Consumer, Fenced, Producer, TopicPartition
+from penstock import Consumer, Fenced, OffsetAndMetadata, Producer, TopicPartition
 from penstock.client.errors import BrokerError, ClientError, OptionError
 from penstock.testing import Broker
 from penstock.wire.errors import ErrorCode
@@ -148,6 +148,46 @@ def test_offsets_go_with_the_transaction(live_broker: Broker) -> None:
         with pytest.raises(BrokerError, match="not in group"), producer.transaction() as once_more:
             once_more.send_offsets({place: 0}, late)
     assert committed(live_broker, target, len(records)) == [record.value for record in records]
+
+
+def test_offsets_are_signed_as_of_the_reading(live_broker: Broker) -> None:
+    """Who has lost partitions and joined anew cannot commit what it read of them before."""
+    source, target = live_broker.new_topic(partitions=2), live_broker.new_topic()
+    with Producer(live_broker.bootstrap) as feed:
+        for index in (0, 1):
+            feed.send(source, b"v", partition=index)
+
+    def member() -> Consumer[bytes | None, bytes | None]:
+        return Consumer(
+            live_broker.bootstrap,
+            topics=[source],
+            group_id=target,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            fetch_max_wait_ms=50,
+        )
+
+    with Producer(live_broker.bootstrap, transactional_id=target) as producer, member() as older:
+        positions: dict[TopicPartition, OffsetAndMetadata] = {}
+        while len(positions) < 2:
+            assert older.poll(10_000)
+            positions = older.positions()
+        # So that nothing is handed out again after the rebalance.
+        older.commit()
+        before = older.membership[1].generation
+        with member() as newer:
+            deadline = threading.Event()
+            timer = threading.Timer(LIMIT_S, deadline.set)
+            timer.start()
+            while len(older.assignment()) > 1 or not newer.assignment():
+                assert not deadline.is_set()
+                older.poll(50)
+                newer.poll(50)
+            timer.cancel()
+            assert older.membership[1].generation == before
+            with pytest.raises(BrokerError) as refused, producer.transaction() as transaction:
+                transaction.send_offsets(positions, older)
+        assert refused.value.code == ErrorCode.ILLEGAL_GENERATION
 
 
 def test_the_newer_producer_fences_the_older(live_broker: Broker) -> None:

@@ -12,15 +12,27 @@ from penstock import TopicPartition
 from penstock.aio import Admin, Consumer, Producer
 from penstock.client.errors import (
     ClientError,
+    Closed,
     Fenced,
     OptionError,
     RecordTooLarge,
     TransactionAborted,
 )
+from penstock.client.producing import transactions
 from penstock.testing import Broker
 
 TIMEOUT_S = 40.0
 _numbers = count()
+
+
+@pytest.fixture(params=["the new way", "the older way"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The older one is what a client does that finds no transaction.version 2: so it needs more."""
+    if request.param == "the older way":
+        monkeypatch.setattr(transactions, "LEVEL", 3)
+
+
+both_ways = pytest.mark.usefixtures("way")
 
 
 def play(scenario: Callable[[], Awaitable[None]]) -> None:
@@ -74,6 +86,7 @@ async def read(broker: Broker, topic: str, wanted: int) -> list[bytes | None]:
     return found
 
 
+@both_ways
 def test_a_block_is_one_transaction(live_broker: Broker) -> None:
     """What was sent in it is there at its end; an error in it takes everything back, and goes on;
     an empty one costs nothing. The next has an epoch of its own."""
@@ -99,6 +112,7 @@ def test_a_block_is_one_transaction(live_broker: Broker) -> None:
     play(scenario)
 
 
+@both_ways
 def test_the_newer_producer_of_a_name_fences_the_older(live_broker: Broker) -> None:
     """At its commit at the latest, and for good; what it wrote is never read."""
 
@@ -118,6 +132,7 @@ def test_the_newer_producer_of_a_name_fences_the_older(live_broker: Broker) -> N
     play(scenario)
 
 
+@both_ways
 def test_offsets_are_committed_with_the_transaction(live_broker: Broker) -> None:
     """Those of a consumer, in its name; when the transaction is aborted they were never committed,
     and the next consumer of the group reads the same again."""
@@ -161,6 +176,7 @@ def test_offsets_are_committed_with_the_transaction(live_broker: Broker) -> None
     play(scenario)
 
 
+@both_ways
 def test_a_transaction_that_took_too_long_is_told_at_its_end(live_broker: Broker) -> None:
     """The broker has aborted it; the same producer may try again."""
 
@@ -179,6 +195,7 @@ def test_a_transaction_that_took_too_long_is_told_at_its_end(live_broker: Broker
     play(scenario)
 
 
+@both_ways
 def test_a_record_that_was_not_delivered_aborts_its_transaction(live_broker: Broker) -> None:
     """Though nobody looked at its delivery: a commit says that all of it is there."""
 
@@ -223,6 +240,61 @@ def test_who_is_interrupted_at_the_end_is_finished(own_broker: Broker, aborts: b
             await another.send(topic, b"next", partition=0)
         found = await read(own_broker, topic, 1)
         assert found == [b"next"] or (not aborts and found == [b"left", b"next"])
+
+    play(scenario)
+
+
+@both_ways
+def test_a_producer_that_is_closed_in_a_transaction_aborts_it(live_broker: Broker) -> None:
+    """At once, and not when the transaction's time is up; whoever ends the block is told."""
+
+    async def scenario() -> None:
+        topic = await topic_on(live_broker)
+        producer = producer_on(live_broker, topic)
+        await producer.start()
+        with pytest.raises(Closed, match="inside of the transaction"):
+            async with producer.transaction():
+                await (await producer.send(topic, b"written", partition=0))
+                await producer.send(topic, b"buffered", partition=1)
+                await producer.close()
+        async with Admin(live_broker.bootstrap) as admin:
+            found = (await admin.describe_transactions([topic]))[topic]
+            assert getattr(found, "state", found) in ("PrepareAbort", "CompleteAbort", "Empty")
+        async with Producer(live_broker.bootstrap) as plain:
+            for index in (0, 1):
+                await plain.send(topic, b"plain", partition=index)
+        assert await read(live_broker, topic, 2) == [b"plain"] * 2
+
+    play(scenario)
+
+
+@both_ways
+def test_many_transactions_of_many_partitions(live_broker: Broker) -> None:
+    """Batches of all sizes, aborted ones in between: what was committed is there, in its order."""
+
+    async def scenario() -> None:
+        topic = await topic_on(live_broker, 3)
+        expected: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
+        async with producer_on(live_broker, topic) as producer:
+            for turn in range(12):
+                sizes = [10 * (turn + 1) ** 2 for _ in range(turn * 3)]
+                values = [b"%d-%d:" % (turn, n) + bytes(size) for n, size in enumerate(sizes)]
+                try:
+                    async with producer.transaction():
+                        for number, value in enumerate(values):
+                            await producer.send(topic, value, partition=number % 3)
+                        if turn % 3 == 1:
+                            await fail_after(producer)
+                except Trouble:
+                    continue
+                for number, value in enumerate(values):
+                    expected[number % 3].append(value)
+        wanted = sum(len(values) for values in expected.values())
+        found = await read(live_broker, topic, wanted)
+        assert len(found) == wanted
+        for values in expected.values():
+            mine = set(values)
+            assert [value for value in found if value in mine] == values
 
     play(scenario)
 

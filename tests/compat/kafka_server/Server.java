@@ -2,6 +2,8 @@ import java.io.FileInputStream;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.PrintStream;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Properties;
 import kafka.server.KafkaConfig;
 import kafka.server.KafkaRaftServer;
@@ -9,7 +11,8 @@ import kafka.tools.StorageTool;
 import org.apache.kafka.common.utils.Time;
 
 /**
- * Apache Kafka itself, formatted if need be and run in one process: CLUSTER-ID PROPERTIES.
+ * Apache Kafka itself, formatted if need be and run in one process: CLUSTER-ID PROPERTIES and
+ * features as NAME=LEVEL.
  *
  * <p>Kafka's own starters need two processes and tell their troubles to a logger that is not
  * there. This one lets exceptions out, and ends when its standard input does, so that it never
@@ -21,11 +24,13 @@ final class Server {
         watch.setDaemon(true);
         watch.start();
         PrintStream said = System.err;
-        int code = StorageTool.execute(
-                new String[] {
-                    "format", "--ignore-formatted", "-t", arguments[0], "-c", arguments[1]
-                },
-                said);
+        List<String> format = new ArrayList<>(
+                List.of("format", "--ignore-formatted", "-t", arguments[0], "-c", arguments[1]));
+        for (int at = 2; at < arguments.length; at++) {
+            format.add("--feature");
+            format.add(arguments[at]);
+        }
+        int code = StorageTool.execute(format.toArray(new String[0]), said);
         if (code != 0) {
             throw new IllegalStateException("formatting ended with code " + code);
         }

@@ -4,6 +4,9 @@ Up to version 3 a producer asks, for one transaction, before it writes. From ver
 ask, for several transactions at once: whether partitions are in (`verify_only`), or to have them
 in, which is how transactions of version 2 begin.
 
+While the transaction before is being ended a producer's request waits for that, within bounds.
+Those of brokers do not, since one would hold up the others it came with.
+
 If one of the partitions does not exist none is added: it is told so, the others that nothing was
 attempted.
 """
@@ -70,7 +73,8 @@ def _answer(asked: _Asked, context: RequestContext) -> _Answered | asyncio.Futur
         )
 
     def step(shard: TransactionShard, token: Token, now: Now) -> list[Effect]:
-        return shard.add_partitions(asked, context.version, token, now)
+        may_wait = context.version < _BATCHED_SINCE
+        return shard.add_partitions(asked, context.version, token, now, may_wait=may_wait)
 
     try:
         reply = context.services.transactions.ask(asked.transactional_id, step)

@@ -16,8 +16,16 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
 from contextlib import suppress
+from dataclasses import replace
 from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, Unpack, overload
@@ -382,8 +390,6 @@ class Consumer(Standing, Generic[K, V]):
         otherwise, and commit only what it has finished; until `stop` is set.
 
         With a concurrency of 1 the handler is called on this thread, else on as many others."""
-        self._check_open()
-        stopping = asyncio.Event()
         options = RunOptions(
             ordering=ordering,
             concurrency=concurrency,
@@ -395,24 +401,33 @@ class Consumer(Standing, Generic[K, V]):
             commit_interval_ms=commit_interval_ms,
             in_progress_max=in_progress_max,
             drain_timeout_ms=drain_timeout_ms,
-            stop=stopping,
         )
+        return self._until(
+            stop,
+            lambda stopping: run(
+                self._async,
+                handler,
+                replace(options, stop=stopping),
+                producer=None if producer is None else SyncProducer(producer),
+                executor=self._errands if concurrency == 1 else None,
+            ),
+        )
+
+    def _until(
+        self,
+        stop: threading.Event | None,
+        work: Callable[[asyncio.Event], Coroutine[Any, Any, RunSummary]],
+    ) -> RunSummary:
+        """Wait for work that ends some time after it is told to: by `stop`, or by a close."""
+        self._check_open()
+        stopping = asyncio.Event()
         portal = self._life.portal()
 
         def look() -> None:
             if self._closing.is_set() or (stop is not None and stop.is_set()):
                 portal.tell(stopping.set)
 
-        return self._wait(
-            run(
-                self._async,
-                handler,
-                options,
-                producer=None if producer is None else SyncProducer(producer),
-                executor=self._errands if concurrency == 1 else None,
-            ),
-            watch=look,
-        )
+        return self._wait(work(stopping), watch=look)
 
     def at_least_once(
         self,

@@ -89,7 +89,8 @@ class Standing:
 
     @property
     def membership(self) -> tuple[str, Identity]:
-        """The group, and how this consumer signs there: for commits in a producer's transaction."""
+        """The group, and how this consumer signed there when it last handed out records: for
+        commits in a producer's transaction."""
 
         async def look() -> tuple[str, Identity]:
             return self._async.membership

@@ -12,7 +12,7 @@ from typing import Self
 
 from penstock.client.blocking.life import Life
 from penstock.client.membership.steps import Identity
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata, OpenTransaction, TopicPartition
 from penstock.client.producing.transactions import GroupOf
 from penstock.client.producing.transactions import Transaction as AsyncTransaction
 
@@ -57,3 +57,9 @@ class Transaction:
         # A sync consumer is asked here: its answer comes from another loop than the producer's.
         signed = group if isinstance(group, str) else _Signed(group.membership)
         self._life.call(self._async.send_offsets(offsets, signed))
+
+    def hand_over(self) -> OpenTransaction | None:
+        """Leave it open, to be ended by somebody else, together with those of other producers.
+
+        The last thing in the block: the producer is finished then. None when nothing was sent."""
+        return self._life.call(self._async.hand_over())

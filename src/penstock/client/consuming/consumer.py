@@ -262,6 +262,7 @@ class Consumer(Standing, Generic[K, V]):
     def _handed_out(self, records: list[Record[K, V]]) -> list[Record[K, V]]:
         core = self._core
         core.meter.records += len(records)
+        core.note_handed_out()
         core.wake_fetcher()
         return records if core.chain is None else core.chain.on_consume(records)
 
@@ -303,6 +304,7 @@ class Consumer(Standing, Generic[K, V]):
                 table = tables.take(max_rows, max_bytes)
                 if table.num_rows:
                     core.meter.records += table.num_rows
+                    core.note_handed_out()
                     core.wake_fetcher()
                     return table
                 core.raise_error(again=True)

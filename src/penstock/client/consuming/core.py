@@ -80,6 +80,7 @@ class ConsumerCore:
         self._fetcher: Fetcher | None = None
         self._background: asyncio.Task[None] | None = None
         self._member: GroupMember | None = None
+        self._read_as: Identity | None = None
         self._commits: Commits | None = None
         self._auto_commit: AutoCommit | None = None
         self._topics_changed = False
@@ -190,7 +191,7 @@ class ConsumerCore:
     async def unfollow(self) -> None:
         self.reading.drop_run()
         if self._member is not None:
-            member, self._member = self._member, None
+            member, self._member, self._read_as = self._member, None, None
             await member.unsubscribe()
             await member.close()
             self._wanted_topics = frozenset()
@@ -410,11 +411,17 @@ class ConsumerCore:
 
     @property
     def membership(self) -> tuple[str, Identity]:
-        """The group, and how this consumer signs what is committed for it there."""
+        """The group, and how this consumer signs what is committed for it in a transaction: as it
+        did when it last handed out records. Had it lost their partitions since, and joined anew, a
+        signature of now would pass for what others read by then."""
         if self.options.group_id is None:
             raise ClientError("there is no group to commit offsets for: give group_id")
-        identity = NOBODY if self._member is None else self._member.identity
-        return self.options.group_id, identity
+        if self._member is None:
+            return self.options.group_id, NOBODY
+        return self.options.group_id, self._read_as or self._member.identity
+
+    def note_handed_out(self) -> None:
+        self._read_as = None if self._member is None else self._member.identity
 
     @property
     def committer(self) -> GroupMember | Commits:

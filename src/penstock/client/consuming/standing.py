@@ -36,7 +36,8 @@ class Standing:
 
     @property
     def membership(self) -> tuple[str, Identity]:
-        """The group, and how this consumer signs there: for commits in a producer's transaction."""
+        """The group, and how this consumer signed there when it last handed out records: for
+        commits in a producer's transaction."""
         return self._core.membership
 
     # -- positions ------------------------------------------------------------------------------

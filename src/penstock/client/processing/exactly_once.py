@@ -16,17 +16,18 @@ Output and positions are in one transaction, so either both count or neither. Wh
     the process dies                the next instance does: its producer aborts what was open, its
                                     consumer begins at what is committed
 
-The positions are signed as the consumer signed when it had just read the records. Had it lost its
-partitions in the meantime and joined anew, a signature of now would let it commit what is another
-member's by then.
+The positions are signed as the consumer signed when it had just read the records (`membership`).
+
+`Sink` is where it sends to: a producer of the same loop here, a sync one in `blocking`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from penstock.client.consuming.consumer import Consumer
 from penstock.client.errors import (
@@ -42,6 +43,7 @@ from penstock.client.membership.steps import Identity
 from penstock.client.model import OffsetAndMetadata, Record, TopicPartition
 from penstock.client.processing.contracts import RunSummary
 from penstock.client.producing.producer import Producer
+from penstock.client.producing.transactions import GroupOf
 from penstock.wire.errors import ErrorCode
 
 K = TypeVar("K")
@@ -63,6 +65,45 @@ _MOVED_ON: Final = (
 )
 
 
+class InTransaction(Protocol):
+    """A transaction that goes on."""
+
+    async def send_offsets(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: GroupOf
+    ) -> None: ...
+
+
+class Sink(Protocol):
+    """A producer, as far as this goes."""
+
+    @property
+    def transactional_id(self) -> str | None: ...
+
+    def transaction(self) -> AbstractAsyncContextManager[InTransaction]: ...
+
+    async def send_all(self, records: Iterable[ProducerRecord[Any, Any]]) -> None: ...
+
+
+class _OwnLoop:
+    """An async producer as a sink."""
+
+    def __init__(self, producer: Producer[Any, Any]) -> None:
+        self._producer = producer
+        self.transactional_id = producer.options.transactional_id
+        self.transaction = producer.transaction
+
+    async def send_all(self, records: Iterable[ProducerRecord[Any, Any]]) -> None:
+        for each in records:
+            await self._producer.send(
+                each.topic,
+                each.value,
+                key=each.key,
+                headers=each.headers,
+                partition=each.partition,
+                timestamp_ms=each.timestamp_ms,
+            )
+
+
 async def exactly_once(
     consumer: Consumer[K, V],
     producer: Producer[Any, Any],
@@ -78,11 +119,23 @@ async def exactly_once(
     again, `retries` times before its error is raised. The consumer needs a `group_id`,
     `isolation_level="read_committed"` and `enable_auto_commit=False`; the producer needs a
     `transactional_id`, another for each instance that runs at the same time."""
-    _require(consumer, producer)
-    return await _Loop(consumer, producer, handler, max_records, retries).run(stop)
+    sink = _OwnLoop(producer)
+    return await exactly_once_into(sink, consumer, handler, max_records, retries, stop)
 
 
-def _require(consumer: Consumer[Any, Any], producer: Producer[Any, Any]) -> None:
+async def exactly_once_into(
+    sink: Sink,
+    consumer: Consumer[K, V],
+    handler: Transform[K, V],
+    max_records: int | None,
+    retries: int,
+    stop: asyncio.Event | None,
+) -> RunSummary:
+    _require(consumer, sink)
+    return await _Loop(consumer, sink, handler, max_records, retries).run(stop)
+
+
+def _require(consumer: Consumer[Any, Any], sink: Sink) -> None:
     options = consumer.options
     if options.group_id is None:
         raise OptionError("exactly_once commits positions for a group: give the consumer group_id")
@@ -96,7 +149,7 @@ def _require(consumer: Consumer[Any, Any], producer: Producer[Any, Any]) -> None
             "what is read uncommitted may never have been: give the consumer "
             'isolation_level="read_committed"'
         )
-    if producer.options.transactional_id is None:
+    if sink.transactional_id is None:
         raise OptionError("exactly_once sends in transactions: give the producer transactional_id")
 
 
@@ -111,13 +164,13 @@ class _Loop(Generic[K, V]):
     def __init__(
         self,
         consumer: Consumer[K, V],
-        producer: Producer[Any, Any],
+        sink: Sink,
         handler: Transform[K, V],
         max_records: int | None,
         retries: int,
     ) -> None:
         self._consumer = consumer
-        self._producer = producer
+        self._sink = sink
         self._handler = handler
         self._max_records = max_records
         self._retries = retries
@@ -176,18 +229,9 @@ class _Loop(Generic[K, V]):
         positions: dict[TopicPartition, OffsetAndMetadata],
         signed: _Signed,
     ) -> None:
-        producer = self._producer
-        async with producer.transaction() as transaction:
+        async with self._sink.transaction() as transaction:
             made = self._handler(records)
-            for each in await made if inspect.isawaitable(made) else made:
-                await producer.send(
-                    each.topic,
-                    each.value,
-                    key=each.key,
-                    headers=each.headers,
-                    partition=each.partition,
-                    timestamp_ms=each.timestamp_ms,
-                )
+            await self._sink.send_all(await made if inspect.isawaitable(made) else made)
             await transaction.send_offsets(_of(records, positions), signed)
 
     async def _try_to_go_back(self, records: Sequence[Record[K, V]], error: Exception) -> None:

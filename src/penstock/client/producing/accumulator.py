@@ -15,6 +15,12 @@ it is. Batches are created in the order of their deadlines, so looking at the ol
 
 What the caller must act on is returned: tickets are settled by the shell, outside of its lock.
 
+Transactions: a partition joins a transaction with the first batch it gets, and that takes a round
+trip to the coordinator. So what is gathered when a transaction's first batch has `JOINING_BYTES`
+goes out at once: partitions join while the rest is gathered, and not when all wait for the end.
+With `joins_by_request` (clusters before transaction.version 2) a lane sends nothing before somebody
+says that its partition has `joined`; those who wait for that are `outside`.
+
 Invariants (`verify`): what is buffered is the sum of all charges; every batch that is not settled
 is in exactly one place of its lane; a lane that could send is ready, or rests, or lingers.
 """
@@ -36,6 +42,7 @@ from penstock.records.kernels import append_record
 
 BATCH_BYTES_MIN: Final = 1024
 """However small the batches that a broker takes seem to be, they are filled up to this."""
+JOINING_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,10 @@ class Accumulator:
         self._limits: dict[str, int] = {}
         self._bytes_max = config.buffer_memory
         self._in_hurry = False
+        self._is_joining = False
+        """Whether a transaction goes on for which nothing was sent yet, but for what is small."""
+        self.joins_by_request = False
+        self.outside: dict[TopicPartition, None] = {}
         self._wants_identity = config.idempotent
         self._next_number = 0
 
@@ -77,6 +88,7 @@ class Accumulator:
         if lane is None:
             limit = min(self.config.batch_size, self.batch_limit(place.topic))
             lane = self._lanes[place] = Lane(place, limit)
+            lane.has_joined = not self.joins_by_request
         return lane
 
     def batch_limit(self, topic: str) -> int:
@@ -102,7 +114,7 @@ class Accumulator:
             return None
         packed = batch.packed
         if (
-            len(packed) + bytes_max > lane.batch_bytes_max
+            len(packed) + bytes_max > lane.open_bytes_max
             or self.buffered_bytes + bytes_max + (bytes_max >> 3) > self._bytes_max
         ):
             return None
@@ -137,10 +149,14 @@ class Accumulator:
         if lane.open is not None:
             self._close_open(lane)
             self.has_filled = True
+            if self._is_joining:
+                self._send_first()
         batch = self._new_batch(lane, now)
         size = batch.append(timestamp, key, value, headers)
         self._charge(lane, batch, BATCH_OVERHEAD + grown(HEADER_SIZE + size))
         lane.open = batch
+        limit = lane.batch_bytes_max
+        lane.open_bytes_max = min(limit, JOINING_BYTES) if self._is_joining else limit
         if self._in_hurry or self.config.linger_s <= 0:
             batch.due = True
             self._set_ready(lane)
@@ -215,6 +231,12 @@ class Accumulator:
             self._set_due(lane)
         self._lingering.clear()
 
+    def _send_first(self) -> None:
+        self._is_joining = False
+        for lane in self._lingering:
+            lane.open_bytes_max = lane.batch_bytes_max
+        self.hurry()
+
     def _set_due(self, lane: Lane) -> None:
         if lane.open is not None:
             lane.open.due = True
@@ -260,6 +282,9 @@ class Accumulator:
         taken: list[Batch] = []
         room = config.max_request_size
         for lane in lanes:
+            if not lane.has_joined and lane.has_due:
+                self.outside[lane.place] = None
+                continue
             if not lane.may_send(leader, now, numbered=config.idempotent):
                 self._set_aside(lane, now)
                 continue
@@ -320,7 +345,7 @@ class Accumulator:
         self._limits[batch.place.topic] = min(limit, self.batch_limit(batch.place.topic))
         for other in self._lanes.values():
             if other.place.topic == batch.place.topic:
-                other.batch_bytes_max = min(other.batch_bytes_max, limit)
+                other.limit_batches(limit)
         if batch.abandoned:
             lane.on_refused(batch)
             self._forget(lane, batch)
@@ -368,6 +393,27 @@ class Accumulator:
         for lane in self._lanes.values():
             lane.numbering.adopt(identity)
         self.identify(identity)
+
+    # -- transactions ---------------------------------------------------------------------------
+
+    def begin_transaction(self) -> None:
+        """Nothing is on its way."""
+        self._is_joining = True
+        self.outside.clear()
+        for lane in self._lanes.values():
+            lane.has_joined = not self.joins_by_request
+
+    def take_outside(self) -> list[TopicPartition]:
+        """Partitions that must join the transaction before anything is sent to them."""
+        outside, self.outside = self.outside, {}
+        return list(outside)
+
+    def joined(self, places: Iterable[TopicPartition]) -> None:
+        for place in places:
+            lane = self._lanes[place]
+            lane.has_joined = True
+            if lane.has_due:
+                self._set_ready(lane)
 
     @property
     def wants_identity(self) -> bool:

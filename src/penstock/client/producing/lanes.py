@@ -32,12 +32,14 @@ class Lane:
         "_renumber",
         "batch_bytes_max",
         "failures",
+        "has_joined",
         "in_flight",
         "is_recovering",
         "last_error",
         "leader",
         "numbering",
         "open",
+        "open_bytes_max",
         "place",
         "queued_bytes",
         "resting_until",
@@ -50,12 +52,16 @@ class Lane:
         self.batch_bytes_max = batch_bytes_max
         """A batch that is larger is closed; lowered when the broker takes only smaller ones."""
         self.open: Batch | None = None
+        self.open_bytes_max = batch_bytes_max
+        """The same for the batch that is open."""
         self.waiting: deque[Batch] = deque()
         self.in_flight: deque[Batch] = deque()
         self.queued_bytes = 0
         """What is charged for all batches of the lane."""
         self.leader = NOBODY
         """The broker that has what is in flight."""
+        self.has_joined = True
+        """Whether the partition takes part in the transaction, or there is none."""
         self.resting_until = 0.0
         self.failures = 0
         """Rounds in a row that ended with something to send again."""
@@ -64,6 +70,10 @@ class Lane:
         self.numbering = Numbering()
         self.returned: list[Batch] = []
         self._renumber = False
+
+    def limit_batches(self, bytes_max: int) -> None:
+        self.batch_bytes_max = min(self.batch_bytes_max, bytes_max)
+        self.open_bytes_max = min(self.open_bytes_max, bytes_max)
 
     # -- sending --------------------------------------------------------------------------------
 

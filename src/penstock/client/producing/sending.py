@@ -38,6 +38,7 @@ from penstock.client.producing.chores import Chores
 from penstock.client.producing.lanes import NOBODY, Lane
 from penstock.client.producing.sequences import Identity
 from penstock.client.producing.topics import Topics
+from penstock.client.producing.transactions import Join
 from penstock.wire.messages import (
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -108,6 +109,8 @@ class Sender:
         self._refresh_error: ClientError | None = None
         self._identify_after = 0.0
         self._numbers = count()
+        self._join: Join | None = None
+        self._version_max: int | None = None
         self.last_error: ClientError | None = None
 
     # -- being told -----------------------------------------------------------------------------
@@ -133,6 +136,16 @@ class Sender:
         """Why a batch has failed since this was last asked, if one has: the first reason."""
         failure, self._answers.failure = self._answers.failure, None
         return failure
+
+    def note_failure(self, error: ClientError) -> None:
+        """Something that was sent will not be delivered."""
+        self._answers.failure = self._answers.failure or error
+
+    def join_by_request(self, join: Join, version_max: int) -> None:
+        """Send to partitions only once they have joined the transaction; in versions in which a
+        batch does not have them join by itself."""
+        self._join = join
+        self._version_max = version_max
 
     async def vouch(self) -> None:
         """With acks=0: wait until the brokers have read all that was sent.
@@ -171,7 +184,7 @@ class Sender:
         with self._lock:
             expired = self._accumulator.expire(now)
         for batch, error in expired:
-            self._answers.failure = self._answers.failure or error
+            self.note_failure(error)
             self._meter.failed_records += batch.count
             batch.ticket.fail(error)
         if expired:
@@ -201,6 +214,8 @@ class Sender:
                 self._chores.start("identify", self._identify)
             else:
                 next_at = min(next_at, self._identify_after)
+        if self._join is not None and self._accumulator.outside:
+            self._chores.start("join", partial(self._join_outside, self._join))
         if self._is_stale and self._topics.names():
             if self._refresh_after <= now:
                 self._chores.start("refresh", self._refresh)
@@ -271,7 +286,7 @@ class Sender:
             self._chores.start(name, partial(self._tell, node, connection, request, batches))
             return
         try:
-            future = connection.submit(request, ProduceResponse)
+            future = connection.submit(request, ProduceResponse, version_max=self._version_max)
         except ClientError as error:
             self._act(self._lost(batches, error, maybe_written=False))
             return
@@ -381,6 +396,17 @@ class Sender:
             node.failures += 1
             self._is_stale = True
         self.wake()
+
+    async def _join_outside(self, join: Join) -> None:
+        while True:
+            with self._lock:
+                places = self._accumulator.take_outside()
+            if not places:
+                break
+            await join(places)
+            self.wake()
+        # When this chore is over: what the pump finds outside then has to begin another.
+        self._loop.call_soon(self.wake)
 
     async def _refresh(self) -> None:
         clock = self._cluster.clock

@@ -1,0 +1,121 @@
+"""The sync face of `penstock.client.processing.exactly_once`.
+
+The loop is the async one, on the consumer's thread. The handler is called on the thread that waits,
+and the producer, whose loop is another, is reached from a thread beside: once for all records of a
+transaction, and not for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, TypeVar
+
+from penstock.client.blocking.consumer import Consumer
+from penstock.client.blocking.on_caller import wrapped
+from penstock.client.blocking.producer import Producer
+from penstock.client.blocking.transactions import Transaction
+from penstock.client.interceptors import ProducerRecord
+from penstock.client.model import OffsetAndMetadata, Record, TopicPartition
+from penstock.client.processing.contracts import RunSummary
+from penstock.client.processing.exactly_once import InTransaction, exactly_once_into
+from penstock.client.producing.transactions import GroupOf
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+
+Transform = Callable[[list[Record[K, V]]], Iterable[ProducerRecord[Any, Any]]]
+
+
+def exactly_once(
+    consumer: Consumer[K, V],
+    producer: Producer[Any, Any],
+    handler: Transform[K, V],
+    *,
+    max_records: int | None = None,
+    retries: int = 10,
+    stop: threading.Event | None = None,
+) -> RunSummary:
+    """Read records, send what `handler` makes of them, and commit both together; until `stop`.
+
+    One transaction has at most `max_records` (`max_poll_records`). One that is aborted is done
+    again, `retries` times before its error is raised. The consumer needs a `group_id`,
+    `isolation_level="read_committed"` and `enable_auto_commit=False`; the producer needs a
+    `transactional_id`, another for each instance that runs at the same time."""
+
+    def transform(records: list[Record[K, V]]) -> list[ProducerRecord[Any, Any]]:
+        return list(handler(records))
+
+    return consumer._until(
+        stop,
+        lambda stopping: exactly_once_into(
+            _Sink(producer),
+            consumer._async,
+            wrapped(consumer._errands, transform),
+            max_records,
+            retries,
+            stopping,
+        ),
+    )
+
+
+class _Sink:
+    """A sync producer, for a loop that is not its own."""
+
+    def __init__(self, producer: Producer[Any, Any]) -> None:
+        self._producer = producer
+        self.transactional_id = producer.options.transactional_id
+
+    def transaction(self) -> AbstractAsyncContextManager[InTransaction]:
+        return _Transaction(self._producer.transaction())
+
+    async def send_all(self, records: Iterable[ProducerRecord[Any, Any]]) -> None:
+        await _beside(lambda: self._send(records))
+
+    def _send(self, records: Iterable[ProducerRecord[Any, Any]]) -> None:
+        for each in records:
+            self._producer.send(
+                each.topic,
+                each.value,
+                key=each.key,
+                headers=each.headers,
+                partition=each.partition,
+                timestamp_ms=each.timestamp_ms,
+            )
+
+
+class _Transaction:
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    async def __aenter__(self) -> InTransaction:
+        await _beside(self._transaction.__enter__)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await _beside(lambda: self._transaction.__exit__(kind, error, traceback))
+
+    async def send_offsets(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: GroupOf
+    ) -> None:
+        await _beside(lambda: self._transaction.send_offsets(offsets, group))
+
+
+async def _beside(work: Callable[[], T]) -> T:
+    """On another thread. Whoever is cancelled waits for it all the same: what it sends belongs to
+    this transaction, and must not come after its end."""
+    running = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise

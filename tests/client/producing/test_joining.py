@@ -1,0 +1,105 @@
+"""How partitions come into a transaction: with their first batch, or by request before it."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from client.producing.model import World
+from penstock.client.producing.accumulator import JOINING_BYTES, AccumulatorConfig
+from penstock.client.producing.sequences import Identity
+
+BATCH_SIZE = 4 * JOINING_BYTES
+VALUE_BYTES = 200
+
+
+def begun(*, by_request: bool = False) -> World:
+    """A transaction in which nothing was sent, on three partitions."""
+    config = AccumulatorConfig(batch_size=BATCH_SIZE, linger_s=1000.0, transactional=True)
+    world = World(Random(1), config, partitions=3)
+    world.accumulator.joins_by_request = by_request
+    world.accumulator.adopt(Identity(7, 0))
+    world.accumulator.begin_transaction()
+    return world
+
+
+def fill_until_news(world: World) -> int:
+    """To the first partition; how many records it took."""
+    world.accumulator.has_filled = False
+    for number in range(1000):
+        world.send(VALUE_BYTES, world.places[0])
+        if world.accumulator.has_filled:
+            return number + 1
+    raise AssertionError("no batch became full")
+
+
+def places(world: World) -> list[set[int]]:
+    return [{batch.place.partition for batch in batches} for batches in world.requests_made]
+
+
+def test_what_is_gathered_first_does_not_wait_for_the_rest() -> None:
+    """When one partition has a few KiB all that have something join, in one request; what comes
+    then is gathered to full batches."""
+    world = begun()
+    world.send(VALUE_BYTES, world.places[1])
+    world.pump()
+    assert not world.requests_made
+    assert fill_until_news(world) <= JOINING_BYTES // VALUE_BYTES + 1
+    world.pump()
+    assert places(world) == [{0, 1}]
+    world.answer_next()
+    assert fill_until_news(world) > 3 * JOINING_BYTES // VALUE_BYTES
+    world.finish()
+    world.check_log()
+
+
+def test_each_transaction_begins_so() -> None:
+    """And one that stays small is sent at its end, in one batch per partition."""
+    world = begun()
+    for _ in range(3):
+        fill_until_news(world)
+        world.finish()
+        world.accumulator.begin_transaction()
+    world.requests_made.clear()
+    for place in world.places:
+        world.send(VALUE_BYTES, place)
+    world.finish()
+    assert places(world) == [{0, 1, 2}]
+    world.check_log()
+
+
+def test_nothing_is_sent_to_a_partition_that_is_outside() -> None:
+    """Those that want to join are known, once each; who has joined sends, the others wait."""
+    world = begun(by_request=True)
+    for place in world.places:
+        world.send(VALUE_BYTES, place)
+    world.accumulator.hurry()
+    for _ in range(2):
+        world.pump()
+    assert not world.requests_made
+    assert sorted(world.accumulator.take_outside()) == world.places
+    assert not world.accumulator.outside
+    world.accumulator.joined(world.places[:2])
+    world.pump()
+    assert places(world) == [{0, 1}]
+    assert world.accumulator.take_outside() == [world.places[2]]
+    world.accumulator.joined(world.places[2:])
+    world.finish()
+    world.check_log()
+
+
+@pytest.mark.parametrize("by_request", [True, False])
+def test_who_has_joined_is_outside_of_the_next(by_request: bool) -> None:
+    """Where that goes by request; the numbers of batches go on in it all the same."""
+    world = begun(by_request=by_request)
+    for _ in range(3):
+        world.send(VALUE_BYTES, world.places[0])
+        world.accumulator.hurry()
+        world.pump()
+        assert world.accumulator.take_outside() == (world.places[:1] if by_request else [])
+        world.accumulator.joined(world.places[:1])
+        world.finish()
+        world.accumulator.begin_transaction()
+    world.check_log()
+    assert world.partitions[world.places[0]].next_sequence == 3

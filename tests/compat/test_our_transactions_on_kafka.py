@@ -1,0 +1,54 @@
+"""Our client's transactions on a real Apache Kafka: with transaction.version 2, and before it.
+
+The client's own tests of transactions run here once more, on a Kafka of either kind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from client.blocking import test_exactly_once as sync_copies
+from client.blocking import test_transactions as sync_transactions
+from client.producing import test_transactions as transactions
+from compat.apache_kafka import ApacheKafka
+from compat.chosen import Chosen, shown
+from penstock import aio
+from penstock.client.producing.transactions import FEATURE, LEVEL
+
+CHOSEN: list[Chosen] = [
+    transactions.test_a_block_is_one_transaction,
+    transactions.test_many_transactions_of_many_partitions,
+    transactions.test_the_newer_producer_of_a_name_fences_the_older,
+    transactions.test_offsets_are_committed_with_the_transaction,
+    transactions.test_a_record_that_was_not_delivered_aborts_its_transaction,
+    transactions.test_a_producer_that_is_closed_in_a_transaction_aborts_it,
+    sync_transactions.test_threads_share_the_transaction,
+    sync_transactions.test_offsets_go_with_the_transaction,
+    sync_copies.test_input_and_output_are_committed_together,
+]
+
+
+@pytest.fixture(scope="module", params=[0, LEVEL], ids=lambda level: f"version {level}")
+def kafka(request: pytest.FixtureRequest) -> Iterator[ApacheKafka]:
+    with ApacheKafka(features={FEATURE: request.param}) as started:
+        yield started
+
+
+def test_the_client_goes_the_way_of_the_cluster(kafka: ApacheKafka) -> None:
+    """By what the brokers say that they have."""
+
+    async def is_older() -> bool:
+        async with aio.Producer(kafka.bootstrap, transactional_id="which-way") as producer:
+            assert producer._transactions is not None
+            return producer._transactions.is_older
+
+    assert asyncio.run(is_older()) == (f"{FEATURE}={LEVEL}" not in kafka.features)
+
+
+@pytest.mark.parametrize("chosen", CHOSEN, ids=shown)
+def test_chosen_from_the_clients_own_suite(kafka: ApacheKafka, chosen: Chosen) -> None:
+    """What it says there."""
+    chosen(kafka)
