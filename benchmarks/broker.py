@@ -109,9 +109,9 @@ def fetch_request(topic: str, offset: int) -> bytes:
 class Bench:
     """One broker, and a client that makes topics on it between the rounds."""
 
-    def __init__(self, data: str, stack: ExitStack) -> None:
+    def __init__(self, data: str, stack: ExitStack, process: ServerProcess | None = None) -> None:
         self.data = data
-        self.process = stack.enter_context(start_broker(data))
+        self.process = process or stack.enter_context(start_broker(data))
         self._client = Client(self.process.address)
         self._names = (f"bench-{number}" for number in count())
 

@@ -23,6 +23,8 @@ from penstock.wire.codec import encode_request
 from penstock.wire.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
+    FetchRequest,
+    FetchResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     InitProducerIdRequest,
@@ -41,6 +43,7 @@ R = TypeVar("R", bound=Response)
 
 TOPICS = ("fuzz-0", "fuzz-1", "fuzz-2")
 GROUPS = ("group-0", "group-1")
+SESSIONS = 20
 NOW_MS = 1_700_000_000_000
 EDGES = (b"\xff", b"\x7f", b"\x80", b"\0", b"\xff" * 4, b"\x7f\xff\xff\xff", b"\xff" * 10)
 
@@ -58,10 +61,12 @@ class Known:
     topic_ids: tuple[bytes, ...]
     member_ids: tuple[str, ...]
     producer_id: int
+    session_id: int
+    """The first of some fetch sessions; their ids, and those of later ones, come in a row."""
 
 
 async def get_to_know(ask: Ask) -> Known:
-    """Make topics, a group member and a producer on a broker."""
+    """Make topics, a group member, a producer and fetch sessions on a broker."""
     wanted = [CreateTopicsRequest.Topic(name, 2, 1) for name in TOPICS]
     created = await ask(CreateTopicsRequest(wanted, 10_000), 7, CreateTopicsResponse)
     assert all(topic.error_code == 0 for topic in created.topics), created
@@ -80,7 +85,21 @@ async def get_to_know(ask: Ask) -> Known:
         tuple(topic.topic_id for topic in metadata.topics),
         tuple(members),
         producer.producer_id,
+        await _open_sessions(ask, metadata.topics[0].topic_id),
     )
+
+
+async def _open_sessions(ask: Ask, topic_id: bytes) -> int:
+    """Some by names, some by topic ids, each of one partition; the first of their ids."""
+    found = []
+    for number in range(SESSIONS):
+        part = FetchRequest.Partition(0, -1, 0, -1, -1, 4096)
+        topic = FetchRequest.Topic(TOPICS[0], topic_id, partitions=[part])
+        request = FetchRequest(max_wait_ms=0, min_bytes=0, session_epoch=0, topics=[topic])
+        answer = await ask(request, 13 if number % 2 else 12, FetchResponse)
+        assert answer.session_id > 0, answer
+        found.append(answer.session_id)
+    return min(found)
 
 
 def _named(name: str) -> MetadataRequest.Topic:
@@ -129,7 +148,8 @@ class _Planter:
             **dict.fromkeys(("index", "partition", "partition_index", "partitions"), small),
             **dict.fromkeys(("partition_indexes", "num_partitions", "generation_id"), small),
             **dict.fromkeys(("current_leader_epoch", "leader_epoch", "last_fetched_epoch"), epoch),
-            **dict.fromkeys(("session_epoch", "replica_id", "producer_epoch"), epoch),
+            **dict.fromkeys(("replica_id", "producer_epoch"), epoch),
+            "session_epoch": lambda: choice((-1, 0, 1, 1, 2, 3)),
             **dict.fromkeys(("timeout_ms", "max_wait_ms"), lambda: choice((0, 1, 5))),
             **dict.fromkeys(("fetch_offset", "offset", "timestamp"), lambda: between(-2, 40)),
             **dict.fromkeys(
@@ -140,7 +160,8 @@ class _Planter:
             "acks": lambda: choice((-1, -1, 0, 1, 2)),
             "count": lambda: between(1, 3),
             "replication_factor": lambda: choice((-1, 1)),
-            "session_id": lambda: choice((0, 1, 2)),
+            # Twice as many as there are now: requests of the corpus open more.
+            "session_id": lambda: choice((0, known.session_id + between(0, 2 * SESSIONS))),
             "session_timeout_ms": lambda: 30_000,
             "rebalance_timeout_ms": lambda: 100,
             "protocol_type": lambda: "consumer",

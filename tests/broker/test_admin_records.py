@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import patch
 
 from penstock.records.record import Record, build_batch
 from penstock.sim.disk_faults import DiskFaults
@@ -71,7 +72,8 @@ async def test_records_that_are_not_committed_yet_stay(stage: Stage) -> None:
     ):
         await stage.produce("orders", [b"a"], index)
         hosted = stage.hosted("orders", index)
-        hosted.append_own(build_batch([Record(0, NOW_MS, None, b"b")]), NOW_MS)
+        with patch.object(stage.broker.replicas.flusher, "request"):
+            hosted.append_own(build_batch([Record(0, NOW_MS, None, b"b")]), NOW_MS)
         assert (hosted.high_watermark, hosted.log.end_offset) == (1, 2)
         assert await delete(stage, "orders", offset, index) == answer
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from penstock.broker.handlers import admin_requests
@@ -149,6 +151,16 @@ async def test_validating_creates_nothing(stage: Stage) -> None:
 
 
 @staged
+async def test_a_controller_that_is_due_is_waited_for(stage: Stage) -> None:
+    """As at the start of a cluster, and when the last one has died."""
+    image = stage.broker.cluster.image
+    known, image.controller = image.controller, None
+    asyncio.get_running_loop().call_later(0.1, setattr, image, "controller", known)
+    response = await stage.ask(CreateTopicsRequest([Wanted("a", 1, 1)]), 7, CreateTopicsResponse)
+    assert [each.error_code for each in response.topics] == [ErrorCode.NONE]
+
+
+@staged
 async def test_offsets_topic_made_by_hand_is_compacted(stage: Stage) -> None:
     """Unless it is said otherwise; Kafka would let groups lose their offsets after a week."""
     await stage.create("__consumer_offsets", 5)
@@ -226,8 +238,9 @@ async def test_every_broker_carries_out_admin_requests(stage: Stage) -> None:
 
 @staged
 async def test_without_a_controller_nothing_is_changed(stage: Stage) -> None:
-    """NOT_CONTROLLER, which clients retry."""
+    """NOT_CONTROLLER, which clients retry: but not at once, as there mostly is one soon."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.broker.controller.CONTROLLER_WAIT_S", 0.1)
         patch.setattr(stage.broker.cluster.image, "controller", None)
         response = await stage.ask(
             CreateTopicsRequest([Wanted("a", 1, 1)]), 7, CreateTopicsResponse

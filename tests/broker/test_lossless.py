@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from errno import EIO
 from random import Random
 
 import pytest
@@ -92,6 +93,19 @@ def test_a_failed_log_breaks_the_chain_at_once() -> None:
     assert record.again() == Proof(-1, 7)
     assert machine.live(9)[0] == Proof(-1, 7)
     assert machine.live(12)[0] == Proof(9, 7)
+
+
+def test_a_failed_log_is_noted_again_until_the_disk_takes_it() -> None:
+    """The disk that failed may refuse the note too; this life says so of itself meanwhile."""
+    machine = Machine()
+    record = machine.live(7)[1]
+    machine.disk.fail_next("fsync", EIO, path_contains=FILE_NAME)
+    with pytest.raises(OSError, match="error"):
+        record.void()
+    assert record.again() == Proof(-1, 7)
+    assert machine.record().read(CLUSTER, logs_are_whole=True) == Proof(7, 7)
+    record.void()
+    assert machine.record().read(CLUSTER, logs_are_whole=True) == Proof(-1, 7)
 
 
 def test_damaged_logs_prove_nothing_of_what_was_written() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from functools import partial
+
+import pytest
 
 from penstock.broker.handlers.authorized_operations import NOT_ASKED
 from penstock.wire.errors import ErrorCode
@@ -109,6 +112,20 @@ async def test_the_controller_is_a_broker_that_can_be_reached(stage: Stage) -> N
         assert response.controller_id == 0
         addresses = {each.node_id: (each.host, each.port) for each in response.brokers}
         assert addresses == {0: ("127.0.0.1", 9092), 1: ("127.0.0.1", 9093)}
+
+
+@staged_with(brokers=2)
+async def test_without_a_controller_the_broker_that_was_asked_stands_in(stage: Stage) -> None:
+    """Any broker carries out what is for the controller. To be told of nobody, or of one that is
+    gone, has librdkafka wait for a minute."""
+    image = stage.brokers[1].cluster.image
+    known = image.controller
+    assert known is not None
+    with pytest.MonkeyPatch.context() as patch:
+        for held in (None, replace(known, broker_id=9)):
+            patch.setattr(image, "controller", held)
+            response = await stage.ask(MetadataRequest(), 12, MetadataResponse, broker=1)
+            assert response.controller_id == 1
 
 
 @staged

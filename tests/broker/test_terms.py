@@ -95,7 +95,8 @@ async def test_batches_in_a_row_are_taken_in_order_while_a_term_begins(stage: St
 
 @stage_of_three
 async def test_a_refused_batch_keeps_those_behind_it_out(stage: Stage) -> None:
-    """As Kafka does: a batch is missing before them."""
+    """A batch is missing before them. Kafka says that they are out of order, by which some clients
+    begin a new epoch; here they are to be sent again, after the one that is missing."""
     await create_on(stage, 0, 1, configs={"min.insync.replicas": "2"})
     hosted = stage.hosted("orders")
     await follow(stage, 1, 0)
@@ -105,10 +106,46 @@ async def test_a_refused_batch_keeps_those_behind_it_out(stage: Stage) -> None:
     in_sync, held.isr = held.isr, frozenset({0})
     assert (await produce(stage, sequence=1))[0] == ErrorCode.NOT_ENOUGH_REPLICAS
     held.isr = in_sync
-    out_of_order = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert (await produce(stage, acks=1, sequence=2))[0] == out_of_order
+    again = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await produce(stage, acks=1, sequence=2))[0] == again
+    assert (await produce(stage, acks=1, sequence=3))[0] == again
     assert await produce(stage, acks=1, sequence=1) == (0, 1)
     assert await produce(stage, acks=1, sequence=2) == (0, 2)
+    assert (await produce(stage, acks=1, sequence=9))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@stage_of_three
+async def test_what_follows_a_refused_batch_of_an_unknown_producer_is_not_taken(
+    stage: Stage,
+) -> None:
+    """Its first batch came before the broker knew that it leads; the second comes just after."""
+    await create_on(stage, 1, 0)
+    hosted = stage.hosted("orders")
+    again = (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+    assert await produce(stage, acks=1, sequence=0) == again
+    hosted.lead(
+        0,
+        stage.broker.replicas.broker_epoch,
+        replace(shown(stage), replicas=(0,), isr=(0,), leader=0, leader_epoch=1, member_epochs=()),
+        {0: stage.broker.replicas.broker_epoch},
+        0,
+        10_000,
+    )
+    assert hosted.leadership is not None
+    assert await produce(stage, acks=1, sequence=1) == again
+    assert hosted.log.end_offset == 0
+    assert await produce(stage, acks=1, sequence=0) == (0, 0)
+    assert await produce(stage, acks=1, sequence=1) == (0, 1)
+
+
+@stage_of_three
+async def test_what_follows_a_batch_for_a_topic_not_heard_of_is_not_taken(stage: Stage) -> None:
+    """The topic was made meanwhile: the batches still come in their order."""
+    assert (await produce(stage, acks=1, sequence=0))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    await create_on(stage, 0)
+    assert (await produce(stage, acks=1, sequence=1))[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert await produce(stage, acks=1, sequence=0) == (0, 0)
+    assert await produce(stage, acks=1, sequence=1) == (0, 1)
 
 
 @stage_of_three

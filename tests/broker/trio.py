@@ -247,6 +247,13 @@ class Trio:
                         return offset
                 await asyncio.sleep(0.01)
 
+    async def try_produce(
+        self, broker_id: int, value: bytes, topic: str = "t", index: int = 0
+    ) -> tuple[int, int]:
+        """One record to one broker, once: its answer's error code and offset."""
+        data = bytes(build_batch([Record(0, NOW_MS, b"k", value)]))
+        return await self._produce(broker_id, topic, index, data, -1)
+
     async def _produce(
         self, leader: int, topic: str, index: int, data: bytes, acks: int
     ) -> tuple[int, int]:

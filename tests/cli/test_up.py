@@ -16,8 +16,10 @@ import pytest
 from cli.conftest import Runner
 from penstock.broker import main as broker_main
 from penstock.broker.config import BrokerConfig, load_config
+from penstock.broker.membership import Replaced
 from penstock.cli import supervise
 from penstock.cli.broker_files import config_text, default_text
+from penstock.metadata.keys import MetadataInvalid
 from penstock.storage.errors import StorageError
 
 OnReady = Callable[[list[str]], None]
@@ -86,7 +88,12 @@ def test_the_exit_code_is_the_brokers(running: FakeRun, penstock: Runner) -> Non
         (OSError(errno.EADDRNOTAVAIL, "no such address"), "is not an address of this machine"),
         (PermissionError(errno.EACCES, "no", "/data/x"), "/data/x is not writable"),
         (PermissionError(errno.EACCES, "no"), "port 9092 needs privileges"),
-        (OSError(errno.ENOSPC, "no space left", "/data"), "/data: no space left"),
+        (OSError(errno.ENOSPC, "no space left", "/data"), "no space is left for"),
+        (FileExistsError(errno.EEXIST, "no", "/data"), "/data is a file, where the broker needs"),
+        (IsADirectoryError(errno.EISDIR, "no", "/data/x"), "/data/x is a directory, where"),
+        (OSError(errno.EIO, "no", "/data/x"), "the disk failed at /data/x: check it"),
+        (MetadataInvalid("/penstock/cluster", "not JSON"), "restore the store from a backup"),
+        (Replaced("another broker has registered as 1"), "another broker has registered as 1"),
         (StorageError("d is in use by another broker: stop it"), "d is in use by another broker"),
     ],
 )

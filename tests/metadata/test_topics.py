@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
-from penstock.metadata.decisions import guarded
-from penstock.metadata.keys import CONTROLLER_KEY, topic_key
+from penstock.metadata.decisions import Change, Decision, guarded
+from penstock.metadata.keys import (
+    CONTROLLER_KEY,
+    broker_config_key,
+    encode_configs,
+    topic_key,
+)
 from penstock.metadata.membership import claim_controller
 from penstock.metadata.model import Controller, Partition, Topic
 from penstock.metadata.topic_ids import ZERO_ID
@@ -272,3 +277,17 @@ def test_a_controller_whose_term_is_over_changes_nothing() -> None:
 def test_internal_topics_are_known_by_name() -> None:
     """Tools and Spark leave them out of listings."""
     assert Cluster(brokers=1).create("__consumer_offsets", 50).is_internal
+
+
+def test_new_partitions_are_not_placed_on_a_cordoned_broker() -> None:
+    """Nor are more of a topic that is there; who names it by hand gets it (KIP-1066)."""
+    cluster = Cluster(brokers=3)
+    cordon = Change(broker_config_key(1), encode_configs({"cordoned.log.dirs": "*"}), 0)
+    cluster.commit(Decision((cordon,), None))
+    assert cluster.image.cordoned == {1}
+    create(cluster, TopicSpec("t", 4, 2))
+    assert {each for p in cluster.image.topics["t"].partitions for each in p.replicas} == {0, 2}
+    with pytest.raises(KafkaError, match=r"2 broker\(s\) are registered, 1 more being cordoned"):
+        create(cluster, TopicSpec("u", 4, 3))
+    create(cluster, TopicSpec("v", -1, -1, assignments=((0, (1, 2)),)))
+    assert cluster.image.topics["v"].partitions[0].replicas == (1, 2)

@@ -26,8 +26,8 @@ def partition(isr: tuple[int, ...], leader: int, eligible: tuple[int, ...] = ())
     return Partition((0, 1, 2), isr, eligible, leader, 5, 9, leader + 1, epochs)
 
 
-def after(made: ClusterImage, broker_id: int) -> Partition | None:
-    decision = withdraw(made, broker_id, [("t", 0)])
+def after(made: ClusterImage, broker_id: int, *, offline: bool = False) -> Partition | None:
+    decision = withdraw(made, broker_id, [("t", 0)], offline=offline)
     assert bool(decision.changes) == (decision.result == (("t", 0),))
     if not decision.changes:
         return None
@@ -87,3 +87,28 @@ def test_a_topic_that_is_gone_is_passed_over() -> None:
     made = image(partition((0, 1, 2), leader=0))
     decision = withdraw(made, 2, [("gone", 0), ("t", 0), ("t", 7)])
     assert decision.result == (("t", 0),)
+
+
+def test_a_log_that_is_offline_is_succeeded_by_an_eligible_one() -> None:
+    """A damaged one stays: it can serve what is sound. One that is offline serves nothing."""
+    held = image(partition((0,), leader=0, eligible=(1, 2)), min_insync_replicas="2")
+    assert after(held, 0) is None
+    found = after(held, 0, offline=True)
+    assert found is not None
+    assert (found.isr, found.eligible_leaders, found.leader) == ((1,), (2,), 1)
+    assert (found.leader_epoch, found.leader_broker_epoch) == (6, 2)
+
+
+def test_a_log_that_is_offline_is_succeeded_by_anybody_only_where_that_is_allowed() -> None:
+    """The one that takes over holds all there is from then on."""
+    alone = partition((0,), leader=0)
+    assert after(image(alone), 0, offline=True) is None
+    found = after(image(alone, unclean_leader_election_enable="true"), 0, offline=True)
+    assert found is not None
+    assert (found.isr, found.member_epochs, found.leader) == ((1,), (2,), 1)
+
+
+def test_an_offline_log_is_never_led_by_nobody() -> None:
+    """It would be given back to the same broker at once."""
+    held = partition((0,), leader=0, eligible=(1,))
+    assert after(image(held, living=(0,), min_insync_replicas="2"), 0, offline=True) is None

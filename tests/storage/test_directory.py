@@ -328,3 +328,72 @@ def test_real_directory(tmp_path: Path) -> None:
     assert sorted(log.partition for log in directory) == [0, 2]
     assert all(offsets_of(log) == [0, 1, 2, 3] for log in directory)
     directory.close()
+
+
+# Logs that failed
+
+
+def fail_to_sync(bench: LogBench, log: Log) -> None:
+    bench.sim.fail_next("fsync", EIO, path_contains=".log")
+    with pytest.raises(LogOffline):
+        log.flush()
+
+
+def test_a_failed_log_is_recovered_while_others_are_in_use(bench: LogBench) -> None:
+    """As by a restart: what was flushed is there, nothing half-made, and no file stays open."""
+    directory = durable_directory(bench)
+    other, log = make(directory, "other"), make(directory)
+    append(log, 3)
+    log.flush()
+    append(log, 2)
+    fail_to_sync(bench, log)
+    directory.let_go("t", 0, "it failed")
+    assert directory.get("t", 0) is None
+    before = bench.sim.open_paths()
+    report = directory.recover("t", 0, LogConfig(), NOW_MS)
+    assert bench.sim.open_paths() == before
+    assert report.damage == []
+    again = directory.reopen("t", 0, LogConfig(), NOW_MS)
+    assert directory.get("t", 0) is again
+    assert offsets_of(again)[:3] == [0, 1, 2]
+    append(again)
+    append(other)
+    assert directory.close() == []
+
+
+def test_a_log_that_cannot_be_recovered_is_tried_again(bench: LogBench) -> None:
+    """It is not among ours meanwhile, nor made anew over its records."""
+    directory = durable_directory(bench)
+    log = make(directory)
+    append(log, 3)
+    log.flush()
+    directory.let_go("t", 0, "it failed")
+    bench.sim.fail_next("pread", EIO, path_contains="/t-0/")
+    with pytest.raises(StorageError, match="t-0 could not be recovered"):
+        directory.recover("t", 0, LogConfig(), NOW_MS)
+    assert directory.exists("t", 0)
+    assert not directory.exists("t", 1)
+    with pytest.raises(StorageError, match="exists"):
+        make(directory)
+    directory.recover("t", 0, LogConfig(), NOW_MS)
+    assert offsets_of(directory.reopen("t", 0, LogConfig(), NOW_MS)) == [0, 1, 2]
+
+
+def test_a_creation_cut_short_by_a_kill_is_durable_once_it_is_used() -> None:
+    """Many logs share one sync of their root; should it be missing, the next start makes it."""
+    bench = new_bench()
+    directory = durable_directory(bench)
+    directory.build("t", 0, topic_id="id", config=LogConfig(), now_ms=NOW_MS)
+    bench.kill()
+    directory = new_directory(bench)
+    open_all(directory)
+    log = directory.get("t", 0)
+    assert log is not None
+    append(log)
+    log.flush()
+    bench.lose_power()
+    directory = new_directory(bench)
+    open_all(directory)
+    found = directory.get("t", 0)
+    assert found is not None
+    assert offsets_of(found) == [0]

@@ -25,6 +25,7 @@ from penstock.broker.config import BrokerConfig
 from penstock.broker.controller import ControllerRuntime
 from penstock.broker.coordinator import GroupCoordinator
 from penstock.broker.dispatch import HANDLED, BrokerSession, Dispatcher
+from penstock.broker.failed_logs import FailedLogs
 from penstock.broker.failures import EXPECTED
 from penstock.broker.fetch_sessions import SESSION_ID_MAX, FetchSessions
 from penstock.broker.fullness import Fullness
@@ -43,6 +44,7 @@ from penstock.broker.topic_rules import log_config
 from penstock.broker.txn_coordinator import TransactionCoordinator
 from penstock.broker.txn_markers import MarkerSender, MarkerWriter
 from penstock.broker.txn_verification import TransactionVerification
+from penstock.broker.watch.figures import Figures
 from penstock.groups.config import GroupConfig
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import TopicChange
@@ -50,6 +52,7 @@ from penstock.net.config import ServerConfig
 from penstock.net.server import Server
 from penstock.net.session import Peer, Session
 from penstock.ports import Env
+from penstock.storage.closing import close_logs
 from penstock.storage.config import LogConfig
 from penstock.storage.directory import DirectoryConfig, LogDirectory
 from penstock.txns.config import TransactionConfig
@@ -60,14 +63,13 @@ STOP_TIMEOUT_S = 1.0
 """How long answers under way are waited for when the broker stops."""
 HAND_OVER_TIMEOUT_S = 4.0
 """How long a broker that stops tries to hand its partitions over."""
-LOG_CHECK_S = 1.0
-"""How soon a log that has failed is given up."""
 
 
 class Broker:
     def __init__(self, env: Env, config: BrokerConfig) -> None:
         self._env = env
         self._config = config
+        self.figures = Figures(env.clock)
         self.cluster = ClusterView(env.store)
         self._directory = LogDirectory(
             env.disk,
@@ -99,6 +101,7 @@ class Broker:
             self._directory,
             self.configs,
             config.flush_threads,
+            self.figures,
         )
         self.fetchers = ReplicaFetchers(
             env, config.broker_id, self.cluster, self.replicas, self.configs
@@ -108,6 +111,11 @@ class Broker:
         self._tasks: asyncio.TaskGroup | None = None
         self._spawned: dict[asyncio.Task[None], None] = {}
         self._services: Services | None = None
+
+    @property
+    def services(self) -> Services | None:
+        """What handlers use of it; None until it is wired, when its logs are open."""
+        return self._services
 
     # Settings
 
@@ -189,7 +197,6 @@ class Broker:
                 start(
                     self.controller.watch_over(),
                     Maintenance(self._services).run(),
-                    self._give_up_failed_logs(),
                     self._services.isr_changes.run(),
                     self.fetchers.run(),
                     *self._repairs(),
@@ -204,7 +211,7 @@ class Broker:
                     task.cancel()
         finally:
             self._tasks = None
-            await self._env.executor.run(self._close_logs)
+            await self._close_logs()
 
     async def _open_logs(self) -> None:
         now_ms = self._env.clock.wall_ms()
@@ -247,6 +254,7 @@ class Broker:
         return Services(
             env=self._env,
             config=self._config,
+            figures=self.figures,
             cluster=self.cluster,
             controller=self.controller,
             replicas=self.replicas,
@@ -278,7 +286,8 @@ class Broker:
         mending = Mending(*parts, self.controller, self.fetchers)
         space = self._directory.space
         fullness = Fullness(self._env, self.replicas, self.controller, self.fetchers, space)
-        return mending.run(), scrubber.run(), fullness.run()
+        failed_logs = FailedLogs(*parts, self.controller, self._record.void)
+        return mending.run(), scrubber.run(), fullness.run(), failed_logs.run()
 
     def _group_config(self) -> GroupConfig:
         configs = self.configs()
@@ -339,37 +348,21 @@ class Broker:
         except EXPECTED as error:
             _log.warning("partitions could not be handed over before the stop: %r", error)
 
-    async def _give_up_failed_logs(self) -> None:
-        """Let others lead what this broker can no longer write, until cancelled."""
-        while True:
-            await self._env.clock.sleep(LOG_CHECK_S)
-            failed = frozenset(
-                (hosted.topic, hosted.index)
-                for hosted in self.replicas
-                if hosted.log.failure is not None
-            )
-            if not failed:
-                continue
-            try:
-                await self._env.executor.run(self._record.void)
-                await self.controller.hand_over(failed)
-            except (*EXPECTED, OSError) as error:
-                _log.warning("failed logs could not be given up as yet: %r", error)
-
     async def _leave(self) -> None:
         with suppress(*EXPECTED):
             await self.membership.leave()
         self.replicas.resign_all()
         await self.server.stop(STOP_TIMEOUT_S)
 
-    def _close_logs(self) -> None:
+    async def _close_logs(self) -> None:
         failed = any(log.failure is not None for log in self._directory)
-        troubles = self._directory.close()
+        executor, threads = self._env.executor, self._config.flush_threads
+        troubles = await close_logs(self._directory, executor, threads)
         for trouble in troubles:
             _log.error("%s", trouble)
-        if not failed and not troubles:
+        if not failed and not troubles and not self.replicas.unopened:
             try:
-                self._record.end()
+                await executor.run(self._record.end)
             except OSError as error:
                 _log.error("the clean stop could not be noted: %s", error)
 

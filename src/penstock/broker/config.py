@@ -11,10 +11,37 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from typing import Any
+from enum import StrEnum
+from typing import Any, Final
 
 from penstock.metadata.configs import BROKER_CONFIGS, BrokerConfigs
 from penstock.stores.etcd_address import EtcdAddress, is_etcd, parse_address
+
+
+class LogFormat(StrEnum):
+    HUMAN = "human"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+METRICS_AUTO: Final = "auto"
+METRICS_OFF: Final = "off"
+METRICS_OFFSET: Final = 1000
+"""From a broker's port to that of its metrics, where nothing else is said."""
+_AT_LEAST_ONE: Final = (
+    "connections_max",
+    "request_bytes_max",
+    "flush_threads",
+    "open_files_max",
+    "metrics_topics_max",
+    "metrics_groups_max",
+)
 
 
 class ConfigError(ValueError):
@@ -53,6 +80,17 @@ class BrokerConfig:
     scrub_bytes_per_s: int = _key(
         4 << 20, "How fast logs at rest are read and checked, in bytes a second; 0: never."
     )
+    metrics: str = _key(
+        "auto",
+        "Where Prometheus and health checks find this broker, HOST:PORT; auto: on this machine, at "
+        "the broker's port plus 1000, or any free one where that is taken; off: nowhere.",
+    )
+    metrics_topics_max: int = _key(1_000, "Topics with figures of their own; others are summed up.")
+    metrics_groups_max: int = _key(
+        1_000, "Pairs of group and topic whose lag is told, those furthest behind first."
+    )
+    log_format: str = _key("human", "How log lines are written to standard error: human or json.")
+    log_level: str = _key("info", "What is logged: debug, info, warning or error.")
     kafka: tuple[tuple[str, str], ...] = _key((), "Kafka's broker settings, by their names.")
 
     def __post_init__(self) -> None:
@@ -61,7 +99,7 @@ class BrokerConfig:
         for name in ("port", "advertised_port"):
             if not 0 <= getattr(self, name) <= 65535:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be 0 to 65535")
-        for name in ("connections_max", "request_bytes_max", "flush_threads", "open_files_max"):
+        for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least 1")
         if self.scrub_bytes_per_s < 0:
@@ -72,6 +110,11 @@ class BrokerConfig:
             if name not in BROKER_CONFIGS:
                 raise ConfigError(_unknown(name, BROKER_CONFIGS))
         self._check_store()
+        _ = self.metrics_address
+        for name, known in (("log_format", LogFormat), ("log_level", LogLevel)):
+            if getattr(self, name) not in tuple(known):
+                choices = ", ".join(known)
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: write one of {choices}")
         try:
             BrokerConfigs(static=dict(self.kafka)).broker()
         except ValueError as error:
@@ -86,6 +129,21 @@ class BrokerConfig:
             parse_address(self.store)
         except ValueError as error:
             raise ConfigError(f"store: {error}") from error
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Where to listen for Prometheus, port 0 for any; None for nowhere."""
+        if self.metrics == METRICS_OFF:
+            return None
+        if self.metrics == METRICS_AUTO:
+            port = self.port + METRICS_OFFSET if self.port else 0
+            return "127.0.0.1", port if port <= 65535 else 0
+        host, _, port_text = self.metrics.rpartition(":")
+        if not host or not port_text.isascii() or not port_text.isdigit():
+            raise ConfigError(f"metrics is {self.metrics!r}: write HOST:PORT, auto or off")
+        if int(port_text) > 65535:
+            raise ConfigError(f"metrics: the port is {port_text}: it must be 0 to 65535")
+        return host.removeprefix("[").removesuffix("]"), int(port_text)
 
     @property
     def store_path(self) -> str:

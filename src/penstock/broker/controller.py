@@ -40,6 +40,7 @@ R = TypeVar("R")
 
 _PUT_OFF_S: Final = 0.5
 _NO_CONTROLLER_PAUSE_S: Final = 0.05
+CONTROLLER_WAIT_S: Final = 2.0
 PREFER_SOON_S: Final = 5.0
 """How long after a preferred replica has caught up it leads again: brokers that are restarted one
 after the other are not to pass leadership round for nothing."""
@@ -91,7 +92,15 @@ class ControllerRuntime:
     # Decisions
 
     async def decide(self, make: Make[R]) -> R:
-        """Carry out a decision for the cluster, while the controller's term lasts."""
+        """Carry out a decision for the cluster, while the controller's term lasts.
+
+        Where there is none, as at the cluster's start or after the last one died, it is waited for:
+        not every client tries again.
+        """
+        clock = self._env.clock
+        end_s = clock.monotonic() + CONTROLLER_WAIT_S
+        while self._cluster.image.controller is None and clock.monotonic() < end_s:
+            await clock.sleep(_NO_CONTROLLER_PAUSE_S)
 
         def with_term(image: ClusterImage) -> Decision[R]:
             if image.controller is None:
@@ -175,7 +184,7 @@ class ControllerRuntime:
                 await self._commits.attempt(decision)
             held = self.term
             if held is not None:
-                _log.info("broker %d is the controller now", self._broker_id)
+                _log.debug("broker %d is the controller now", self._broker_id)
                 self._prefer_in(PREFER_SOON_S)
         if held is not None:
             await self.elect()

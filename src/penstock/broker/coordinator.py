@@ -161,6 +161,8 @@ class GroupCoordinator(Shards[ShardRuntime]):
         spawn: Callable[..., None],
     ) -> None:
         super().__init__(OFFSETS_TOPIC, spawn)
+        self._rebalances_before = 0
+        """Of terms that are over."""
         self._env = env
         self._cluster = cluster
         self._config = config
@@ -176,6 +178,18 @@ class GroupCoordinator(Shards[ShardRuntime]):
 
     def ask(self, group_id: str, step: Step) -> asyncio.Future[Response]:
         return self.require(group_id).ask(step)
+
+    @property
+    def rebalances(self) -> int:
+        """How many were completed here since the broker started."""
+        held = (shell.shard.core.rebalances for shell in self._shells.values())
+        return self._rebalances_before + sum(held)
+
+    def on_resigned(self, hosted: HostedPartition) -> None:
+        shell = self._shells.get(hosted.index) if hosted.topic == self.topic else None
+        if shell is not None:
+            self._rebalances_before += shell.shard.core.rebalances
+        super().on_resigned(hosted)
 
     def confirmed(
         self, group_ids: Sequence[str], answer: Callable[[], Response]

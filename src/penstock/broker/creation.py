@@ -56,7 +56,8 @@ def create_transactions_topic(services: Services) -> None:
 
 def _replicas_for(services: Services, prefix: str) -> int:
     wanted = services.configs().int_value(f"{prefix}.replication.factor")
-    return max(1, min(wanted, len(services.image.living)))
+    image = services.image
+    return max(1, min(wanted, len(image.living.keys() - image.cordoned)))
 
 
 def _create_compacted(services: Services, name: str, prefix: str, *more: tuple[str, str]) -> None:

@@ -131,10 +131,22 @@ class Dispatcher:
 class BrokerSession:
     """One connection's requests."""
 
-    __slots__ = ("_dispatcher", "_host", "_lanes", "_services")
+    __slots__ = (
+        "_answered",
+        "_dispatcher",
+        "_figures",
+        "_host",
+        "_lanes",
+        "_now",
+        "_services",
+        "_waited",
+    )
 
     def __init__(self, services: Services, dispatcher: Dispatcher, peer: Peer) -> None:
         self._services = services
+        self._figures = figures = services.figures.requests
+        self._answered, self._waited = figures.answered, figures.waited
+        self._now = services.figures.now
         self._dispatcher = dispatcher
         self._lanes = ProduceLanes(services)
         self._host = peer.host
@@ -143,13 +155,40 @@ class BrokerSession:
         if len(frame) > _SHORTEST:
             api_key, version, correlation_id = _start(frame)
             if api_key == _PRODUCE:
-                return self._lanes.serve(frame, version, correlation_id)
+                left = self._answered.left
+                if not left:
+                    return self._serve_timed(frame, version, correlation_id)
+                answer = self._lanes.serve(frame, version, correlation_id)
+                if answer.__class__ is tuple:
+                    self._answered.left = left - 1
+                elif answer is not None:
+                    self._watch(answer)
+                return answer
         return None
+
+    def _serve_timed(self, frame: memoryview, version: int, correlation_id: int) -> Answer:
+        began = self._now()
+        answer = self._lanes.serve(frame, version, correlation_id)
+        if answer.__class__ is tuple:
+            self._answered.end(self._now() - began, self._answered.begin())
+        elif answer is not None:
+            self._watch(answer)
+        return answer
+
+    def _watch(self, answer: Answer) -> None:
+        """Note how long an answer of a lane waits for its commit, if it is its turn."""
+        waited, now = self._waited, self._now
+        if waited.left:
+            waited.left -= 1
+        elif isinstance(answer, asyncio.Future):
+            began, stands_for = now(), waited.begin()
+            answer.add_done_callback(lambda _: waited.end(now() - began, stands_for))
 
     def on_frame(self, frame: memoryview) -> Answer:
         answer = self.on_borrowed(frame)
         if answer is not None:
             return answer
+        began = self._now()
         try:
             header, request = decode_request(frame, self._dispatcher.served)
         except UnsupportedRequest as error:
@@ -165,17 +204,21 @@ class BrokerSession:
             response = self._refuse(request, header, error)
         if isinstance(request, ProduceRequest):
             self._lanes.learn(frame, header, request)
-        if response is None:
-            return None
         if isinstance(response, asyncio.Future):
-            return self._later(request, header, response)
-        return _encode(response, header)
+            return self._later(request, header, response, began)
+        encoded = None if response is None else _encode(response, header)
+        self._figures.observe(header.api_key, self._now() - began)
+        return encoded
 
     def on_closed(self) -> None:
         """Nothing to give back: what a client has here outlives its connection."""
 
     def _later(
-        self, request: Request, header: RequestHeader, response: asyncio.Future[Response]
+        self,
+        request: Request,
+        header: RequestHeader,
+        response: asyncio.Future[Response],
+        began: float,
     ) -> asyncio.Future[Sequence[Buffer] | None]:
         answer: asyncio.Future[Sequence[Buffer] | None] = response.get_loop().create_future()
 
@@ -197,6 +240,7 @@ class BrokerSession:
                 answer.set_result(None if result is None else _encode(result, header))
             except RuntimeError as mistake:
                 answer.set_exception(mistake)
+            self._figures.observe(header.api_key, self._now() - began)
 
         response.add_done_callback(finish)
         return answer
@@ -204,6 +248,7 @@ class BrokerSession:
     def _refuse(self, request: Request, header: RequestHeader, error: Exception) -> Response:
         if not isinstance(error, EXPECTED):
             _log.error("%s failed", type(request).__name__, exc_info=error)
+        self._figures.refused(header.api_key, code_of(error))
         return self._dispatcher.refuse(request, header.api_version, error)
 
 

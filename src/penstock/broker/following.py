@@ -192,6 +192,8 @@ class Following:
             return ()
         if isinstance(error, LogOffline) or self.hosted.log.failure is not None:
             _log.error("%s is not followed any more: %s", self, error)
+            # The flusher tells all who have to do with the log.
+            self._flusher.request(self.hosted.log)
             return (Halt(str(error)),)
         _log.warning("%s: what the leader sent could not be stored: %s", self, error)
         return self.follower.on_failed(str(error), self.hosted.log_view(), self._now_ms())

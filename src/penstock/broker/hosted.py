@@ -32,7 +32,9 @@ from penstock.metadata.configs import TopicSettings
 from penstock.metadata.model import Partition
 from penstock.partition.follower import BACKOFF_MS, Follower, LogView
 from penstock.partition.leader import INVALID_RECORD, BatchRefused, check_batch
-from penstock.partition.producers import Verification
+from penstock.partition.producers import OutOfOrderSequence, Verification
+from penstock.partition.refused import RefusedBatches
+from penstock.partition.remembered import Duplicate
 from penstock.partition.replication import AlterIsr, InSyncRules, Leadership
 from penstock.records.batch import (
     LOG_OVERHEAD,
@@ -44,6 +46,7 @@ from penstock.records.batch import (
     validate_fields,
 )
 from penstock.records.record import read_records, rebuild_batch
+from penstock.storage.errors import LogOffline
 from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -84,6 +87,7 @@ class HostedPartition:
         "_flushes_by_policy",
         "_high_watermark",
         "_lag_max_ms",
+        "_led_records",
         "_listeners",
         "_rules",
         "_settings",
@@ -95,6 +99,9 @@ class HostedPartition:
         "index",
         "leadership",
         "log",
+        "refused",
+        "replicated_bytes",
+        "sent_bytes",
         "topic",
         "topic_id",
     )
@@ -112,10 +119,15 @@ class HostedPartition:
         self.topic_id = topic_id
         self.index = index
         self.log = log
+        self.refused = RefusedBatches()
         self.leadership: Leadership | None = None
         self.follower: Follower | None = None
         self.appended_bytes = 0
         """Bytes that were written here as leader since the broker started."""
+        self._led_records = 0
+        self.sent_bytes = 0
+        """Bytes that consumers were sent; followers, `replicated_bytes`."""
+        self.replicated_bytes = 0
         self._counted_bytes = 0
         self._counted_offset = log.log_start_offset
         self._high_watermark = log.log_start_offset
@@ -256,6 +268,7 @@ class HostedPartition:
     def _leave_role(self) -> None:
         """What was written by a leader that leads again stays in its log, and who waits for it to
         be committed goes on waiting: told to try again, some would write it twice."""
+        self._led_records = self.appended_records
         # A follower may have been about to begin a new log further on.
         self._high_watermark = min(self.high_watermark, self.log.end_offset)
         self.leadership = self.follower = self._beginning = None
@@ -266,10 +279,15 @@ class HostedPartition:
         """This broker's term, if it has one and the client knows of it (KIP-320)."""
         leadership = self.leadership
         if leadership is None:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            raise KafkaError(self._why_not_leader())
         if current_epoch >= 0 and current_epoch != leadership.epoch:
             _refuse_epoch(current_epoch, leadership.epoch)
         return leadership
+
+    def _why_not_leader(self) -> ErrorCode:
+        if self.log.failure is not None:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def require_reader(self, current_epoch: int = -1) -> Leadership | Follower:
         """Whoever serves consumers here: the leader, or a follower (KIP-392)."""
@@ -291,6 +309,12 @@ class HostedPartition:
         if held is not None:
             return held.high_watermark
         return self._high_watermark if self.follower is None else self.follower.high_watermark
+
+    @property
+    def appended_records(self) -> int:
+        """Records that were written here as leader: nothing else makes a leader's log longer."""
+        held = self.leadership
+        return self._led_records + (0 if held is None else self.log.end_offset - held.start_offset)
 
     @property
     def last_stable_offset(self) -> int:
@@ -359,7 +383,7 @@ class HostedPartition:
         """
         leadership = self.leadership
         if leadership is None:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            raise KafkaError(self._why_not_leader())
         if not records:
             raise BatchRefused(INVALID_RECORD, "the partition was sent no records")
         fields = validate_fields(records)
@@ -380,11 +404,35 @@ class HostedPartition:
             header = BatchHeader._make(fields)
             if verification is None and header.is_transactional:
                 verification = require_open(self.log.producers, header, now_ms)
-            seen = self.log.producers.check(header, verification=verification)
+            seen = self._check_order(header, verification, now_ms)
             if seen is not None:
                 stamped = seen.timestamp if self._stamps_time else -1
                 return Written(seen.base_offset, seen.last_offset + 1, stamped)
         return self._write(batch, fields, leadership, now_ms, append_time_ms)
+
+    def _check_order(
+        self, header: BatchHeader, verification: Verification | None, now_ms: int
+    ) -> Duplicate | None:
+        producers = self.log.producers
+        try:
+            seen = producers.check(header, verification=verification)
+        except OutOfOrderSequence:
+            self._hold_back(header, now_ms)
+            raise
+        if self.refused and seen is None:
+            if producers.knows(header.producer_id):
+                self.refused.forget(header.producer_id, header.producer_epoch)
+            else:
+                self._hold_back(header, now_ms)
+        return seen
+
+    def _hold_back(self, header: BatchHeader, now_ms: int) -> None:
+        sequence = header.base_sequence
+        if self.refused.holds_back(header.producer_id, header.producer_epoch, sequence, now_ms):
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "a batch before this one was refused for the moment: send that first",
+            )
 
     def append_own(self, batch: bytearray, now_ms: int) -> Written:
         """Write a batch that this broker made."""
@@ -400,7 +448,12 @@ class HostedPartition:
         append_time_ms: int,
     ) -> Written:
         log = self.log
-        base_offset, last_offset = log.append(batch, leadership.epoch, now_ms, fields)
+        try:
+            base_offset, last_offset = log.append(batch, leadership.epoch, now_ms, fields)
+        except LogOffline:
+            # The flusher tells all who have to do with the log.
+            self._flusher.request(log)
+            raise
         self.appended_bytes += len(batch)
         if self._waits_for_disk:
             self._flusher.request(log)
@@ -418,7 +471,7 @@ class HostedPartition:
     def when_committed(self, end_offset: int, tell: Callable[[ErrorCode | None], None]) -> bool:
         """True if everything below `end_offset` is committed; else `tell` is called once."""
         if self.leadership is None:
-            tell(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            tell(self._why_not_leader())
             return False
         outcome = self.leadership.outcome(end_offset)
         if outcome is None:

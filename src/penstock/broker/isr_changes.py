@@ -137,7 +137,7 @@ class IsrChanges:
         hosted, term, proposal = made
         now_ms = self._replicas.now_ms()
         if answer.error == ErrorCode.NONE and answer.partition is not None:
-            _log.info(
+            _log.debug(
                 "%s-%d: in sync are %s", hosted.topic, hosted.index, list(answer.partition.isr)
             )
             hosted.on_isr_answer(term, answer.partition, now_ms)

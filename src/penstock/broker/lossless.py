@@ -71,6 +71,7 @@ class LosslessRecord:
         self._boot_id = boot_id
         self._proof = Proof(_NEVER, _NEVER)
         self._life: Life | None = None
+        self._is_void_unsaid = False
 
     def read(self, cluster_id: str, *, logs_are_whole: bool) -> Proof:
         """What can be said of the logs now; without `logs_are_whole` some were found damaged."""
@@ -99,9 +100,11 @@ class LosslessRecord:
     def void(self) -> None:
         """A log has failed: from now on nothing is proved of what was written."""
         life = self._life
-        if life is not None and life.lossless_since != _NEVER:
-            self._life = replace(life, lossless_since=_NEVER)
+        if life is not None and (life.lossless_since != _NEVER or self._is_void_unsaid):
+            # What this life says of itself must not wait for a disk that may be failing.
+            self._life, self._is_void_unsaid = replace(life, lossless_since=_NEVER), True
             self._write(self._life)
+            self._is_void_unsaid = False
 
     def end(self) -> None:
         """All logs are closed, and on disk."""

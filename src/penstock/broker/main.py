@@ -6,14 +6,16 @@ import asyncio
 import fcntl
 import gc
 import json
-import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig, ConfigError
+from penstock.broker.watch.logs import configure_logging
+from penstock.broker.watch.watching import Watch, watching
 from penstock.net.memory import keep_large_blocks
 from penstock.net.sockets import SocketNetwork
 from penstock.ports import Clock, Env, Executor, MetadataStore, Random
@@ -27,6 +29,7 @@ OnReady = Callable[[list[str]], None]
 
 def run_broker(config: BrokerConfig, on_ready: OnReady | None = None) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code."""
+    configure_logging(config)
     keep_large_blocks()
     os.makedirs(config.data_dir, exist_ok=True)
     with locked(config.data_dir), asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -50,13 +53,14 @@ async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
     clock, random = SystemClock(), SystemRandom()
     store = await open_store(config, clock, random, threads)
 
-    def ready(host: str, port: int) -> None:
+    def ready(watch: Watch, host: str, port: int) -> None:
         # What a start leaves behind lives as long as the broker; a request's objects die by
         # reference count. Looking for cycles in either is a tenth of the broker's time.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)
-        write_runtime_file(config, host, port)
+        write_runtime_file(config, host, port, watch.address)
+        watch.health.is_serving = True
         if on_ready is not None:
             on_ready([f"{host}:{port}"])
 
@@ -70,7 +74,9 @@ async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
             store=store,
             boot_id=system_boot_id,
         )
-        await Broker(env, config).run(stop, ready)
+        broker = Broker(env, config)
+        async with watching(env, config, broker, stop) as watch:
+            await broker.run(stop, partial(ready, watch))
     finally:
         await store.close()
         threads.close()
@@ -116,12 +122,17 @@ def locked(data_dir: str) -> Iterator[None]:
         yield
 
 
-def write_runtime_file(config: BrokerConfig, host: str, port: int) -> None:
+def write_runtime_file(
+    config: BrokerConfig, host: str, port: int, metrics: tuple[str, int] | None
+) -> None:
     """Who runs here, for tools on this machine."""
-    about = {"id": config.broker_id, "pid": os.getpid(), "host": host, "port": port}
+    about: dict[str, object] = {
+        "id": config.broker_id,
+        "pid": os.getpid(),
+        "host": host,
+        "port": port,
+    }
+    if metrics is not None:
+        about["metrics"] = f"{metrics[0]}:{metrics[1]}"
     with open(f"{config.data_dir}/broker.json", "w") as file:
         json.dump(about, file)
-
-
-def configure_logging(level: str = "INFO") -> None:
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")

@@ -79,6 +79,7 @@ class Maintenance:
                 len(decision.delete),
                 decision.log_start_offset,
             )
+            self._services.figures.cleaner.segments_deleted += len(decision.delete)
             await self._services.env.executor.run(log.purge)
 
     async def _clean(self, hosted: HostedPartition) -> None:
@@ -93,9 +94,12 @@ class Maintenance:
         )
         if task is None:
             return
+        figures = self._services.figures
+        began = figures.now()
         await self._services.env.executor.run(task.run)
         async with self._services.replicas.flusher.exclusive(log):
             task.install(log)
+        figures.cleaner.on_cleaned(task.bytes_before, task.bytes_after, figures.now() - began)
         _log.info(
             "%s-%d: compacted %d bytes to %d",
             hosted.topic,

@@ -26,6 +26,7 @@ from typing import Final
 from penstock.broker.cluster import ClusterView
 from penstock.broker.commits import Commits
 from penstock.broker.lossless import Proof
+from penstock.broker.watch.logs import tell
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import Changed, ClusterImage
 from penstock.metadata.membership import (
@@ -76,6 +77,8 @@ class Membership:
         self.incarnation_id = b""
         self.broker_epoch = -1
         """That of the present registration; -1 before the first and while there is none."""
+        self.renewed_at = env.clock.monotonic()
+        """When the store last said that the lease is in force."""
         cluster.listen(self._on_change)
 
     async def found_cluster(self) -> str:
@@ -113,6 +116,7 @@ class Membership:
         if held is None or held.incarnation_id != self.incarnation_id:
             raise LeaseNotFound(self._commits.lease)
         self.broker_epoch = held.broker_epoch
+        self.renewed_at = self._env.clock.monotonic()
 
     def _registration(self, image: ClusterImage, broker: BrokerInfo) -> Decision[BrokerInfo]:
         self._check_replaced()
@@ -139,6 +143,8 @@ class Membership:
                     raise
                 _log.warning("the lease could not be renewed: %s", error)
                 continue
+            if alive:
+                self.renewed_at = self._env.clock.monotonic()
             if not self._leaving and not (alive and self.is_registered):
                 await self._start_over(start_over)
 
@@ -159,10 +165,13 @@ class Membership:
         await self._env.store.revoke_lease(self._commits.lease)
 
     async def _start_over(self, start_over: Callable[[], Awaitable[None]]) -> None:
-        _log.warning(
+        tell(
+            _log,
+            "session_lost",
             "this broker's session ended: it was stopped, or too slow, or cut off from the store "
-            "for %s s; it registers again",
-            self._session_timeout_s,
+            f"for {self._session_timeout_s:g} s; it gives up what it led and registers again",
+            logging.WARNING,
+            broker_epoch=self.broker_epoch,
         )
         self.broker_epoch = -1
         while not self._leaving:
@@ -174,7 +183,13 @@ class Membership:
                 _log.warning("the broker could not register again as yet: %s", error)
                 await self._env.clock.sleep(_PUT_OFF_S)
             else:
-                _log.warning("registered again, under the epoch %d", self.broker_epoch)
+                tell(
+                    _log,
+                    "registered_again",
+                    f"registered again, under the epoch {self.broker_epoch}",
+                    logging.WARNING,
+                    broker_epoch=self.broker_epoch,
+                )
                 return
 
     def _check_replaced(self) -> None:

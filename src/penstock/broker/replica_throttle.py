@@ -1,9 +1,11 @@
-"""The brake on copying replicas: `follower.replication.throttled.rate`, in bytes a second.
+"""The brakes on copying replicas, in bytes a second: one on each side, as in Kafka.
 
-It holds for the replicas that the topic's `follower.replication.throttled.replicas` names, and of
-these only for those that lag: a replica in sync is never slowed down, or `acks=all` would be. An
-allowance grows with time, up to a second's worth, and falls by what is fetched; while it is below
-zero the throttled ones wait.
+`follower.replication.throttled.rate` is for what a broker fetches, of the replicas on it that the
+topic's `follower.replication.throttled.replicas` names (`leader_link`).
+`leader.replication.throttled.rate` is for what it gives out, of those that
+`leader.replication.throttled.replicas` names (`handlers/fetch`). Of either only followers that lag
+are slowed down: one in sync never is, or `acks=all` would be. An allowance grows with time, up to a
+second's worth, and falls by what is fetched; while it is below zero the throttled ones wait.
 """
 
 from __future__ import annotations

@@ -6,37 +6,48 @@ answer NOT_LEADER_OR_FOLLOWER, which every client retries.
 
 A log is deleted when its topic is, or when the metadata names this broker no longer among the
 replicas of that very topic, by its id: never for lack of metadata.
+
+A log that has failed, or could not be opened, has no role: `failed_logs` sees to it that others
+have its partition, and asks for the log to be opened anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Final
 
 from penstock.broker.cluster import ClusterView
 from penstock.broker.hosted import HostedPartition
+from penstock.broker.replica_throttle import ReplicaThrottle
 from penstock.broker.topic_rules import log_config
+from penstock.broker.watch.figures import Figures, TimedExecutor
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import Changed, TopicChange
 from penstock.metadata.model import NO_LEADER, Partition, Topic
 from penstock.metadata.topic_ids import to_text
 from penstock.partition.follower import Follower
+from penstock.partition.refused import RefusedBatches
 from penstock.partition.replication import Leadership
-from penstock.ports import Env
+from penstock.ports import Buffer, Env
+from penstock.records.batch import HEADER_SIZE, read_header
 from penstock.storage.append_log import AppendLog
 from penstock.storage.directory import LogDirectory
+from penstock.storage.errors import StorageError
 from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log
 from penstock.wire.errors import ErrorCode, KafkaError
 
 _BUILT_AT_ONCE: Final = 100
 _BUILT_IN_TURN: Final = 25
+_NEVER: Final = 1 << 62
+_REFUSED_MAX: Final = 100
 _log = logging.getLogger(__name__)
 
 Listener = Callable[[HostedPartition], None]
+Place = tuple[str, int]
 
 
 class Replicas:
@@ -48,6 +59,7 @@ class Replicas:
         directory: LogDirectory,
         configs: Callable[[], BrokerConfigs],
         flush_threads: int,
+        figures: Figures,
     ) -> None:
         self._env = env
         self._broker_id = broker_id
@@ -62,12 +74,20 @@ class Replicas:
         self._roles: list[Listener] = []
         self._role_listeners: dict[int, Listener] = {}
         self._brokers: dict[int, int] = {}
+        self._refused: dict[Place, RefusedBatches] = {}
+        self._unopened: dict[Place, str] = {}
+        self._reopening: dict[Place, int] = {}
+        self._failed: list[Callable[[], None]] = []
         self._beginning: dict[HostedPartition, None] = {}
         self._all_begun = asyncio.Event()
         self._all_begun.set()
         self.broker_epoch = -1
         """Of this broker's registration; without one it neither leads nor follows."""
-        self.flusher = Flusher(env.executor, flush_threads, self._on_flushed)
+        self.leader_throttle = ReplicaThrottle(broker_id)
+        """On what followers are given of replicas here."""
+        self.flusher = Flusher(
+            TimedExecutor(env.executor, figures), flush_threads, self._on_flushed
+        )
         cluster.listen(self._on_change)
 
     def __iter__(self) -> Iterator[HostedPartition]:
@@ -83,7 +103,52 @@ class Replicas:
             return hosted
         if self._cluster.image.partition(topic, index) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if (topic, index) in self._unopened:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    @property
+    def offline(self) -> dict[Place, str]:
+        """Partitions that should be here and whose logs take no calls, with the reason."""
+        return self._unopened | {
+            place: hosted.log.failure
+            for place, hosted in self._hosted.items()
+            if hosted.log.failure is not None
+        }
+
+    @property
+    def unopened(self) -> Collection[Place]:
+        """Those of them that have not been open in this life, or not since they were let go."""
+        return self._unopened.keys()
+
+    def rest_offline(self) -> None:
+        """Neither lead nor follow with logs that have failed, however that was found."""
+        for hosted in self:
+            if hosted.log.failure is not None and (
+                hosted.is_beginning or (hosted.leadership or hosted.follower) is not None
+            ):
+                self._rest(hosted, ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def on_failed(self, listener: Callable[[], None]) -> None:
+        """Be told when a log has failed."""
+        self._failed.append(listener)
+
+    def note_refused(self, topic: str, index: int, records: Buffer | None, now_ms: int) -> None:
+        """A batch was refused for the moment: others of its producer must not overtake it."""
+        if records is None or len(records) < HEADER_SIZE:
+            return
+        header = read_header(records)
+        if header.producer_id < 0:
+            return
+        place = topic, index
+        hosted = self._hosted.get(place)
+        refused = self._refused.get(place) if hosted is None else hosted.refused
+        if refused is None:
+            # Of a topic that this broker has not heard of as yet, or that nobody has.
+            if len(self._refused) >= _REFUSED_MAX:
+                del self._refused[next(iter(self._refused))]
+            refused = self._refused[place] = RefusedBatches()
+        refused.note(header.producer_id, header.producer_epoch, header.base_sequence, now_ms)
 
     def on_leading(self, listener: Listener) -> None:
         """Be told when a term as leader has begun."""
@@ -125,6 +190,15 @@ class Replicas:
         """Have a topic looked at, though the image has shown no change of it."""
         self._due.put_nowait(change)
 
+    def reopen(self, topic: str, index: int) -> None:
+        """Have a log that is offline opened anew, as a restart would: it may have lost what was not
+        synced. For one that nobody counts on any more."""
+        known = self._cluster.image.topics.get(topic)
+        if known is not None and index < len(known.partitions):
+            # It must not lead on in the term in which it failed, by a change from before.
+            self._reopening[topic, index] = known.partitions[index].leader_epoch
+            self.review(TopicChange(topic, known, known))
+
     async def settled(self) -> None:
         """Return when everything the image has shown so far is in place here."""
         await self._due.join()
@@ -150,6 +224,7 @@ class Replicas:
         topics = {change.name: change.after for change in changes if change.after is not None}
         for topic in topics.values():
             await self._drop_moved(topic)
+            await self._reopen_failed(topic)
         wanted = [
             (topic, index)
             for topic in topics.values()
@@ -176,10 +251,10 @@ class Replicas:
                 # Of a topic that was deleted under the same name while this broker was away.
                 await self._env.executor.run(self._directory.delete(topic.name, index))
                 log = None
-            if log is None:
-                missing.append((topic, index))
-            else:
+            if log is not None:
                 self._add(topic, index, log)
+            elif (topic.name, index) not in self._unopened:
+                missing.append((topic, index))
         for start in range(0, len(missing), _BUILT_AT_ONCE):
             async with asyncio.TaskGroup() as threads:
                 for first in range(start, start + _BUILT_AT_ONCE, _BUILT_IN_TURN):
@@ -193,7 +268,7 @@ class Replicas:
             if isinstance(made, Log):
                 self._add(topic, index, self._directory.adopt(made))
             else:
-                _log.error("%s-%d could not be created: %s", topic.name, index, made)
+                self._tell_unopened((topic.name, index), made)
 
     def _build(self, chunk: list[tuple[Topic, int]]) -> list[Log | Exception]:
         built: list[Log | Exception] = []
@@ -210,11 +285,17 @@ class Replicas:
                 built.append(error)
             else:
                 built.append(log)
+        try:
+            self._directory.sync_root()
+        except StorageError as error:
+            return [error] * len(chunk)
         return built
 
     def _add(self, topic: Topic, index: int, log: Log) -> None:
         settings = self._configs().settings(topic.configs)
+        self._unopened.pop((topic.name, index), None)
         hosted = HostedPartition(topic.name, topic.topic_id, index, log, settings, self.flusher)
+        hosted.refused = self._refused.pop((topic.name, index), hosted.refused)
         self._hosted[topic.name, index] = hosted
         self._by_directory[log.directory] = hosted
 
@@ -223,7 +304,10 @@ class Replicas:
     ) -> None:
         before = hosted.leadership, hosted.follower
         broker_id = self._broker_id
-        if partition.leader == broker_id and self.broker_epoch == partition.leader_broker_epoch:
+        if hosted.log.failure is not None:
+            if hosted.is_beginning or before != (None, None):
+                hosted.rest(ErrorCode.KAFKA_STORAGE_ERROR)
+        elif partition.leader == broker_id and self.broker_epoch == partition.leader_broker_epoch:
             hosted.lead(
                 broker_id,
                 self.broker_epoch,
@@ -236,7 +320,6 @@ class Replicas:
             broker_id in partition.replicas
             and partition.leader not in (NO_LEADER, broker_id)
             and self.broker_epoch >= 0
-            and hosted.log.failure is None
         ):
             hosted.follow(partition, configs.int_value("replica.fetch.backoff.ms"))
         elif hosted.is_beginning or before != (None, None):
@@ -269,8 +352,59 @@ class Replicas:
         hosted.rest(code)
         self._tell_role(hosted, *before)
 
+    # Logs that failed
+
+    async def _reopen_failed(self, topic: Topic) -> None:
+        for index, partition in enumerate(topic.partitions):
+            place = topic.name, index
+            if partition.leader_epoch < self._reopening.get(place, _NEVER):
+                continue
+            del self._reopening[place]
+            hosted = self._hosted.get(place)
+            if hosted is not None and hosted.log.failure is not None:
+                async with self.flusher.exclusive(hosted.log):
+                    self._directory.let_go(*place, hosted.log.failure)
+                self._drop(hosted, ErrorCode.KAFKA_STORAGE_ERROR)
+                self.flusher.forget(hosted.log)
+                self._unopened[place] = hosted.log.failure
+            if place in self._unopened:
+                await self._open_again(topic, index)
+
+    async def _open_again(self, topic: Topic, index: int) -> None:
+        place = topic.name, index
+        config = log_config(self._configs().settings(topic.configs))
+        now_ms = self._env.clock.wall_ms()
+        run = self._env.executor.run
+        try:
+            if not await run(lambda: self._directory.exists(*place)):
+                del self._unopened[place]
+                return  # It was never there: it is made like any other.
+            report = await run(lambda: self._directory.recover(*place, config, now_ms))
+            log = self._directory.reopen(*place, config, now_ms)
+        except (StorageError, OSError) as error:
+            self._tell_unopened(place, error)
+            return
+        for note in report.notes:
+            _log.warning("%s: %s", report.directory, note)
+        if log.topic_id != to_text(topic.topic_id):
+            await run(self._directory.delete(*place))
+            del self._unopened[place]
+            return
+        self._add(topic, index, log)
+        _log.warning("%s-%d is open again, and ends at %d", *place, log.end_offset)
+
+    def _tell_unopened(self, place: Place, error: Exception) -> None:
+        if self._unopened.get(place) != str(error):
+            _log.error("%s-%d could not be opened: %s", *place, error)
+        self._unopened[place] = str(error)
+        for tell in self._failed:
+            tell()
+
+    # Leaving
+
     async def _remove(self, topic: Topic) -> None:
         for index in range(len(topic.partitions)):
+            self._unopened.pop((topic.name, index), None)
             hosted = self._hosted.get((topic.name, index))
             if hosted is not None:
                 await self._delete(hosted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -281,6 +415,8 @@ class Replicas:
             return
         for index, partition in enumerate(topic.partitions):
             log = self._directory.get(topic.name, index)
+            if self._broker_id not in partition.replicas:
+                self._unopened.pop((topic.name, index), None)
             if (
                 self._broker_id in partition.replicas
                 or log is None
@@ -298,20 +434,26 @@ class Replicas:
                 await self._env.executor.run(self._directory.delete(topic.name, index))
 
     async def _delete(self, hosted: HostedPartition, code: ErrorCode) -> None:
-        del self._hosted[hosted.topic, hosted.index]
-        self._rest(hosted, code)
-        self._by_directory.pop(hosted.log.directory, None)
+        self._drop(hosted, code)
         async with self.flusher.exclusive(hosted.log):
             free_space = self._directory.delete(hosted.topic, hosted.index)
         self.flusher.forget(hosted.log)
         await self._env.executor.run(free_space)
 
+    def _drop(self, hosted: HostedPartition, code: ErrorCode) -> None:
+        del self._hosted[hosted.topic, hosted.index]
+        self._rest(hosted, code)
+        self._by_directory.pop(hosted.log.directory, None)
+
     def _on_flushed(self, log: AppendLog) -> None:
         hosted = self._by_directory.get(log.directory)
-        if hosted is not None:
+        if hosted is not None and hosted.log is log:
             before = hosted.leadership, hosted.follower
             hosted.on_flushed()
             self._tell_role(hosted, *before)
+            if log.failure is not None:
+                for tell in self._failed:
+                    tell()
 
     def resign_all(self) -> None:
         """The broker stops, or has lost its registration: whoever waits is told to look elsewhere.

@@ -10,6 +10,7 @@ from penstock.broker.cluster import ClusterView
 from penstock.broker.config import BrokerConfig
 from penstock.broker.controller import ControllerRuntime
 from penstock.broker.replicas import Replicas
+from penstock.broker.watch.figures import Figures
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import ClusterImage
 from penstock.ports import Env
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 class Services:
     env: Env
     config: BrokerConfig
+    figures: Figures
     cluster: ClusterView
     controller: ControllerRuntime
     replicas: Replicas

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from dataclasses import fields
+from pathlib import Path
 
 from penstock.broker.config import BrokerConfig
 from penstock.metadata.broker_configs import BROKER_CONFIGS
@@ -59,3 +60,13 @@ def config_text(config: BrokerConfig) -> str:
 def _toml(value: object) -> str:
     """Strings, numbers and truth values are written alike in TOML and JSON."""
     return json.dumps(value, ensure_ascii=True)
+
+
+def metrics_address(data_dir: str) -> str | None:
+    """Where the broker that runs on this directory shows its metrics, by what it has noted there;
+    None if it shows none, or does not run."""
+    try:
+        about: dict[str, str] = json.loads(Path(data_dir, "broker.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return about.get("metrics")

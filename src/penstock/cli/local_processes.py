@@ -60,7 +60,7 @@ def _can_bind(family: int, host: str | int) -> bool:
 def _inodes(addresses: frozenset[_Ip], port: int) -> Iterator[str]:
     """Sockets that listen on the port, at one of the addresses or at all there are."""
     for path in _TABLES:
-        for line in _read(path).splitlines()[1:]:
+        for line in read_text(path).splitlines()[1:]:
             cells = line.split()
             host, _, number = cells[1].rpartition(":")
             if cells[3] == _LISTEN and int(number, 16) == port:
@@ -80,10 +80,11 @@ def _unpacked(text: str) -> _Ip:
     return mapped or found
 
 
-def _read(path: str) -> str:
+def read_text(path: str) -> str:
+    """What the system says there; nothing where it says nothing, or not to us."""
     try:
         with FileIO(path) as file:
-            return file.readall().decode()
+            return file.readall().decode(errors="replace")
     except OSError:
         return ""
 

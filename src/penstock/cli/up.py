@@ -14,8 +14,18 @@ from typing import Annotated, Final
 
 import typer
 
-from penstock.broker.config import BrokerConfig
-from penstock.cli.broker_command import Settings, announce, configured, run_in_foreground
+from penstock.broker.config import BrokerConfig, LogLevel
+from penstock.cli.broker_command import (
+    LogFormatOption,
+    LogLevelOption,
+    Metrics,
+    Settings,
+    announce,
+    configured,
+    run_in_foreground,
+    watched,
+)
+from penstock.cli.broker_files import metrics_address
 from penstock.cli.console_process import ConsoleProcess
 from penstock.cli.output import CommandFailed
 
@@ -32,7 +42,7 @@ time.
 Examples:
   penstock up
   penstock up --brokers 3 --data /var/lib/penstock
-  penstock up --port 19092 --set num.partitions=4 --set auto.create.topics.enable=false
+  penstock up --port 19092 --set auto.create.topics.enable=false
 """
 
 
@@ -65,13 +75,18 @@ def up(
             help="A console for browsers on this machine.",
         ),
     ] = True,
+    metrics: Metrics = None,
+    log_format: LogFormatOption = None,
+    log_level: LogLevelOption = LogLevel.WARNING,
     settings: Settings = None,
 ) -> None:
     directory = data.rstrip("/") or "/"
-    configs = [
-        configured(partial(_config, directory, host, port, number), settings)
-        for number in range(brokers)
-    ]
+
+    def config(number: int) -> BrokerConfig:
+        plain = _config(directory, host, port, number)
+        return watched(plain, _metrics_of(metrics, number), log_format, log_level)
+
+    configs = [configured(partial(config, number), settings) for number in range(brokers)]
     _make_directory(directory)
 
     console = ConsoleProcess(wanted=with_console)
@@ -79,6 +94,7 @@ def up(
     def on_ready(addresses: list[str]) -> None:
         announce(addresses)
         _hint(directory, addresses)
+        _tell_metrics(configs)
         console.start(addresses)
 
     try:
@@ -101,6 +117,13 @@ def _config(directory: str, host: str, port: int, number: int) -> BrokerConfig:
     )
 
 
+def _metrics_of(first: str | None, number: int) -> str | None:
+    """Broker i gets the port i further on, as with the ports for clients."""
+    host, colon, port = (first or "").rpartition(":")
+    is_counted = colon and port.isascii() and port.isdigit() and int(port)
+    return f"{host}:{int(port) + number}" if is_counted else first
+
+
 def _make_directory(path: str) -> None:
     try:
         os.makedirs(path, exist_ok=True)
@@ -110,6 +133,13 @@ def _make_directory(path: str) -> None:
         ) from error
     if not os.access(path, os.W_OK | os.X_OK):
         raise CommandFailed(f"{path} is not writable: choose another with --data")
+
+
+def _tell_metrics(configs: list[BrokerConfig]) -> None:
+    found = [metrics_address(config.data_dir) for config in configs]
+    pages = [f"http://{address}/metrics" for address in found if address is not None]
+    if pages:
+        sys.stderr.write(f"metrics: {' '.join(pages)}\n")
 
 
 def _hint(directory: str, addresses: list[str]) -> None:

@@ -61,6 +61,8 @@ class Core:
         self.image = ShardImage()
         self.groups: dict[str, Group] = {}
         self.in_flight: dict[int, InFlight] = {}
+        self.rebalances = 0
+        """How many generations with members have begun here; for whoever counts."""
         self._next_append_id = 0
         self._effects: list[Effect] = []
         self._answered: set[Token] = set()

@@ -81,6 +81,7 @@ def complete(core: Core, group: Group, now: Now) -> None:
     if group.state is State.EMPTY:
         core.append([group_record(group.group_id, group.to_value({}))], EmptyStored(), now)
         return
+    core.rebalances += 1
     joined, group.joining = group.joining, {}
     for member in group.members.values():
         if parked := joined.get(member.member_id):

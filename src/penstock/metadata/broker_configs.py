@@ -2,8 +2,8 @@
 
 Two parts. The defaults of topic configs are derived from the topic table, under the names Kafka
 has for them on brokers (`log.retention.ms` for `retention.ms`); these can be changed while the
-broker runs, and so can the throttles of replication. The rest describes the broker; it comes from
-the config file and is read-only.
+broker runs, and so can the throttles of replication, and whether new partitions are placed here
+(KIP-1066). The rest describes the broker; it comes from the config file and is read-only.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _INT = ConfigType.INT
 _SHORT = ConfigType.SHORT
 _LONG = ConfigType.LONG
 _LIST = ConfigType.LIST
+
+CORDONED: Final = "cordoned.log.dirs"
 
 # name, type, default, least value of a number, sentence
 _Row = tuple[str, ConfigType, Value, int | None, str]
@@ -129,6 +131,16 @@ _THROTTLES: tuple[_Row, ...] = tuple(
         f"The bytes a second for the replicas in {side}.replication.throttled.replicas.",
     )
     for side in ("leader", "follower")
+)
+
+_CORDON: tuple[_Row, ...] = (
+    (
+        CORDONED,
+        _LIST,
+        (),
+        None,
+        "Directories that new partitions are not placed in; * for all. A broker has one here.",
+    ),
 )
 
 _TOPICS: tuple[_Row, ...] = (
@@ -258,13 +270,13 @@ _CONNECTIONS: tuple[_Row, ...] = (
 )
 
 
-_ROWS = _IDENTITY + _REPLICATION + _THROTTLES + _TOPICS + _COORDINATORS + _CONNECTIONS
+_ROWS = _IDENTITY + _REPLICATION + _THROTTLES + _CORDON + _TOPICS + _COORDINATORS + _CONNECTIONS
 
 
 def _defined(row: _Row) -> Definition:
     name, kind, default, least, doc = row
     check = None if least is None else at_least(least)
-    return Definition(name, kind, default, doc, check, dynamic=row in _THROTTLES)
+    return Definition(name, kind, default, doc, check, dynamic=row in _THROTTLES + _CORDON)
 
 
 def _derived() -> Iterator[Definition]:

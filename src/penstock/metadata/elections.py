@@ -91,7 +91,7 @@ def elected(
     leader = partition.leader
     if leader not in isr or restarted:
         unclean = settings.unclean_leader_election_enable
-        leader = _choose(after, brokers, stopping, unclean=unclean)
+        leader = choose_leader(after, brokers, stopping, unclean=unclean)
         if leader != NO_LEADER and leader not in isr:
             if leader not in members:
                 # After an unclean election nobody else holds what the new leader makes of it.
@@ -136,13 +136,14 @@ def _leader_restarted(partition: Partition, brokers: Mapping[int, BrokerInfo]) -
     return broker is not None and broker.broker_epoch != partition.leader_broker_epoch
 
 
-def _choose(
+def choose_leader(
     partition: Partition,
     brokers: Mapping[int, BrokerInfo],
     stopping: Collection[int],
     *,
     unclean: bool,
 ) -> int:
+    """Who of these brokers is to lead a partition without a leader; NO_LEADER if nobody can."""
     living = [each for each in partition.replicas if each in brokers]
     candidates = [each for each in living if each in partition.isr]
     candidates += [each for each in living if each in partition.eligible_leaders]

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from penstock.metadata import keys
+from penstock.metadata.broker_configs import CORDONED
 from penstock.metadata.model import BrokerInfo, Controller, Partition, Topic
 from penstock.metadata.topic_ids import to_text
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -107,6 +108,16 @@ class ClusterImage:
             for each, broker in self._brokers.items()
             if each not in self.stopping
         }
+
+    @property
+    def cordoned(self) -> frozenset[int]:
+        """Brokers that new partitions are not placed on (KIP-1066)."""
+        everywhere = self.default_broker_configs.get(CORDONED, "")
+        return frozenset(
+            each
+            for each in {*self._brokers, *self._broker_configs}
+            if self._broker_configs.get(each, keys.NO_CONFIGS).get(CORDONED, everywhere)
+        )
 
     def topic_by_id(self, topic_id: bytes) -> Topic | None:
         return self._topics_by_id.get(topic_id)

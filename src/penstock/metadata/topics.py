@@ -170,11 +170,14 @@ def _require_replication_factor(image: ClusterImage, replication_factor: int) ->
             f"The replication factor cannot be {replication_factor}: ask for 1 or more, or for -1 "
             "to have the default.",
         )
-    if replication_factor > len(image.brokers):
+    taking = len(_racks(image))
+    if replication_factor > taking:
+        closed = len(image.brokers) - taking
+        drained = f", {closed} more being cordoned" if closed else ""
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The replication factor {replication_factor} cannot be met, as {len(image.brokers)} "
-            "broker(s) are registered: ask for fewer replicas or start more brokers.",
+            f"The replication factor {replication_factor} cannot be met, as {taking} "
+            f"broker(s) are registered{drained}: ask for fewer replicas or start more brokers.",
         )
 
 
@@ -270,7 +273,9 @@ def _continued(
 
 
 def _racks(image: ClusterImage) -> dict[int, str | None]:
-    return {broker.broker_id: broker.rack for broker in image.brokers.values()}
+    """The brokers that new partitions are placed on, unless a request names others itself."""
+    cordoned = image.cordoned
+    return {each: broker.rack for each, broker in image.brokers.items() if each not in cordoned}
 
 
 def _new_partition(image: ClusterImage, replicas: tuple[int, ...]) -> Partition:

@@ -4,6 +4,10 @@ It leaves the in-sync set and the eligible leaders as well: it does not hold eve
 not be elected for it. If it leads, another that is in sync does so from now on. Where there is no
 other in sync it stays: the damaged copy may be the best there is.
 
+One whose log is offline can serve nothing at all. So it is also succeeded by an eligible leader, or
+by whoever is alive where the topic allows that. Where there is nobody it stays too: a partition
+without a leader would be given back to it at once.
+
 The leader epoch rises in any case, even where the leader stays. The leader may have a fetch of the
 replica in mind, from before the damage was found, by which it would take it in again; in a new term
 it knows of no fetch, and the replica fetches only when it has thrown the damaged part away.
@@ -16,9 +20,10 @@ from typing import Final
 
 from penstock.metadata.decisions import Decision
 from penstock.metadata.edits import NO_STATIC, TopicEdits
+from penstock.metadata.elections import choose_leader
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.isr import led_by, sound_members, with_members
-from penstock.metadata.model import Partition
+from penstock.metadata.model import NO_LEADER, Partition
 from penstock.wire.errors import KafkaError
 
 Place = tuple[str, int]
@@ -30,10 +35,11 @@ def withdraw(
     broker_id: int,
     places: Sequence[Place],
     *,
+    offline: bool = False,
     stopping: Collection[int] = _NOBODY,
     static: Mapping[str, str] = NO_STATIC,
 ) -> Decision[tuple[Place, ...]]:
-    """Take a broker out of those that count in these partitions.
+    """Take a broker out of those that count in these partitions, damaged there or `offline`.
 
     The result is the places where it can be done; of the others, ask again later.
     """
@@ -42,7 +48,7 @@ def withdraw(
     for topic, index in places:
         try:
             partition = edits.partition(topic, index)
-            after = _without(image, edits, topic, partition, broker_id, stopping)
+            after = _without(image, edits, topic, partition, broker_id, stopping, offline=offline)
             if after is not None:
                 edits.put(topic, index, after)
                 done.append((topic, index))
@@ -59,20 +65,26 @@ def _without(
     partition: Partition,
     broker_id: int,
     stopping: Collection[int],
+    *,
+    offline: bool,
 ) -> Partition | None:
     brokers, settings = image.brokers, edits.settings(topic)
+    others = {each: broker for each, broker in brokers.items() if each != broker_id}
     members = sound_members(partition, brokers, synced=settings.durability == "fsync")
     members.pop(broker_id, None)
-    isr = [each for each in partition.isr if each in members and each in brokers]
+    isr = [each for each in partition.isr if each in members and each in others]
+    after = with_members(partition, isr, members, settings.min_insync_replicas)
     leader = partition.leader
     if leader == broker_id:
-        heirs = [each for each in partition.replicas if each in isr]
-        staying = [each for each in heirs if each not in stopping]
-        if not heirs:
-            return None
-        leader = (staying or heirs)[0]
+        unclean = offline and settings.unclean_leader_election_enable
+        leader = choose_leader(after, others, stopping, unclean=unclean)
+        if leader not in isr:
+            if leader == NO_LEADER or not offline:
+                return None
+            if leader not in members:
+                members = {leader: brokers[leader].broker_epoch}
+            after = with_members(partition, (leader,), members, settings.min_insync_replicas)
     elif leader not in isr:
         # There is an election due, which comes first.
         return None
-    after = with_members(partition, isr, members, settings.min_insync_replicas)
     return led_by(after, leader, brokers)

@@ -28,7 +28,9 @@ sequences seen without a gap; it restarts when a snapshot is loaded or compactio
 
 A transaction begins with the producer's first transactional batch and ends with a control batch,
 the marker. Reads of committed data stop at the first unstable offset: the first offset of a
-transaction that is open, or whose marker is not replicated yet.
+transaction that is open, or whose marker is not replicated yet. A snapshot says nothing of those
+that had ended, so after a restart the latter hold nobody back. That is harmless: a marker tells of
+a decision that is committed, and should it be lost it is written again, the same.
 
 Whoever appends for clients shows a `Verification` for a transactional batch (`verification` says
 why), and then these are refused too, with InvalidTransactionState:
@@ -159,6 +161,9 @@ class ProducerStates:
 
     def __len__(self) -> int:
         return len(self._producers)
+
+    def knows(self, producer_id: int) -> bool:
+        return producer_id in self._producers
 
     def begin_verification(self, header: BatchHeader, now_ms: int) -> int | None:
         """A guard to hold while the coordinator is asked about a batch; None: no need to ask."""
@@ -360,6 +365,10 @@ class ProducerStates:
         if unstable is None:
             return high_watermark
         return min(max(unstable, log_start_offset), high_watermark)
+
+    def open_since(self) -> list[int]:
+        """When each producer with an open transaction last wrote, by the times of its records."""
+        return [self._producers[each].last_timestamp for each in self._ongoing.values()]
 
     def last_data_offsets(self) -> dict[int, int]:
         """Where each producer's last sequence is: batches that compaction must not drop whole.

@@ -40,6 +40,13 @@ _DAMAGE_NUMBERS = tuple(field.name for field in fields(Damage) if field.name != 
 
 def write_atomic(disk: Disk, directory: str, name: str, data: bytes) -> None:
     """Replace the file: after a crash it holds the old content or the new, never a mix."""
+    write_unnamed(disk, directory, name, data)
+    disk.sync_directory(directory)
+
+
+def write_unnamed(disk: Disk, directory: str, name: str, data: bytes) -> None:
+    """`write_atomic` but for the end: which content it is, is settled when the directory is synced.
+    So several files can share one such sync."""
     temporary = f"{directory}/{name}{TEMPORARY}"
     file = disk.open(temporary, create=True)
     try:
@@ -49,7 +56,6 @@ def write_atomic(disk: Disk, directory: str, name: str, data: bytes) -> None:
     finally:
         file.close()
     disk.rename(temporary, f"{directory}/{name}")
-    disk.sync_directory(directory)
 
 
 def read_file(disk: Disk, path: str) -> bytes | None:

@@ -30,6 +30,8 @@ from penstock.storage.salvage import LogResources, RecoveryReport
 from penstock.storage.space import SpaceGuard
 
 _NAME_KEPT = 180
+_RECOVERY_FILES_MAX = 64
+_RECOVERY_CACHE_BYTES = 4 << 20
 _DELETED = re.compile(r".+\.[A-Za-z0-9_-]+-delete")
 
 
@@ -102,7 +104,15 @@ class LogDirectory:
             else:
                 self._logs[parsed] = log
             reports.append(report)
+        if self._logs:
+            # Whoever made one of them may have been killed before this.
+            self.sync_root()
         return reports
+
+    def sync_root(self) -> None:
+        """Blocking, for any thread: have the names of all logs survive a loss of power."""
+        with disk_trouble(f"{self.root} could not be synced"):
+            self.disk.sync_directory(self.root)
 
     def _is_deleted_log(self, path: str) -> bool:
         return PARTITION_METADATA in (names := self.disk.listdir(path)) or not names
@@ -117,9 +127,9 @@ class LogDirectory:
     def create(
         self, topic: str, partition: int, *, topic_id: str, config: LogConfig, now_ms: int
     ) -> Log:
-        return self.adopt(
-            self.build(topic, partition, topic_id=topic_id, config=config, now_ms=now_ms)
-        )
+        log = self.build(topic, partition, topic_id=topic_id, config=config, now_ms=now_ms)
+        self.sync_root()
+        return self.adopt(log)
 
     def adopt(self, log: Log) -> Log:
         """Count a log that `build` has made among ours."""
@@ -129,7 +139,8 @@ class LogDirectory:
     def build(
         self, topic: str, partition: int, *, topic_id: str, config: LogConfig, now_ms: int
     ) -> Log:
-        """The blocking part of `create`, for any thread."""
+        """The blocking part of `create`, for any thread. `sync_root` is to follow, once for many,
+        before the log is used."""
         if (topic, partition) in self._logs:
             raise StorageError(f"{partition_directory(topic, partition)} exists already")
         path = f"{self.root}/{partition_directory(topic, partition)}"
@@ -146,7 +157,44 @@ class LogDirectory:
             topic_id=topic_id,
             config=config,
             now_ms=now_ms,
+            sync_root=False,
         )
+
+    # A log that failed
+
+    def exists(self, topic: str, partition: int) -> bool:
+        """Whether there are files of a log that is not open: it could not be opened so far."""
+        path = f"{self.root}/{partition_directory(topic, partition)}"
+        return self.disk.exists(path) and not self._creation_unfinished(path)
+
+    def let_go(self, topic: str, partition: int, reason: str) -> None:
+        """Forget a log that has failed, with all its open files, so that it can be recovered."""
+        log = self._logs.pop((topic, partition), None)
+        if log is not None:
+            log.abandon(reason)
+
+    def recover(self, topic: str, partition: int, config: LogConfig, now_ms: int) -> RecoveryReport:
+        """Read a log that is not open as after an unclean stop, and leave it as after a clean one.
+        The blocking part of `reopen`, for any thread: it shares nothing with the logs in use."""
+        path = f"{self.root}/{partition_directory(topic, partition)}"
+        shared = self._resources
+        pool = FilePool(self.disk, _RECOVERY_FILES_MAX)
+        resources = LogResources(pool, IndexCache(_RECOVERY_CACHE_BYTES), shared.space)
+        try:
+            with disk_trouble(f"{path} could not be recovered"):
+                log, report = open_log(resources, path, config, now_ms)
+                log.close()
+                self.disk.sync_directory(self.root)
+        finally:
+            pool.close()
+        return report
+
+    def reopen(self, topic: str, partition: int, config: LogConfig, now_ms: int) -> Log:
+        """Take a log that `recover` has read among ours again."""
+        path = f"{self.root}/{partition_directory(topic, partition)}"
+        with disk_trouble(f"{path} could not be opened again"):
+            log, _ = open_log(self._resources, path, config, now_ms)
+        return self.adopt(log)
 
     def delete(self, topic: str, partition: int) -> Callable[[], None]:
         """Take the log out at once; the returned work frees its space, on any thread."""

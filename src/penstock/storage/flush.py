@@ -15,6 +15,7 @@ from penstock.storage.checkpoints import (
     encode_checkpoint,
     encode_epochs,
     write_atomic,
+    write_unnamed,
 )
 from penstock.storage.files import LEADER_EPOCHS, LOG_CHECKPOINT, Handle
 
@@ -54,7 +55,9 @@ class FlushPlan:
         self.disk.sync_directory(self.directory)
         try:
             if self.epochs is not None:
-                write_atomic(self.disk, self.directory, LEADER_EPOCHS, encode_epochs(self.epochs))
+                # Its name becomes durable with that of the checkpoint.
+                epochs = encode_epochs(self.epochs)
+                write_unnamed(self.disk, self.directory, LEADER_EPOCHS, epochs)
             data = encode_checkpoint(self.checkpoint)
             write_atomic(self.disk, self.directory, LOG_CHECKPOINT, data)
         except OSError as error:

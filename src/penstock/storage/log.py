@@ -7,7 +7,7 @@ a durable note or ends with one, in an order that makes it safe to be interrupte
     start at    note the offset, throw all files away, begin one there, take the note back
     delete      note the new log start, then rename the files away in any order
     swap        the cleaned file gets its `.swap` name durably: from there opening can finish it
-    close       flush, then note what the last segment looks like
+    close       flush, and with it note what the last segment looks like
 
 None of them may overlap a flush; their owner waits for the one under way.
 """
@@ -35,6 +35,7 @@ from penstock.storage.files import (
     swap_name,
     write_all,
 )
+from penstock.storage.flush import FlushPlan
 from penstock.storage.index import IndexCache
 from penstock.storage.log_state import LogParts
 from penstock.storage.producer_state import file_crc, restore_producers, snapshots
@@ -341,6 +342,17 @@ class Log(AppendLog):
 
     def close(self) -> None:
         """Stop cleanly: flush, and note what the next start may trust. Blocking."""
+        plan = self.begin_close()
+        if plan is not None:
+            try:
+                plan.run()
+            except OSError as error:
+                self.fail_flush(plan, error)
+                self._refuse()
+        self.end_close(plan)
+
+    def begin_close(self) -> FlushPlan | None:
+        """The first of the three steps of `close`, as with a flush; None if it needs no second."""
         active = self._active
         never_used = (
             len(self._segments) == 1
@@ -348,26 +360,36 @@ class Log(AppendLog):
             and active.base_offset == self._end_offset == self._log_start_offset
             and self.noted_point == self._end_offset
         )
-        if self._failure is None and not never_used and (self.changed or self.needs_flush):
-            try:
-                active.seal()
-                snapshot = f"{self.directory}/{offset_name(self._end_offset, SNAPSHOT)}"
-                file = self.pool.create(snapshot)
-                file.truncate(0)
-                write_all(file, self._snapshot(), 0)
-                self._dirty[snapshot] = None
-                self.flush()
-                stop = CleanStop(
-                    active.base_offset,
-                    active.size,
-                    self._end_offset,
-                    file_crc(self._disk, active.index.path),
-                    file_crc(self._disk, active.time_index.path),
-                )
-            except OSError as error:
-                self.fail(f"the log could not be closed: {error}")
-                self._refuse()
-            self._write_checkpoint(replace(self._checkpoint(self._end_offset), clean_stop=stop))
+        if self._failure is not None or never_used or not (self.changed or self.needs_flush):
+            return None
+        try:
+            active.seal()
+            snapshot = f"{self.directory}/{offset_name(self._end_offset, SNAPSHOT)}"
+            file = self.pool.create(snapshot)
+            file.truncate(0)
+            write_all(file, self._snapshot(), 0)
+            self._dirty[snapshot] = None
+            stop = CleanStop(
+                active.base_offset,
+                active.size,
+                self._end_offset,
+                file_crc(self._disk, active.index.path),
+                file_crc(self._disk, active.time_index.path),
+            )
+        except OSError as error:
+            self.fail(f"the log could not be closed: {error}")
+            self._refuse()
+        plan = self.begin_flush(checkpoint=True)
+        if plan.checkpoint is not None:
+            plan.checkpoint = replace(plan.checkpoint, clean_stop=stop)
+        return plan
+
+    def end_close(self, plan: FlushPlan | None) -> None:
+        """The last step of `close`, after what `begin_close` gave was run."""
+        if plan is not None:
+            self.end_flush(plan)
+            if plan.unnoted and plan.checkpoint is not None:
+                self._write_checkpoint(plan.checkpoint)
             self.changed = False
         self.abandon("it was closed")
 

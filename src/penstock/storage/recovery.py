@@ -37,6 +37,7 @@ from penstock.storage.checkpoints import (
     encode_partition_metadata,
     read_file,
     write_atomic,
+    write_unnamed,
 )
 from penstock.storage.config import LogConfig
 from penstock.storage.damage import Damage
@@ -78,16 +79,21 @@ def create_log(
     config: LogConfig,
     now_ms: int,
     start_offset: int = 0,
+    sync_root: bool = True,
 ) -> Log:
-    """Make an empty log; it survives a crash once this returns."""
+    """Make an empty log; it survives a crash once this returns and the root is synced, which is
+    the caller's to do without `sync_root`: once for many logs."""
     disk = resources.disk
     directory = f"{root}/{partition_directory(topic, partition)}"
     disk.mkdir(directory)
-    disk.sync_directory(root)
+    if sync_root:
+        disk.sync_directory(root)
     segment = _Opening(resources, directory, config, now_ms).segment(start_offset, fresh=True)
-    write_atomic(disk, directory, PARTITION_METADATA, encode_partition_metadata(topic_id))
-    checkpoint = _first_checkpoint(start_offset)
-    write_atomic(disk, directory, LOG_CHECKPOINT, encode_checkpoint(checkpoint))
+    checkpoint = encode_checkpoint(_first_checkpoint(start_offset))
+    # Nobody was told of the log as yet: whichever of these names a crash leaves, it is empty.
+    write_unnamed(disk, directory, LOG_CHECKPOINT, checkpoint)
+    write_unnamed(disk, directory, PARTITION_METADATA, encode_partition_metadata(topic_id))
+    disk.sync_directory(directory)
     parts = LogParts(
         directory=directory,
         topic=topic,

@@ -85,7 +85,7 @@ def handle(
     read = fetch.read(spans=True)
     if read.size >= request.min_bytes or read.must_answer or request.max_wait_ms <= 0:
         return fetch.answer(read)
-    hosted = [held for held in fetch.hosted if held is not None]
+    hosted = [held for held in fetch.hosted if held is not None and held not in fetch.throttled]
     wait = DataWait(
         hosted,
         request.min_bytes - read.size,
@@ -94,6 +94,8 @@ def handle(
         appends=fetch.is_replicas,
         stable=request.isolation_level == _READ_COMMITTED and not fetch.is_replicas,
     )
+    if fetch.throttled:
+        wait.end_within(fetch.throttled_ms / 1000)
     if fetch.is_behind:
         wait.end_within(COMMITS_S)
     if fetch.is_early:
@@ -143,6 +145,8 @@ class _Fetch:
         "hosted",
         "is_behind",
         "is_early",
+        "throttled",
+        "throttled_ms",
         "wanted",
     )
 
@@ -169,6 +173,10 @@ class _Fetch:
         """A follower asks for a partition that is not led here as yet."""
         self.is_behind = False
         """A follower knows of less than is committed."""
+        self.throttled: set[HostedPartition] = set()
+        """A follower that lags is given nothing of these now: what is written there is no news."""
+        self.throttled_ms = 0
+        """When it may be given more."""
         self._racks = self._known_racks() if self._has_racks and request.rack_id else None
         self._bytes_max = services.configs().int_value("fetch.max.bytes")
         self.wanted = wanted
@@ -256,6 +264,8 @@ class _Fetch:
         else:
             upper = self._upper_for_consumer(each, hosted, answer)
         if each.fetch_offset >= upper or (left <= 0 and not first):
+            return 0
+        if self._replica is not None and self._is_throttled(self._replica, hosted):
             return 0
         log = hosted.log
         bytes_max = max(0, min(each.max_bytes, left))
@@ -353,6 +363,20 @@ class _Fetch:
         each.term = held
         return log.end_offset
 
+    def _is_throttled(self, replica: _Replica, hosted: HostedPartition) -> bool:
+        held, named = hosted.leadership, hosted.settings.leader_replication_throttled_replicas
+        throttle = self._services.replicas.leader_throttle
+        if not named or held is None or replica.broker_id in held.isr:
+            return False
+        if not throttle.names(named, hosted.index):
+            return False
+        rate = self._services.configs().int_value("leader.replication.throttled.rate")
+        wait_ms = throttle.wait_ms(rate, self._now_ms)
+        if wait_ms:
+            self.throttled.add(hosted)
+            self.throttled_ms = wait_ms
+        return wait_ms > 0
+
     def _diverges(
         self, each: Wanted, hosted: HostedPartition, answer: FetchResponse.Partition
     ) -> bool:
@@ -395,6 +419,19 @@ class _Fetch:
             ):
                 hosted.leadership.on_told(replica)
 
+    def _count_sent(self, each: Wanted, size: int) -> None:
+        # Asked for anew: one that was not led here yet when the request came is now.
+        hosted = self._services.replicas.get(each.topic, each.index)
+        if hosted is None:
+            return
+        if self._replica is None:
+            hosted.sent_bytes += size
+        else:
+            hosted.replicated_bytes += size
+            named = hosted.settings.leader_replication_throttled_replicas
+            if named and self._services.replicas.leader_throttle.names(named, hosted.index):
+                self._services.replicas.leader_throttle.on_fetched(size)
+
     def answer(self, read: _Read) -> FetchResponse:
         session = self._session
         response = FetchResponse(session_id=session.session_id if session is not None else 0)
@@ -409,6 +446,7 @@ class _Fetch:
             news = each.has_news(answer, size) if session is not None else True
             if size:
                 served.append(each)
+                self._count_sent(each, size)
             if self._is_incremental and not news:
                 continue
             if topic is None or topic.topic != each.topic or topic.topic_id != each.topic_id:

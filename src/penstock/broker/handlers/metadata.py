@@ -16,6 +16,7 @@ from penstock.broker.handlers.authorized_operations import (
     NOT_ASKED,
     TOPIC_OPERATIONS,
 )
+from penstock.broker.services import Services
 from penstock.metadata.model import NO_LEADER, Topic
 from penstock.metadata.topic_ids import ZERO_ID
 from penstock.metadata.topics import validate_topic_name
@@ -46,7 +47,7 @@ def _handled(request: MetadataRequest, context: RequestContext) -> MetadataRespo
             for broker in image.brokers.values()
         ],
         cluster_id=image.cluster_id,
-        controller_id=image.controller.broker_id if image.controller is not None else -1,
+        controller_id=_controller_id(services),
     )
     asked = request.topics
     if asked is None or (context.version == 0 and not asked):
@@ -67,6 +68,16 @@ def _handled(request: MetadataRequest, context: RequestContext) -> MetadataRespo
             seen.add((wanted.name, wanted.topic_id))
             response.topics.append(_answer(wanted, context, may_create))
     return response
+
+
+def _controller_id(services: Services) -> int:
+    """Where to send what is for the controller, which is any broker: the controller itself, or this
+    one while there is none. To librdkafka "nobody" means to wait until it refreshes its metadata.
+    """
+    image, own_id = services.image, services.config.broker_id
+    if image.controller is not None and image.controller.broker_id in image.brokers:
+        return image.controller.broker_id
+    return own_id if own_id in image.brokers else -1
 
 
 def _answer(

@@ -147,6 +147,11 @@ class _Producing:
 
     def _fail(self, batch: _Batch, error: Exception) -> None:
         _fill_error(batch.answer, error)
+        if code_of(error).retriable:
+            replicas = self._context.services.replicas
+            replicas.note_refused(
+                batch.topic, batch.answer.index, batch.asked.records, self._now_ms
+            )
         if self._context.version >= 10:
             _tell_leader(batch.answer, self._context.services, batch.topic)
 
@@ -206,6 +211,7 @@ class _Producing:
             ]
             words = self._context.services.verification.ask(asker, places)
             for (batch, _), word in zip(batches, words, strict=True):
+                # Also where it is there at once: one that came before may still be on its way.
                 word.add_done_callback(partial(self._on_word, batch))
 
     def _on_word(self, batch: _Batch, said: asyncio.Future[Word]) -> None:

@@ -1,0 +1,175 @@
+"""Logs that have failed: others have their partitions, and they are opened anew.
+
+After a failed write or fsync nobody knows what of a log is on the disk, so it takes no more calls
+(`storage`). A log that could not be opened, or made, is no better. What is done about both:
+
+    1. The partition is neither led nor followed here any more; who waits is told to try again.
+    2. It is noted that this broker no longer proves what it has written (`lossless`).
+    3. The broker leaves those that count (`metadata.withdrawal`), under a new leader epoch, in
+       which no leader has a fetch in mind that tells of records which may be gone. Another leads.
+    4. Once the metadata shows that, the log is opened anew, as after a restart: read from the disk
+       and not from the page cache, cut where it is not sound. Then it follows and catches up.
+
+As long as the disk fails, opening does too, and is tried again, at ever longer intervals; one that
+fails again soon after is left alone for longer, too, since every time costs a new term. Where
+nobody else can lead, a log that failed stays offline: this may be the only copy, and whether it
+is to go on with what may be gone is for the operator to say, by a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from penstock.broker.cluster import ClusterView
+from penstock.broker.controller import ControllerRuntime
+from penstock.broker.failures import EXPECTED
+from penstock.broker.replicas import Place, Replicas
+from penstock.metadata.decisions import Decision
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.withdrawal import withdraw
+from penstock.ports import Env
+
+LOOK_S: Final = 1.0
+REOPEN_FIRST_S: Final = 1.0
+REOPEN_MAX_S: Final = 60.0
+_log = logging.getLogger(__name__)
+
+
+class _Failed:
+    """One log that is offline, and how far things have come with it."""
+
+    __slots__ = ("due_s", "epoch", "is_told", "wait_s")
+
+    def __init__(self, epoch: int, due_s: float, wait_s: float) -> None:
+        self.epoch = epoch
+        """The latest term in which a leader may have heard from it."""
+        self.due_s = due_s
+        self.wait_s = wait_s
+        self.is_told = False
+
+    def again(self, epoch: int, now_s: float) -> _Failed:
+        """It has failed once more since it was opened anew."""
+        if now_s - self.due_s > REOPEN_MAX_S:
+            return _Failed(epoch, now_s, REOPEN_FIRST_S)
+        return _Failed(epoch, max(now_s, self.due_s), self.wait_s)
+
+
+class FailedLogs:
+    """`void` notes on disk that nothing is proved any more of what was written here."""
+
+    def __init__(
+        self,
+        env: Env,
+        broker_id: int,
+        cluster: ClusterView,
+        replicas: Replicas,
+        controller: ControllerRuntime,
+        void: Callable[[], None],
+    ) -> None:
+        self._env = env
+        self._broker_id = broker_id
+        self._cluster = cluster
+        self._replicas = replicas
+        self._controller = controller
+        self._void = void
+        self._failed: dict[Place, _Failed] = {}
+        self._mended: dict[Place, _Failed] = {}
+        self._work = asyncio.Event()
+        replicas.on_failed(self._work.set)
+
+    async def run(self) -> None:
+        """Look for failed logs until cancelled: at once where a flush has found one."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._work.wait()
+            self._work.clear()
+            self._look()
+            if not self._failed:
+                continue
+            await self._note()
+            try:
+                await self._withdraw()
+            except EXPECTED as error:
+                _log.warning("failed logs could not be given up as yet: %r", error)
+            self._reopen()
+
+    def _look(self) -> None:
+        """What is offline, by what there is: a topic may have been deleted, or moved away."""
+        self._replicas.rest_offline()
+        now_s = self._env.clock.monotonic()
+        known, self._failed = self._failed, {}
+        for place, reason in self._replicas.offline.items():
+            partition = self._cluster.image.partition(*place)
+            if partition is None:
+                continue
+            failed, before = known.pop(place, None), self._mended.pop(place, None)
+            if failed is None:
+                _log.error("%s-%d is offline here: %s", *place, reason)
+                epoch = partition.leader_epoch
+                failed = (
+                    before.again(epoch, now_s) if before else _Failed(epoch, now_s, REOPEN_FIRST_S)
+                )
+            self._failed[place] = failed
+        self._mended.update(known)
+
+    async def _note(self) -> None:
+        try:
+            await self._env.executor.run(self._void)
+        except OSError as error:
+            # It is tried again. Meanwhile others must not wait for a disk that may never work.
+            _log.warning("it could not be noted that a log has failed: %s", error)
+
+    async def _withdraw(self) -> None:
+        places = [place for place in self._failed if not self._is_out(place)]
+        if not places or self._replicas.broker_epoch < 0:
+            return
+
+        def make(image: ClusterImage) -> Decision[tuple[Place, ...]]:
+            return withdraw(
+                image,
+                self._broker_id,
+                places,
+                offline=True,
+                stopping=image.stopping,
+                static=self._controller.static,
+            )
+
+        done = await self._controller.decide(make)
+        for place in places:
+            failed = self._failed[place]
+            if place in done:
+                failed.is_told = False
+            elif not failed.is_told:
+                failed.is_told = True
+                _log.error(
+                    "%s-%d is offline here and no other replica can lead it: start its other "
+                    "replicas, or mend the disk and restart this broker",
+                    *place,
+                )
+
+    def _is_out(self, place: Place) -> bool:
+        """Nobody counts on this copy, by a term in which no leader has heard from it."""
+        partition = self._cluster.image.partition(*place)
+        if partition is None:
+            return True
+        return (
+            partition.leader_epoch > self._failed[place].epoch
+            and partition.leader != self._broker_id
+            and self._broker_id not in partition.isr + partition.eligible_leaders
+        )
+
+    def _reopen(self) -> None:
+        now_s = self._env.clock.monotonic()
+        for place, failed in self._failed.items():
+            if now_s < failed.due_s or not (
+                self._is_out(place) or place in self._replicas.unopened
+            ):
+                continue
+            failed.due_s = now_s + failed.wait_s
+            failed.wait_s = min(REOPEN_MAX_S, 2 * failed.wait_s)
+            self._replicas.reopen(*place)

@@ -1,0 +1,194 @@
+"""A broker's figures at one moment, read off its parts.
+
+With thousands of partitions that takes a while, and whoever produces must not wait for it: it is
+done in slices (`turns.py`). So the figures are of a moment that lasts some milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.broker.hosted import HostedPartition
+from penstock.broker.services import Services
+from penstock.broker.watch.group_lag import GroupLag, Lag
+from penstock.broker.watch.places import TopicPlaces, Traffic
+from penstock.broker.watch.turns import Turns
+from penstock.groups.group import State as GroupState
+from penstock.metadata.model import Partition
+from penstock.txns.transaction import State as TransactionState
+
+_IN_TURN: Final = 50
+"""So many partitions are looked at before the time is."""
+HANGS_AFTER_MS: Final = 5 * 60_000
+"""Beyond transaction.max.timeout.ms: by then its coordinator should have ended it."""
+
+
+@dataclass(slots=True)
+class PartitionFigures:
+    leads: int = 0
+    follows: int = 0
+    rests: int = 0
+    offline: int = 0
+    damaged: int = 0
+    under_replicated: int = 0
+    under_min_isr: int = 0
+    out_of_sync: int = 0
+    lags: dict[int, int] = field(default_factory=dict)
+    """The worst of each follower."""
+    open_transactions: int = 0
+    oldest_transaction_ms: int = 0
+    """How long ago the quietest producer with an open transaction wrote."""
+    hanging_transactions: int = 0
+
+
+@dataclass(slots=True)
+class ClusterFigures:
+    topics: int = 0
+    partitions: int = 0
+    offline: int = 0
+
+
+@dataclass(slots=True)
+class CoordinatorFigures:
+    groups: Counter[GroupState] = field(default_factory=Counter)
+    members: int = 0
+    rebalances: int = 0
+    transactions: Counter[TransactionState] = field(default_factory=Counter)
+    lags: dict[tuple[str, str], Lag] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Gathered:
+    partitions: PartitionFigures
+    cluster: ClusterFigures
+    coordinators: CoordinatorFigures
+
+
+class Gatherer:
+    """Keeps what a scrape must know of the one before: how far each partition's counters were."""
+
+    def __init__(self, services: Services) -> None:
+        config = services.config
+        self._services = services
+        self._counted: dict[HostedPartition, tuple[int, int, int, int]] = {}
+        self._lag = GroupLag(services, config.metrics_groups_max)
+        self.places = TopicPlaces(config.metrics_topics_max)
+
+    async def gather(self, turns: Turns) -> Gathered:
+        partitions = await self._partitions(turns)
+        cluster = await self._cluster(turns)
+        return Gathered(partitions, cluster, await self._coordinators(turns))
+
+    def close(self) -> None:
+        self._lag.close()
+
+    # Partitions
+
+    async def _partitions(self, turns: Turns) -> PartitionFigures:
+        services, figures = self._services, PartitionFigures()
+        image, broker_id = services.image, services.config.broker_id
+        now_ms = services.now_ms()
+        hangs_ms = services.configs().int_value("transaction.max.timeout.ms") + HANGS_AFTER_MS
+        counted: dict[HostedPartition, tuple[int, int, int, int]] = {}
+        news: dict[str, Traffic] = {}
+        for number, hosted in enumerate(services.replicas):
+            news.setdefault(hosted.topic, Traffic()).add(self._traffic(hosted, counted))
+            _count_transactions(figures, hosted, now_ms, hangs_ms)
+            partition = image.partition(hosted.topic, hosted.index)
+            if partition is not None:
+                _count_replicas(figures, hosted, partition, broker_id)
+            if number % _IN_TURN == 0:
+                await turns.give()
+        figures.offline = len(services.replicas.offline)
+        self._counted = counted
+        self.places.update(news, services.env.clock.monotonic())
+        return figures
+
+    def _traffic(
+        self, hosted: HostedPartition, counted: dict[HostedPartition, tuple[int, int, int, int]]
+    ) -> Traffic:
+        """What is new since the last scrape."""
+        now = (
+            hosted.appended_bytes,
+            hosted.appended_records,
+            hosted.sent_bytes,
+            hosted.replicated_bytes,
+        )
+        counted[hosted] = now
+        before = self._counted.get(hosted, (0, 0, 0, 0))
+        size = hosted.log.size
+        if now == before:
+            return Traffic(size_bytes=size)
+        received, records, sent, replicated = map(int.__sub__, now, before)
+        return Traffic(received, records, sent, replicated, size)
+
+    # The cluster
+
+    async def _cluster(self, turns: Turns) -> ClusterFigures:
+        figures = ClusterFigures()
+        topics = list(self._services.image.topics.values())
+        figures.topics = len(topics)
+        for number, topic in enumerate(topics):
+            figures.partitions += len(topic.partitions)
+            figures.offline += sum(partition.leader < 0 for partition in topic.partitions)
+            if number % _IN_TURN == 0:
+                await turns.give()
+        return figures
+
+    # Groups and transactions
+
+    async def _coordinators(self, turns: Turns) -> CoordinatorFigures:
+        services, figures = self._services, CoordinatorFigures()
+        for groups in services.groups.loaded():
+            for group in groups.shard.core.groups.values():
+                figures.groups[group.state] += 1
+                figures.members += len(group.members)
+            await turns.give()
+        figures.rebalances = services.groups.rebalances
+        for transactions in services.transactions.loaded():
+            held = transactions.shard.core.image.transactions
+            figures.transactions.update(each.state for each in held.values())
+            await turns.give()
+        figures.lags = await self._lag.measure(turns)
+        return figures
+
+
+def _count_replicas(
+    figures: PartitionFigures, hosted: HostedPartition, partition: Partition, broker_id: int
+) -> None:
+    held = hosted.leadership
+    if hosted.log.damage:
+        figures.damaged += 1
+    if broker_id not in partition.isr:
+        figures.out_of_sync += 1
+    if held is None:
+        figures.follows += hosted.follower is not None
+        figures.rests += hosted.follower is None
+        return
+    figures.leads += 1
+    in_sync = len(partition.isr)
+    figures.under_replicated += in_sync < len(partition.replicas)
+    figures.under_min_isr += in_sync < min(
+        hosted.settings.min_insync_replicas, len(partition.replicas)
+    )
+    if len(partition.replicas) > 1:
+        end = hosted.log.end_offset
+        for follower, reached in held.ends().items():
+            if follower != broker_id:
+                # One that was not heard from yet in this term may have everything.
+                behind = max(0, end - reached) if reached >= 0 else 0
+                figures.lags[follower] = max(behind, figures.lags.get(follower, 0))
+
+
+def _count_transactions(
+    figures: PartitionFigures, hosted: HostedPartition, now_ms: int, hangs_ms: int
+) -> None:
+    if hosted.leadership is None:
+        return
+    for written_ms in hosted.log.producers.open_since():
+        age_ms = now_ms - written_ms
+        figures.open_transactions += 1
+        figures.oldest_transaction_ms = max(figures.oldest_transaction_ms, age_ms)
+        figures.hanging_transactions += age_ms > hangs_ms

@@ -1,0 +1,211 @@
+"""Is this broker alive, and is it ready? For whoever restarts it, and for rolling restarts.
+
+*Live* is a broker whose event loop answers. *Ready* is one that may be counted on: it serves, its
+disk takes writes, the store answers and knows it, and its followers have caught up. So a rolling
+restart that waits for ready never takes the second replica of a partition away. What is wrong is
+said in words, with what to do about it.
+
+A disk or a store that hangs must not hang whoever asks: each is given `PATIENCE_S`. Neither is
+asked again while it has not answered, nor more often than every `FRESH_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from penstock.broker.broker import Broker
+from penstock.broker.config import BrokerConfig
+from penstock.broker.services import Services
+from penstock.metadata.keys import CLUSTER_KEY
+from penstock.ports import Env
+from penstock.storage.files import write_all
+
+PATIENCE_S: Final = 2.0
+FRESH_S: Final = 2.0
+PROBE_NAME: Final = "penstock-health"
+_NAMED_MAX: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: str
+    ok: bool
+    what: str
+    advice: str = ""
+    """What to do about it; nothing where all is well."""
+
+
+class Probe:
+    """A question that may hang: asked by one task at a time, its last answer good for a while."""
+
+    def __init__(self, env: Env, ask: Callable[[], Awaitable[None]]) -> None:
+        self._env = env
+        self._ask = ask
+        self._asking: asyncio.Task[None] | None = None
+        self._asked_at = 0.0
+        self._failure: str | None = None
+
+    async def failure(self) -> str | None:
+        """What went wrong, None if nothing did."""
+        now = self._env.clock.monotonic()
+        if self._asking is None and (not self._asked_at or now - self._asked_at >= FRESH_S):
+            self._asked_at = now
+            self._asking = asyncio.create_task(self._run())
+        asking = self._asking
+        if asking is None:
+            return self._failure
+        left_s = max(0.0, self._asked_at + PATIENCE_S - now)
+        done, _ = await asyncio.wait([asking], timeout=left_s)
+        if not done:
+            return f"no answer for {self._env.clock.monotonic() - self._asked_at:.1f} s"
+        if self._asking is asking:
+            self._asking = None
+        return self._failure
+
+    async def _run(self) -> None:
+        try:
+            await self._ask()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what is wrong
+            self._failure = str(error) or type(error).__name__
+        else:
+            self._failure = None
+
+    async def close(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.wait([self._asking])
+
+
+class Health:
+    def __init__(self, env: Env, config: BrokerConfig, broker: Broker, stop: asyncio.Event) -> None:
+        self._env = env
+        self._config = config
+        self._broker = broker
+        self._stop = stop
+        self._disk = Probe(env, self._write)
+        self._store = Probe(env, self._read_store)
+        self.is_serving = False
+        """Set when the broker says that clients may come."""
+
+    async def report(self) -> tuple[bool, dict[str, Any]]:
+        """Whether the broker is ready, and why or why not."""
+        findings = [self._check_serving()]
+        services = self._broker.services
+        if services is not None:
+            findings += [
+                await self._check_disk(services),
+                self._check_logs(services),
+                await self._check_store(),
+                self._check_fetchers(services),
+            ]
+        ready = all(finding.ok for finding in findings)
+        return ready, {
+            "ready": ready,
+            "broker": self._config.broker_id,
+            "checks": [asdict(finding) for finding in findings],
+        }
+
+    async def close(self) -> None:
+        await self._disk.close()
+        await self._store.close()
+
+    def _check_serving(self) -> Finding:
+        if self._stop.is_set():
+            return Finding("serving", False, "the broker is stopping", "Ask another broker.")
+        if self.is_serving:
+            return Finding("serving", True, "clients are served")
+        return Finding(
+            "serving",
+            False,
+            "the broker is starting: it opens its logs and joins the cluster",
+            "Wait; after a crash all that was not synced is read again, which takes a while.",
+        )
+
+    async def _check_disk(self, services: Services) -> Finding:
+        directory = services.directory
+        failure = await self._disk.failure()
+        if failure is not None:
+            advice = "See the system's log; free space or mend the disk, then restart the broker."
+            return Finding("disk", False, f"{directory.root} takes no writes: {failure}", advice)
+        if directory.space.refusing:
+            advice = "Free space, or lower retention; appends resume by themselves."
+            return Finding("disk", False, directory.space.explain(), advice)
+        return Finding("disk", True, f"{directory.root} takes writes")
+
+    def _check_logs(self, services: Services) -> Finding:
+        offline = services.replicas.offline
+        if not offline:
+            return Finding("logs", True, "no log has failed")
+        (topic, index), reason = next(iter(offline.items()))
+        return Finding(
+            "logs",
+            False,
+            f"{_counted(len(offline), 'log')} failed, such as {topic}-{index}: {reason}",
+            "Mend the disk and restart the broker.",
+        )
+
+    async def _check_store(self) -> Finding:
+        failure = await self._store.failure()
+        membership = self._broker.membership
+        if failure is not None:
+            return Finding(
+                "store",
+                False,
+                f"the metadata store does not answer: {failure}",
+                "See that etcd has a majority and can be reached, or that the SQLite file can be "
+                "written. Producing and fetching go on meanwhile.",
+            )
+        if not membership.is_registered:
+            return Finding(
+                "store",
+                False,
+                "this broker is not registered in the cluster",
+                "It registers again by itself; if not, see its log.",
+            )
+        return Finding("store", True, "the metadata store answers and knows this broker")
+
+    def _check_fetchers(self, services: Services) -> Finding:
+        """By the in-sync sets: what counts is what the leaders have acknowledged."""
+        image, broker_id = services.image, self._config.broker_id
+        behind = []
+        for hosted in services.replicas:
+            partition = image.partition(hosted.topic, hosted.index)
+            if (
+                partition is not None
+                and broker_id in partition.replicas
+                and broker_id not in partition.isr
+                and broker_id not in partition.adding_replicas
+            ):
+                behind.append(f"{hosted.topic}-{hosted.index}")
+        if not behind:
+            return Finding("fetchers", True, "all replicas here are in sync")
+        named = ", ".join(behind[:_NAMED_MAX]) + (", ..." if len(behind) > _NAMED_MAX else "")
+        return Finding(
+            "fetchers",
+            False,
+            f"{_counted(len(behind), 'replica')} not in sync: {named}",
+            "Wait until they have caught up. If they do not get on (penstock status), see that "
+            "their leaders can be reached from here.",
+        )
+
+    async def _write(self) -> None:
+        root = f"{self._config.data_dir}/{PROBE_NAME}"
+        await self._env.executor.run(lambda: self._write_to(root))
+
+    def _write_to(self, path: str) -> None:
+        file = self._env.disk.open(path, create=True)
+        try:
+            write_all(file, b"a broker writes here to see that it can\n", 0)
+            file.fsync()
+        finally:
+            file.close()
+
+    async def _read_store(self) -> None:
+        await self._env.store.get(CLUSTER_KEY)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

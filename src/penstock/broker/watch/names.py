@@ -1,0 +1,140 @@
+"""Every metric by name: its kind, its labels and what it says.
+
+One table, which the scrape is built from, the documentation is checked against, and rules and
+dashboards can be. Names follow Prometheus' conventions: base units, `_total` for what only grows.
+A label takes a bounded number of values: APIs, error codes and states are enumerated, followers are
+brokers, topics and groups are limited (`places.py`, `group_lag.py`).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+
+class Kind(Enum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Metric(NamedTuple):
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    about: str
+
+
+def _counter(name: str, about: str, *labels: str) -> Metric:
+    return Metric(name, Kind.COUNTER, labels, about)
+
+
+def _gauge(name: str, about: str, *labels: str) -> Metric:
+    return Metric(name, Kind.GAUGE, labels, about)
+
+
+def _histogram(name: str, about: str, *labels: str) -> Metric:
+    return Metric(name, Kind.HISTOGRAM, labels, about)
+
+
+OTHER: Final = "(other)"
+"""The label of all topics and groups that have no place of their own: no real one has this name."""
+
+METRICS: Final = (
+    _gauge("penstock_build_info", "1; which program this is.", "version", "python", "compiled"),
+    _gauge("penstock_broker_info", "1; which broker this is.", "broker_id", "cluster_id", "rack"),
+    # Topics
+    _counter("penstock_topic_received_bytes_total", "Bytes written here as leader.", "topic"),
+    _counter("penstock_topic_received_records_total", "Records written here as leader.", "topic"),
+    _counter("penstock_topic_sent_bytes_total", "Bytes sent to consumers.", "topic"),
+    _counter("penstock_topic_replicated_bytes_total", "Bytes sent to followers.", "topic"),
+    _gauge("penstock_log_size_bytes", "Size of the logs on this broker.", "topic"),
+    _gauge("penstock_partitions", "Partitions on this broker, by its part in them.", "role"),
+    # Requests
+    _histogram(
+        "penstock_request_duration_seconds",
+        "From when a request's turn came until its answer was ready; a fetch waits for data, "
+        "acks=all for the replicas.",
+        "api",
+    ),
+    _counter("penstock_request_errors_total", "Requests refused as a whole.", "api", "error"),
+    _gauge("penstock_request_bytes_in_flight", "Request bytes held until they are answered."),
+    _gauge("penstock_request_bytes_in_flight_limit", "Beyond this nothing is read for a while."),
+    _gauge("penstock_connections", "Connections open now."),
+    _counter("penstock_connections_opened_total", "Connections that were let in."),
+    _counter(
+        "penstock_connections_closed_total",
+        "Connections closed by the broker: refused for a limit, slow or idle, or failed for bytes "
+        "that are not the protocol.",
+        "reason",
+    ),
+    _counter("penstock_network_received_bytes_total", "Bytes read from connections."),
+    _counter("penstock_network_sent_bytes_total", "Bytes written to connections."),
+    # Storage
+    _histogram("penstock_flush_duration_seconds", "How long flushes (fsync) of a log took."),
+    _gauge("penstock_disk_free_bytes", "Free space where the logs are."),
+    _gauge("penstock_disk_total_bytes", "Size of the file system where the logs are."),
+    _gauge("penstock_disk_reserve_bytes", "Appends are refused when less than this is free."),
+    _gauge("penstock_disk_full", "1 while appends are refused for want of space."),
+    _gauge("penstock_offline_logs", "Logs here that failed and are neither read nor written."),
+    _gauge("penstock_damaged_logs", "Logs here with a range that is quarantined."),
+    _gauge("penstock_open_log_files", "Log files held open."),
+    _counter("penstock_cleaner_runs_total", "Compactions of a log that were done."),
+    _counter("penstock_cleaner_read_bytes_total", "Bytes that compaction has read."),
+    _counter("penstock_cleaner_reclaimed_bytes_total", "Bytes that compaction has freed."),
+    _counter("penstock_cleaner_seconds_total", "Time spent compacting."),
+    _counter("penstock_retention_deleted_segments_total", "Segments deleted by retention."),
+    # Replication
+    _counter("penstock_isr_shrinks_total", "Partitions led here that lost an in-sync replica."),
+    _counter("penstock_isr_expansions_total", "Partitions led here that won an in-sync replica."),
+    _counter("penstock_leader_changes_total", "Terms as leader that began on this broker."),
+    _gauge("penstock_under_replicated_partitions", "Led here, with a replica not in sync."),
+    _gauge("penstock_under_min_isr_partitions", "Led here, below min.insync.replicas."),
+    _gauge("penstock_offline_partitions", "Of the whole cluster, without a leader."),
+    _gauge("penstock_out_of_sync_replicas", "Replicas on this broker that are not in sync."),
+    _gauge(
+        "penstock_replication_lag_records",
+        "How far a follower is behind, in the worst partition led here.",
+        "follower",
+    ),
+    # Control
+    _gauge("penstock_controller", "1 on the broker that is the controller."),
+    _counter("penstock_controller_changes_total", "Changes of the controller seen here."),
+    _gauge("penstock_cluster_brokers", "Brokers registered in the cluster."),
+    _gauge("penstock_cluster_topics", "Topics of the cluster."),
+    _gauge("penstock_cluster_partitions", "Partitions of the cluster."),
+    _gauge("penstock_lease_age_seconds", "Since the store last renewed this broker's lease."),
+    # Groups
+    _gauge(
+        "penstock_group_lag_records",
+        "Records between a group's committed offsets and the end, over a topic's partitions.",
+        "group",
+        "topic",
+    ),
+    _gauge(
+        "penstock_group_partition_lag_records_max",
+        "The same, in the partition that is furthest behind.",
+        "group",
+        "topic",
+    ),
+    _gauge("penstock_groups", "Groups coordinated here.", "state"),
+    _gauge("penstock_group_members", "Members of groups coordinated here."),
+    _counter("penstock_group_rebalances_total", "Rebalances completed here."),
+    # Transactions
+    _gauge("penstock_transactions", "Transactional ids coordinated here.", "state"),
+    _gauge("penstock_open_transactions", "Transactions open on partitions led here."),
+    _gauge(
+        "penstock_oldest_open_transaction_age_seconds",
+        "How long ago the quietest of the producers with an open transaction last wrote.",
+    ),
+    _gauge(
+        "penstock_hanging_transactions",
+        "Open on partitions led here for longer than any transaction may last: nobody will end "
+        "them, and readers of committed records wait.",
+    ),
+    # The process
+    _histogram("penstock_event_loop_delay_seconds", "How late the event loop is."),
+    _gauge("penstock_scrape_duration_seconds", "How long the scrape before this one took."),
+)
+
+BY_NAME: Final = {metric.name: metric for metric in METRICS}

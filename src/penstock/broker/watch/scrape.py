@@ -1,0 +1,57 @@
+"""One scrape after the other: gather, render, and let others have their turn in between."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import import_module
+
+from penstock.broker.broker import Broker
+from penstock.broker.watch.gather import Gatherer
+from penstock.broker.watch.turns import Turns
+from penstock.ports import Env
+
+
+class NotWired(Exception):
+    """The broker is still opening its logs; there is nothing to tell of it as yet."""
+
+
+class Scrapes:
+    def __init__(self, env: Env, broker: Broker) -> None:
+        self._env = env
+        self._broker = broker
+        self._gatherer: Gatherer | None = None
+        self._took_s = 0.0
+        self._turn = asyncio.Lock()
+
+    async def scrape(self) -> tuple[str, bytes]:
+        """The content type and the text."""
+        services = self._broker.services
+        if services is None:
+            raise NotWired
+        # A start stays quick and small without Prometheus' library: the first scrape loads it, on a
+        # thread.
+        await self._env.executor.run(lambda: import_module("penstock.broker.watch.families"))
+        from penstock.broker.watch.families import (  # noqa: PLC0415 - see above
+            CONTENT_TYPE,
+            families,
+            render,
+        )
+
+        async with self._turn:
+            now = self._env.clock.monotonic
+            began, turns = now(), Turns(now)
+            if self._gatherer is None:
+                self._gatherer = Gatherer(services)
+            gathered = await self._gatherer.gather(turns)
+            parts = []
+            for family in families(
+                self._broker, services, gathered, self._gatherer.places, self._took_s
+            ):
+                parts.append(render(family))
+                await turns.give()
+            self._took_s = now() - began
+        return CONTENT_TYPE, b"".join(parts)
+
+    def close(self) -> None:
+        if self._gatherer is not None:
+            self._gatherer.close()

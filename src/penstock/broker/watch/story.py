@@ -1,0 +1,258 @@
+"""What happens to the cluster, as lines of a log: one for each change that people ask about later.
+
+It is told from the image's changes, so each broker tells what it sees, and a change that concerns
+one broker is told by that one: who takes a partition over says so, with from whom and why; a leader
+says who joined and left its in-sync set; the controller says which partitions have nobody. Brokers
+that come and go, and a new controller, are told by all.
+
+A broker that dies may have led thousands of partitions. Changes are gathered for a moment; where
+many came about in the same way they are one line with their number.
+
+Every line has fields for programs (`logs.py`), which say the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, NamedTuple
+
+from penstock.broker.broker import Broker
+from penstock.broker.watch.logs import tell
+from penstock.metadata.image import BrokerChange, Changed, ClusterImage, TopicChange
+from penstock.metadata.model import NO_LEADER, Partition
+
+GATHER_S: Final = 0.2
+LINES_MAX: Final = 20
+"""Of one kind and for one reason; beyond that they are told by their number."""
+_NAMED_MAX: Final = 5
+_log = logging.getLogger(__name__)
+
+
+class Happened(NamedTuple):
+    """One partition's part in something."""
+
+    kind: str
+    reason: str
+    """The same for all that came about in the same way."""
+    topic: str
+    partition: int
+    before: Partition
+    after: Partition
+
+
+class Story:
+    def __init__(self, broker: Broker, broker_id: int) -> None:
+        self._broker = broker
+        self._broker_id = broker_id
+        self._figures = broker.figures
+        self._gathered: list[Happened] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._controller: int | None = None
+        broker.cluster.listen(self.on_change)
+
+    def on_change(self, changed: Changed) -> None:
+        image = self._broker.cluster.image
+        for broker in changed.brokers:
+            self._on_broker(broker, image)
+        if changed.controller:
+            self._on_controller(image)
+        for topic in changed.topics:
+            self._on_topic(topic, image)
+        if self._gathered and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(GATHER_S, self.flush)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self.flush()
+
+    # Brokers and the controller
+
+    def _on_broker(self, change: BrokerChange, image: ClusterImage) -> None:
+        before, after, broker_id = change.before, change.after, change.broker_id
+        if after is None:
+            tell(_log, "broker_left", f"broker {broker_id} left the cluster", broker_id=broker_id)
+        elif before is not None and before.broker_epoch == after.broker_epoch:
+            if broker_id in image.stopping:
+                text = f"broker {broker_id} is about to stop and hands its partitions over"
+                tell(_log, "broker_stopping", text, broker_id=broker_id)
+        else:
+            again = "" if before is None else ", again: its life before is over"
+            tell(
+                _log,
+                "broker_joined",
+                f"broker {broker_id} joined the cluster at {after.host}:{after.port}{again}",
+                broker_id=broker_id,
+                address=f"{after.host}:{after.port}",
+                broker_epoch=after.broker_epoch,
+            )
+
+    def _on_controller(self, image: ClusterImage) -> None:
+        term = image.controller
+        if term is None or term.epoch == self._controller:
+            return
+        if self._controller is not None:
+            self._figures.controller_changes += 1
+        self._controller = term.epoch
+        tell(
+            _log,
+            "controller_change",
+            f"broker {term.broker_id} is the controller, in its term {term.epoch}",
+            controller=term.broker_id,
+            controller_epoch=term.epoch,
+        )
+
+    # Partitions
+
+    def _on_topic(self, change: TopicChange, image: ClusterImage) -> None:
+        before, after = change.before, change.after
+        if after is None or before is None or after.topic_id != before.topic_id:
+            # The image of a start holds topics that are not new at all.
+            if self._broker.services is not None:
+                self._tell_topic(change)
+            return
+        for index, partition in enumerate(after.partitions[: len(before.partitions)]):
+            earlier = before.partitions[index]
+            if partition.partition_epoch != earlier.partition_epoch:
+                self._on_partition(change.name, index, earlier, partition, image)
+
+    def _tell_topic(self, change: TopicChange) -> None:
+        name, after = change.name, change.after
+        if self._broker.controller.term is None:
+            return
+        if after is None:
+            tell(_log, "topic_deleted", f"topic {name} was deleted", topic=name)
+        else:
+            count = len(after.partitions)
+            text = f"topic {name} was created with {count} partition{'s' * (count != 1)}"
+            tell(_log, "topic_created", text, topic=name, partitions=count)
+
+    def _on_partition(
+        self, topic: str, index: int, before: Partition, after: Partition, image: ClusterImage
+    ) -> None:
+        is_new_term = after.leader_epoch != before.leader_epoch
+        if is_new_term and after.leader == self._broker_id:
+            self._figures.leader_changes += 1
+            reason = why_leader(before, after, image)
+            self._note("leader_change", reason, topic, index, before, after)
+        elif (
+            after.leader == NO_LEADER
+            and before.leader != NO_LEADER
+            and self._broker.controller.term is not None
+        ):
+            reason = why_gone(before, image)
+            self._note("partition_offline", reason, topic, index, before, after)
+        if after.leader == self._broker_id and set(after.isr) != set(before.isr):
+            left, joined = set(before.isr) - set(after.isr), set(after.isr) - set(before.isr)
+            self._figures.isr_shrinks += bool(left)
+            self._figures.isr_expansions += bool(joined)
+            if not is_new_term:
+                # A new term's line says who is in sync.
+                reason = " and ".join(_who("left", left) + _who("joined", joined))
+                self._note("isr_change", reason, topic, index, before, after)
+
+    def _note(
+        self, kind: str, reason: str, topic: str, index: int, before: Partition, after: Partition
+    ) -> None:
+        self._gathered.append(Happened(kind, reason, topic, index, before, after))
+
+    def flush(self) -> None:
+        """Tell what was gathered."""
+        self._timer = None
+        gathered, self._gathered = self._gathered, []
+        alike: dict[tuple[str, str, int], list[Happened]] = {}
+        for each in gathered:
+            alike.setdefault((each.kind, each.reason, each.before.leader), []).append(each)
+        for group in alike.values():
+            if len(group) > LINES_MAX:
+                self._tell_many(group)
+            else:
+                for each in group:
+                    self._tell_one(each)
+
+    def _tell_one(self, each: Happened) -> None:
+        hosted = self._broker.replicas.get(each.topic, each.partition)
+        before, after = each.before, each.after
+        where = f"{each.topic}-{each.partition}"
+        in_sync = f"in sync {sorted(after.isr)} of {sorted(after.replicas)}"
+        end = "" if hosted is None else f", the log ends at {hosted.log.end_offset}"
+        match each.kind:
+            case "leader_change":
+                text = (
+                    f"{where}: leader {_name(before.leader)} -> {after.leader}, {each.reason}; "
+                    f"epoch {after.leader_epoch}, {in_sync}{end}"
+                )
+            case "partition_offline":
+                text = f"{where} has no leader: {each.reason}; in sync was {sorted(before.isr)}"
+            case _:
+                text = f"{where}: {each.reason} the in-sync set; {in_sync}{end}"
+        level = logging.WARNING if each.kind == "partition_offline" else logging.INFO
+        tell(
+            _log,
+            each.kind,
+            text,
+            level,
+            topic=each.topic,
+            partition=each.partition,
+            reason=each.reason,
+            leader_before=before.leader,
+            leader=after.leader,
+            leader_epoch=after.leader_epoch,
+            isr_before=sorted(before.isr),
+            isr=sorted(after.isr),
+            replicas=sorted(after.replicas),
+        )
+
+    def _tell_many(self, group: list[Happened]) -> None:
+        first = group[0]
+        named = ", ".join(f"{each.topic}-{each.partition}" for each in group[:_NAMED_MAX])
+        what = {
+            "leader_change": f"leader {_name(first.before.leader)} -> {first.after.leader}, ",
+            "partition_offline": "no leader: ",
+        }.get(first.kind, "in-sync set: ")
+        level = logging.WARNING if first.kind == "partition_offline" else logging.INFO
+        tell(
+            _log,
+            first.kind,
+            f"{len(group)} partitions: {what}{first.reason} ({named}, ...)",
+            level,
+            partitions=len(group),
+            reason=first.reason,
+            leader_before=first.before.leader,
+            leader=first.after.leader,
+        )
+
+
+def why_leader(before: Partition, after: Partition, image: ClusterImage) -> str:
+    """Why somebody else leads, or the same broker in another term."""
+    if before.leader == NO_LEADER:
+        return "it had none"
+    if before.leader == after.leader:
+        return "which was started again or had lost its session"
+    if before.leader not in image.brokers or before.leader in image.stopping:
+        return why_gone(before, image)
+    if before.leader not in after.replicas:
+        return "it was moved"
+    if after.leader == after.replicas[0]:
+        return "the preferred one"
+    return f"broker {before.leader} gave it up"
+
+
+def why_gone(before: Partition, image: ClusterImage) -> str:
+    if before.leader in image.stopping:
+        return f"broker {before.leader} is stopping"
+    if before.leader not in image.brokers:
+        return f"broker {before.leader} is gone"
+    return f"broker {before.leader} cannot lead it"
+
+
+def _name(leader: int) -> str:
+    return "none" if leader == NO_LEADER else str(leader)
+
+
+def _who(did: str, brokers: set[int]) -> list[str]:
+    if not brokers:
+        return []
+    named = ", ".join(map(str, sorted(brokers)))
+    return [f"{'broker' if len(brokers) == 1 else 'brokers'} {named} {did}"]

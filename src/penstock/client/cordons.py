@@ -1,0 +1,55 @@
+"""Brokers that get no new partitions: what draining one is remembered by, in the cluster itself.
+
+It is Kafka's own setting (KIP-1066), `cordoned.log.dirs` of a broker, so other tools see it and may
+take it back. It outlives restarts of the broker, and goes when the broker is forgotten. What the
+broker has stays, and a request that names its replicas itself is carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from penstock.client.administration import Admin
+from penstock.client.errors import ClientError
+from penstock.metadata.broker_configs import CORDONED
+
+ALL: Final = "*"
+_PATIENCE_S: Final = 3.0
+
+
+async def cordon(admin: Admin, broker: int) -> None:
+    """Have no new partitions placed on a broker that is running."""
+    await admin.alter_configs(broker=broker, set_values={CORDONED: ALL})
+
+
+async def uncordon(admin: Admin, broker: int) -> bool:
+    """Take that back; whether it was so."""
+    was_cordoned = await _is_cordoned(admin, broker)
+    if was_cordoned:
+        await admin.alter_configs(broker=broker, delete=[CORDONED])
+    return was_cordoned
+
+
+async def find_cordoned(admin: Admin, brokers: Iterable[int]) -> frozenset[int]:
+    """Which of these are cordoned; one that does not answer soon counts as one that is not."""
+    found: set[int] = set()
+
+    async def ask(broker: int) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                if await _is_cordoned(admin, broker):
+                    found.add(broker)
+        except (ClientError, TimeoutError):
+            return
+
+    async with asyncio.TaskGroup() as tasks:
+        for broker in brokers:
+            tasks.create_task(ask(broker))
+    return frozenset(found)
+
+
+async def _is_cordoned(admin: Admin, broker: int) -> bool:
+    entry = (await admin.describe_configs(broker=broker)).get(CORDONED)
+    return entry is not None and bool(entry.value)

@@ -1,0 +1,187 @@
+"""Brokers whose logs fail: others have the partition, and the log is opened anew and catches up."""
+
+from __future__ import annotations
+
+from errno import EIO
+
+import pytest
+
+from penstock.broker.failed_logs import REOPEN_MAX_S, _Failed
+from penstock.sim.disk_faults import DiskFaults
+from penstock.wire.errors import ErrorCode
+
+from .test_replication import on_three
+from .trio import Trio
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.broker.failed_logs.LOOK_S", 0.02)
+    monkeypatch.setattr("penstock.broker.failed_logs.REOPEN_FIRST_S", 0.02)
+
+
+def other_than(broker_id: int) -> int:
+    return next(each for each in (0, 1, 2) if each != broker_id)
+
+
+def fail(cluster: Trio, broker_id: int, operation: str, path: str, times: int = 1) -> None:
+    cluster.nodes[broker_id].disk.fail_next(operation, EIO, path_contains=path, times=times)
+
+
+@on_three()
+async def test_a_leader_that_cannot_sync_is_succeeded_and_follows(cluster: Trio) -> None:
+    """Its producer tries again elsewhere at once; the log comes back without a restart."""
+    await cluster.create(min_insync_replicas="2")
+    await cluster.produce(b"before")
+    failing = cluster.partition().leader
+    before = cluster.partition()
+    broken = cluster.hosted(failing).log
+    fail(cluster, failing, "fsync", "/t-0/")
+    await cluster.produce(b"meanwhile")
+    assert cluster.partition().leader != failing
+    assert cluster.partition().leader_epoch > before.leader_epoch
+    await cluster.until(lambda: failing in cluster.partition().isr)
+    assert cluster.hosted(failing).log is not broken
+    await cluster.produce(b"after")
+    held = await cluster.all_equal()
+    assert (held[0], held[-1]) == (b"before", b"after")
+    assert set(held) == {b"before", b"meanwhile", b"after"}
+    assert not cluster.broker(failing).replicas.offline
+
+
+@on_three()
+async def test_a_leader_that_cannot_write_is_succeeded(cluster: Trio) -> None:
+    """Nothing is flushed then: the failed append itself is what tells."""
+    await cluster.create(durability="replicated", min_insync_replicas="2")
+    await cluster.produce(b"before")
+    failing = cluster.partition().leader
+    fail(cluster, failing, "pwrite", "/t-0/")
+    await cluster.produce(b"meanwhile")
+    assert cluster.partition().leader != failing
+    await cluster.until(lambda: failing in cluster.partition().isr)
+    assert await cluster.all_equal() == [b"before", b"meanwhile"]
+
+
+@on_three()
+async def test_a_follower_that_cannot_write_is_not_waited_for(cluster: Trio) -> None:
+    """It leaves the in-sync set, under a new term, and comes back with all it missed."""
+    await cluster.create(min_insync_replicas="2")
+    leader = cluster.partition().leader
+    epoch = cluster.partition().leader_epoch
+    failing = other_than(leader)
+    fail(cluster, failing, "pwrite", "/t-0/")
+    await cluster.produce(b"meanwhile")
+    await cluster.until(lambda: cluster.partition().leader_epoch > epoch)
+    await cluster.until(lambda: failing in cluster.partition().isr)
+    assert cluster.partition().leader == leader
+    assert await cluster.all_equal() == [b"meanwhile"]
+
+
+@on_three()
+async def test_only_the_partition_that_failed_moves(cluster: Trio) -> None:
+    """The broker lives and keeps the rest. What it proves of what it wrote is void, on disk too:
+    a failed fsync may have thrown it away."""
+    await cluster.create("t")
+    await cluster.create("u")
+    failing = cluster.partition("t").leader
+    before = cluster.partition("u")
+    fail(cluster, failing, "fsync", "/t-0/")
+    await cluster.produce(b"meanwhile")
+    assert cluster.partition("t").leader != failing
+    assert cluster.partition("u") == before
+    record = cluster.broker(failing)._record
+    assert record.again().lossless_since == -1
+    held = record._read()
+    assert held is not None
+    assert held.lossless_since == -1
+
+
+@on_three()
+async def test_others_do_not_wait_for_a_disk_that_takes_nothing(cluster: Trio) -> None:
+    """While every call fails the log stays offline, with a reason; when the disk is mended it is
+    opened, and the broker's proof is voided then."""
+    await cluster.create(min_insync_replicas="2")
+    await cluster.produce(b"before")
+    failing = cluster.partition().leader
+    broker = cluster.broker(failing)
+    disk = cluster.nodes[failing].disk
+    disk.set_faults(DiskFaults(fsync_eio=1, sync_directory_eio=1, write_eio=1))
+    await cluster.produce(b"meanwhile")
+    assert cluster.partition().leader != failing
+    await cluster.until(lambda: ("t", 0) in broker.replicas.unopened)
+    assert "t-0" in broker.replicas.offline["t", 0]
+    assert failing not in cluster.partition().isr
+    held = broker._record._read()
+    assert held is not None
+    assert held.lossless_since >= 0
+    disk.heal()
+    await cluster.until(lambda: failing in cluster.partition().isr)
+    held = broker._record._read()
+    assert held is not None
+    assert held.lossless_since == -1
+    assert await cluster.all_equal() == [b"before", b"meanwhile"]
+
+
+@on_three()
+async def test_the_only_copy_stays_offline_until_a_restart(cluster: Trio) -> None:
+    """Clients are told to try again, the log and a list say why; a restart recovers it."""
+    await cluster.create(replicas=1)
+    await cluster.produce(b"before")
+    failing = cluster.partition().leader
+    replicas = cluster.broker(failing).replicas
+    fail(cluster, failing, "fsync", "/t-0/")
+    code, _ = await cluster.try_produce(failing, b"lost")
+    assert code == ErrorCode.KAFKA_STORAGE_ERROR
+    code, _ = await cluster.try_produce(failing, b"lost")
+    assert code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert "fsync failed" in replicas.offline["t", 0]
+    assert cluster.partition().leader == failing
+    await cluster.nodes[failing].kill()
+    await cluster.start(failing)
+    await cluster.produce(b"after")
+    held = cluster.values(failing)
+    assert (held[0], held[-1]) == (b"before", b"after")
+
+
+@on_three()
+async def test_an_eligible_replica_takes_over_from_a_log_that_failed(cluster: Trio) -> None:
+    """Nobody else is in sync, but below min.insync.replicas nothing was committed without it."""
+    await cluster.create(min_insync_replicas="3")
+    await cluster.produce(b"before")
+    leader = cluster.partition().leader
+    others = [each for each in (0, 1, 2) if each != leader]
+    for each in others:
+        await cluster.nodes[each].stop()
+    await cluster.until(lambda: cluster.partition().isr == (leader,))
+    fail(cluster, leader, "fsync", "/t-0/")
+    cluster.broker(leader).replicas.flusher.request(cluster.hosted(leader).log)
+    cluster.hosted(leader).log.note_epoch(1 << 20)
+    await cluster.until(lambda: ("t", 0) in cluster.broker(leader).replicas.offline)
+    for each in others:
+        await cluster.start(each)
+    await cluster.until(lambda: len(cluster.partition().isr) == 3)
+    assert cluster.partition().leader != leader
+    await cluster.produce(b"after")
+    assert await cluster.all_equal() == [b"before", b"after"]
+
+
+def test_a_log_that_fails_again_soon_is_left_alone_for_longer() -> None:
+    """Every time costs a new term. After a quiet while it is as one that never failed."""
+    first = _Failed(epoch=1, due_s=100.0, wait_s=8.0)
+    again = first.again(2, now_s=97.0)
+    assert (again.epoch, again.due_s, again.wait_s) == (2, 100.0, 8.0)
+    assert first.again(2, now_s=110.0).due_s == 110.0
+    later = first.again(2, now_s=100.0 + REOPEN_MAX_S + 1)
+    assert later.wait_s < 8.0
+
+
+@on_three()
+async def test_a_log_that_fails_time_and_again_comes_back_in_the_end(cluster: Trio) -> None:
+    """Nobody waits for it meanwhile."""
+    await cluster.create(min_insync_replicas="2")
+    leader = cluster.partition().leader
+    failing = other_than(leader)
+    cluster.nodes[failing].disk.fail_next("pwrite", EIO, path_contains=".log", times=3)
+    for number in range(20):
+        await cluster.produce(b"%d" % number)
+    assert len(await cluster.all_equal()) == 20

@@ -1,0 +1,187 @@
+"""Live and ready: what each says, and that nothing that hangs hangs whoever asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from errno import EIO
+from typing import Any
+
+import pytest
+
+from penstock.broker.broker import Broker
+from penstock.broker.watch import health as health_module
+from penstock.broker.watch.health import PROBE_NAME, Health, Probe
+from penstock.ports import Env
+from penstock.stores.errors import StoreUnreachable
+
+from .followers import create_on
+from .stage import Stage, staged, staged_with
+
+alone = staged_with(brokers=2, kafka={"replica.lag.time.max.ms": "200"})
+
+
+def health_of(broker: Broker, env: Env | None = None) -> Health:
+    held = Health(env or broker._env, broker._config, broker, asyncio.Event())
+    held.is_serving = True
+    return held
+
+
+async def wrong(held: Health) -> dict[str, tuple[str, str]]:
+    """What is not well, by check, and what to do about it."""
+    ready, report = await held.report()
+    failed = {each["check"]: (each["what"], each["advice"]) for each in report["checks"]}
+    for each in report["checks"]:
+        assert each["what"]
+        if each["ok"]:
+            assert not failed.pop(each["check"])[1]
+    assert ready == report["ready"] == (not failed)
+    assert all(advice for _, advice in failed.values())
+    return failed
+
+
+class StoreLike:
+    """A store of which only `get` works, in whatever way."""
+
+    def __init__(self, get: Callable[[str], Awaitable[Any]]) -> None:
+        self.get = get
+
+
+def env_with(stage: Stage, get: Callable[[str], Awaitable[Any]]) -> Env:
+    return replace(stage.broker._env, store=StoreLike(get))  # type: ignore[arg-type]
+
+
+@staged
+async def test_a_broker_that_is_well_is_ready(stage: Stage) -> None:
+    """And has written to its disk to know."""
+    await stage.create("orders")
+    assert await wrong(health_of(stage.broker)) == {}
+    assert f"/broker-0/{PROBE_NAME}" in stage.disks[0].files()
+
+
+@staged
+async def test_a_broker_that_starts_or_stops_is_not_ready(stage: Stage) -> None:
+    """Which is no reason to restart it."""
+    held = health_of(stage.broker)
+    held.is_serving = False
+    assert "is starting" in (await wrong(held))["serving"][0]
+    held.is_serving = True
+    held._stop.set()
+    assert "is stopping" in (await wrong(held))["serving"][0]
+
+
+@staged
+async def test_a_disk_that_takes_no_writes_is_told(stage: Stage) -> None:
+    """With the system's word for it; and when it is well again, that is seen."""
+    stage.disks[0].fail_next("fsync", EIO, path_contains=PROBE_NAME)
+    held = health_of(stage.broker)
+    what, advice = (await wrong(held))["disk"]
+    assert "/broker-0/logs takes no writes" in what
+    assert "mend the disk" in advice
+    held._disk._asked_at -= health_module.FRESH_S
+    assert await wrong(held) == {}
+
+
+@staged
+async def test_a_full_disk_is_told(stage: Stage) -> None:
+    """Also while there is room for the little that the check writes."""
+    space = stage.broker._directory.space
+    space._reserve = 1 << 62
+    space.check()
+    what, advice = (await wrong(health_of(stage.broker)))["disk"]
+    assert "kept in reserve" in what
+    assert "retention" in advice
+
+
+@staged
+async def test_a_failed_log_is_told_by_name(stage: Stage) -> None:
+    """And why it failed."""
+    await stage.create("orders")
+    stage.hosted("orders").log.fail("fsync failed: input/output error")
+    what, _ = (await wrong(health_of(stage.broker)))["logs"]
+    assert "1 log failed, such as orders-0: fsync failed" in what
+
+
+@staged
+async def test_a_store_that_does_not_answer_is_told(stage: Stage) -> None:
+    """As is a broker that the store does not know any more."""
+
+    async def fail(key: str) -> None:
+        raise StoreUnreachable("no member of etcd answers")
+
+    what, advice = (await wrong(health_of(stage.broker, env_with(stage, fail))))["store"]
+    assert "no member of etcd answers" in what
+    assert "majority" in advice
+    stage.broker.membership.incarnation_id = b"of another life"
+    what, _ = (await wrong(health_of(stage.broker)))["store"]
+    assert "not registered" in what
+
+
+@alone
+async def test_replicas_that_have_not_caught_up_are_told(stage: Stage) -> None:
+    """By the in-sync set: broker 1 reaches nobody here, and drops out of it."""
+    await create_on(stage, 0, 1)
+    assert await wrong(health_of(stage.brokers[1])) == {}
+    await stage.until(
+        lambda: (
+            (found := stage.brokers[1].cluster.image.partition("orders", 0)) is not None
+            and found.isr == (0,)
+        )
+    )
+    what, advice = (await wrong(health_of(stage.brokers[1])))["fetchers"]
+    assert what == "1 replica not in sync: orders-0"
+    assert "caught up" in advice
+    assert await wrong(health_of(stage.brokers[0])) == {}
+
+
+@staged
+async def test_what_hangs_is_not_waited_for(stage: Stage) -> None:
+    """Nor asked again before it has answered; later it may be well."""
+    asked = 0
+    answer = asyncio.Event()
+
+    async def hang(key: str) -> None:
+        nonlocal asked
+        asked += 1
+        await answer.wait()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(health_module, "PATIENCE_S", 0.02)
+        held = health_of(stage.broker, env_with(stage, hang))
+        for _ in range(3):
+            assert "no answer for" in (await wrong(held))["store"][0]
+        assert asked == 1
+        answer.set()
+        await asyncio.sleep(0)
+        assert await wrong(held) == {}
+    await held.close()
+
+
+def test_a_probe_that_hangs_can_be_closed() -> None:
+    """It ends with its owner."""
+
+    async def play() -> None:
+        ended = asyncio.Event()
+
+        async def hang() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        class Now:
+            def monotonic(self) -> float:
+                return 10.0
+
+        class Doors:
+            clock = Now()
+
+        probe = Probe(Doors(), hang)  # type: ignore[arg-type]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(health_module, "PATIENCE_S", 0.01)
+            assert await probe.failure() is not None
+        await probe.close()
+        assert ended.is_set()
+
+    asyncio.run(play())

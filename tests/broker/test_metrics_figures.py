@@ -1,0 +1,290 @@
+"""What is counted on hot paths, and how the number of time series is kept within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.broker.watch.figures import Figures, Histogram, Requests, Sampled, TimedExecutor
+from penstock.broker.watch.group_lag import Lag, limited
+from penstock.broker.watch.names import METRICS, OTHER, Kind
+from penstock.broker.watch.places import IDLE_S, TopicPlaces, Traffic
+from penstock.broker.watch.turns import SLICE_S, Turns
+from penstock.wire.api import ApiKey
+from penstock.wire.errors import ErrorCode
+
+T = TypeVar("T")
+
+
+class HandClock:
+    """A clock that only moves when told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return int(self.now * 1000)
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        await asyncio.sleep(0)
+
+
+# Histograms
+
+
+def test_a_histogram_counts_by_upper_bounds() -> None:
+    """A value on a bound is below it, as Prometheus' `le` wants; what is above all is kept too."""
+    held = Histogram((0.1, 1.0))
+    for seconds in (0.05, 0.1, 0.5, 3.0):
+        held.observe(seconds)
+    assert held.counts == [2, 1, 1]
+    assert held.sum_s == 3.65
+
+
+@given(st.lists(st.sampled_from(["ask", "settle"]), max_size=200), st.integers(1, 9))
+@settings(deadline=None, max_examples=60)
+def test_a_sampled_count_is_exact_whenever_it_is_settled(steps: list[str], every: int) -> None:
+    """However few are measured: those between stand in the histogram like the last one measured."""
+    held = Histogram((0.1, 1.0))
+    sampled = Sampled(held, every)
+    asked = measured = 0
+    for step in steps:
+        if step == "settle":
+            sampled.settle()
+            assert sum(held.counts) == asked
+            continue
+        asked += 1
+        if sampled.left:
+            sampled.left -= 1
+        else:
+            measured += 1
+            sampled.end(0.5, sampled.begin())
+    sampled.settle()
+    assert held.counts == [0, asked, 0]
+    assert measured == 0 if asked == 0 else measured >= 1
+
+
+def test_most_are_not_measured() -> None:
+    """Or there would be no point."""
+    sampled = Sampled(Histogram((1.0,)), 32)
+    measured = 0
+    for _ in range(3200):
+        if sampled.left:
+            sampled.left -= 1
+        else:
+            measured += 1
+            sampled.end(0.5, sampled.begin())
+    assert measured == 100
+
+
+def test_several_may_be_measured_at_a_time() -> None:
+    """Answers that wait for their commit overlap; each counts those before it once."""
+    held = Histogram((1.0,))
+    sampled = Sampled(held, 2)
+    first = sampled.begin()
+    sampled.left -= 1
+    second = sampled.begin()
+    sampled.end(0.5, second)
+    sampled.end(0.5, first)
+    sampled.settle()
+    assert held.counts == [3, 0]
+
+
+def test_requests_are_told_apart_by_api_and_error() -> None:
+    """And nothing else: the number of series is that of APIs and codes."""
+    requests = Requests()
+    requests.observe(ApiKey.FETCH, 0.01)
+    requests.refused(ApiKey.FETCH, ErrorCode.UNKNOWN_TOPIC_ID)
+    requests.refused(ApiKey.FETCH, ErrorCode.UNKNOWN_TOPIC_ID)
+    assert sum(requests.by_api[ApiKey.FETCH].counts) == 1
+    assert requests.errors == {(ApiKey.FETCH, ErrorCode.UNKNOWN_TOPIC_ID): 2}
+
+
+def test_flushes_are_timed_on_their_thread() -> None:
+    """The wait for a thread is not the disk's; a flush that fails took its time as well."""
+    clock = HandClock()
+    figures = Figures(clock)
+
+    class Slow:
+        async def run(self, work: Callable[[], T]) -> T:
+            clock.now += 50
+            return work()
+
+    def flush() -> str:
+        clock.now += 0.02
+        return "done"
+
+    def fail() -> str:
+        clock.now += 0.7
+        raise OSError("the disk is broken")
+
+    async def play() -> None:
+        timed = TimedExecutor(Slow(), figures)
+        assert await timed.run(flush) == "done"
+        try:
+            await timed.run(fail)
+        except OSError:
+            return
+        raise AssertionError("the failure was lost")
+
+    asyncio.run(play())
+    assert sum(figures.flushes.counts) == 2
+    assert round(figures.flushes.sum_s, 6) == 0.72
+
+
+def test_long_work_gives_turns_by_time() -> None:
+    """Not by every step: on a busy loop each turn may take long."""
+    clock = HandClock()
+    others = 0
+
+    async def other() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await asyncio.sleep(0)
+
+    async def play() -> None:
+        task = asyncio.get_running_loop().create_task(other())
+        turns = Turns(clock.monotonic)
+        for _ in range(10):
+            await turns.give()
+        assert others == 0
+        clock.now += SLICE_S
+        await turns.give()
+        assert others == 1
+        await turns.give()
+        assert others == 1
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(play())
+
+
+# Places for topics
+
+
+def busy(size: int = 10) -> Traffic:
+    return Traffic(received_bytes=size, received_records=1, size_bytes=size)
+
+
+def test_while_there_is_room_every_topic_has_a_place() -> None:
+    """At rest or not."""
+    places = TopicPlaces(3)
+    places.update({"a": busy(), "b": Traffic(size_bytes=7)}, 0)
+    assert {topic: row.size_bytes for topic, row in places.rows.items()} == {"a": 10, "b": 7}
+    places.update({"a": busy(), "b": Traffic(size_bytes=7)}, 1)
+    assert places.rows["a"].received_bytes == 20
+    assert places.rows["a"].size_bytes == 10
+    assert places.other == Traffic()
+
+
+def test_topics_that_carry_something_come_first() -> None:
+    """The rest is one row, so that sums are right."""
+    places = TopicPlaces(2)
+    places.update({"a": Traffic(size_bytes=1), "b": busy(), "c": Traffic(size_bytes=2)}, 0)
+    assert set(places.rows) == {"b", "a"}
+    assert places.other.size_bytes == 2
+
+
+def test_a_topic_keeps_its_place_until_it_has_rested_for_long() -> None:
+    """Series that come and go say nothing."""
+    places = TopicPlaces(1)
+    places.update({"a": busy()}, 0)
+    places.update({"a": Traffic(), "b": busy()}, IDLE_S - 1)
+    assert set(places.rows) == {"a"}
+    assert places.other.received_bytes == 10
+    places.update({"a": Traffic(), "b": busy()}, IDLE_S)
+    assert set(places.rows) == {"b"}
+    assert places.rows["b"].received_bytes == 10
+
+
+def test_a_topic_that_left_gives_its_place_up() -> None:
+    """At once."""
+    places = TopicPlaces(1)
+    places.update({"a": busy()}, 0)
+    places.update({"b": busy()}, 1)
+    assert set(places.rows) == {"b"}
+
+
+traffic = st.builds(
+    Traffic,
+    received_bytes=st.integers(0, 5),
+    received_records=st.integers(0, 5),
+    sent_bytes=st.integers(0, 5),
+    replicated_bytes=st.integers(0, 5),
+    size_bytes=st.integers(0, 5),
+)
+scrapes = st.lists(
+    st.tuples(st.dictionaries(st.sampled_from("abcdefg"), traffic), st.sampled_from([1, IDLE_S])),
+    max_size=20,
+)
+
+
+@given(scrapes, st.integers(1, 4))
+@settings(deadline=None, max_examples=100)
+def test_places_are_few_and_nothing_is_counted_twice_or_lost(
+    told: list[tuple[dict[str, Traffic], float]], places_max: int
+) -> None:
+    """What every row gained over a scrape is what was new in it; no row that stays goes back."""
+    places = TopicPlaces(places_max)
+    now = 0.0
+    for news, passed in told:
+        now += passed
+        before = {topic: row.received_bytes for topic, row in places.rows.items()}
+        other = places.other.received_bytes
+        places.update(news, now)
+        assert len(places.rows) <= places_max
+        assert set(places.rows) <= set(news)
+        assert len(places.rows) == min(places_max, len(news))
+        gained = places.other.received_bytes - other
+        for topic, row in places.rows.items():
+            assert row.received_bytes >= before.get(topic, 0)
+            gained += row.received_bytes - before.get(topic, 0)
+        assert gained == sum(each.received_bytes for each in news.values())
+        sizes = sum(row.size_bytes for row in places.rows.values()) + places.other.size_bytes
+        assert sizes == sum(each.size_bytes for each in news.values())
+
+
+# Groups
+
+
+def test_the_pairs_furthest_behind_are_told() -> None:
+    """And all others as one."""
+    lags = {(f"g{each}", "t"): Lag(each, each) for each in range(10)}
+    told = limited(lags, 3)
+    assert set(told) == {("g9", "t"), ("g8", "t"), ("g7", "t"), (OTHER, OTHER)}
+    assert told[OTHER, OTHER] == Lag(21, 6)
+    assert limited(lags, 10) == lags
+
+
+# Names
+
+
+def test_the_documentation_has_every_metric() -> None:
+    """And none that there is not."""
+    text = (Path(__file__).parents[2] / "docs" / "OPERATIONS.md").read_text("utf-8")
+    table = re.findall(r"^\| `(penstock_[a-z_]+)` \|", text, re.MULTILINE)
+    assert sorted(table) == sorted(metric.name for metric in METRICS)
+
+
+def test_names_follow_the_conventions() -> None:
+    """Of Prometheus: base units, a total for what only grows, one name once."""
+    names = [metric.name for metric in METRICS]
+    assert len(set(names)) == len(names)
+    for metric in METRICS:
+        assert metric.name.startswith("penstock_")
+        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER), metric.name
+        assert not metric.name.endswith(("_ms", "_kb", "_count", "_sum", "_bucket")), metric.name
+        assert metric.about.endswith("."), metric.name
+        if metric.kind is Kind.HISTOGRAM:
+            assert metric.name.endswith("_seconds")

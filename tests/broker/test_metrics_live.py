@@ -1,0 +1,42 @@
+"""A real broker process: its metrics, its health and its log, as an operator meets them."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.broker.watch.names import METRICS, Kind
+from penstock.cli.broker_files import metrics_address
+from penstock.testing import Broker
+
+
+def get(address: str, path: str) -> bytes:
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=20) as answer:
+        data: bytes = answer.read()
+        return data
+
+
+def test_a_process_is_watched(tmp_path: Path) -> None:
+    """It says where in `broker.json`, is ready, exports everything, and logs JSON if told to."""
+    settings = {"log_format": "json", "metrics": "127.0.0.1:0"}
+    with Broker(settings, data=str(tmp_path)) as broker:
+        address = metrics_address(str(tmp_path))
+        assert address is not None
+        assert json.loads(get(address, "/health/ready"))["ready"] is True
+        broker.new_topic(name="orders")
+        families = {
+            family.name: family
+            for family in text_string_to_metric_families(get(address, "/metrics").decode())
+        }
+        lines = [json.loads(line) for line in broker.output().splitlines()]
+    for metric in METRICS:
+        name = metric.name.removesuffix("_total") if metric.kind is Kind.COUNTER else metric.name
+        assert name in families
+    topics = {sample.labels["topic"] for sample in families["penstock_log_size_bytes"].samples}
+    assert "orders" in topics
+    events = [line.get("event") for line in lines]
+    assert {"controller_change", "broker_joined", "topic_created"} <= set(events)
+    assert all(line["broker"] == 0 and line["level"] and line["time"] for line in lines)
