@@ -6,6 +6,7 @@ import pytest
 
 from penstock.partition.replication import Leadership
 from penstock.sim.planted import BUGS, describe, planted
+from penstock.sim.planted_txns import TRANSACTION_BUGS
 
 
 def test_a_bug_is_gone_after_its_block() -> None:
@@ -25,5 +26,6 @@ def test_every_bug_can_be_planted(name: str) -> None:
 
 
 def test_there_are_enough_of_them() -> None:
-    """At least fifteen, each with a name of its own."""
-    assert len(BUGS) >= 15
+    """At least fifteen of replication and groups, at least ten of transactions."""
+    assert len(TRANSACTION_BUGS) >= 10
+    assert len(BUGS) - len(TRANSACTION_BUGS) >= 15

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from penstock.sim.scenario import FAULTS, PRODUCER_KINDS, draw, unreplicated
+from penstock.sim.history import COPIES
+from penstock.sim.scenario import (
+    CLIENT_FAULTS,
+    FAULTS,
+    PRODUCER_KINDS,
+    TRANSACTOR_KINDS,
+    draw,
+    unreplicated,
+)
 
 
 def test_a_seed_always_draws_the_same() -> None:
@@ -14,13 +22,35 @@ def test_a_seed_always_draws_the_same() -> None:
 def test_seeds_cover_what_there_is() -> None:
     """All kinds of faults, producers and topics come up among a hundred seeds, and so does calm."""
     scenarios = [draw(seed) for seed in range(100)]
-    assert {name for each in scenarios for name in each.faults} == {*FAULTS}
+    assert {name for each in scenarios for name in each.faults} == {*FAULTS, *CLIENT_FAULTS}
     assert {name for each in scenarios for name in each.producers} == {*PRODUCER_KINDS}
     assert any(not each.faults for each in scenarios)
     assert {each.brokers for each in scenarios} == {3, 4, 5}
     topics = [topic for each in scenarios for topic in each.topics]
     assert {topic.durability for topic in topics} == {"fsync", "replicated"}
     assert {topic.replication_factor for topic in topics} >= {1, 2, 3}
+
+
+def test_seeds_cover_transactions() -> None:
+    """All kinds of transactional clients come up, alone and beside each other; so does none."""
+    scenarios = [draw(seed) for seed in range(100)]
+    assert {kind for each in scenarios for kind in each.transactors} == {*TRANSACTOR_KINDS}
+    assert any(not each.transactors for each in scenarios)
+    assert any(each.copiers and each.sinks for each in scenarios)
+    assert all(each.committed_readers for each in scenarios if each.transactors)
+    assert any(each.deletable and "delete_records" in each.faults for each in scenarios)
+
+
+def test_what_must_be_compared_whole_is_left_alone() -> None:
+    """Only copiers write copies; nothing is deleted that copiers read or sinks write."""
+    for seed in range(200):
+        scenario = draw(seed)
+        assert not any(place.startswith(COPIES) for place in scenario.written)
+        assert {*scenario.deletable} <= {*scenario.written}
+        if scenario.copiers or scenario.sinks:
+            assert not {*scenario.deletable} & {*scenario.topics[0].places}
+        if scenario.copiers:
+            assert scenario.topics[-1].partitions == scenario.topics[0].partitions
 
 
 def test_topics_fit_the_cluster() -> None:

@@ -1,4 +1,4 @@
-"""Seeds: thirty short runs of whole clusters, the same run twice, and the driver's own words."""
+"""Seeds: short runs of whole clusters, the same run twice, and the driver's own words."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONHASHSEED": "0"},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=300,
         check=False,
     )
 
 
 @pytest.mark.parametrize("block", range(3))
 def test_nothing_is_lost_under_faults(block: int) -> None:
-    """Thirty short seeds: clusters of real brokers, clients and faults, and every promise kept."""
+    """Two dozen short seeds: clusters of real brokers, clients and faults, every promise kept."""
     ended = run(
-        *("--seeds", f"{block * 10}..{block * 10 + 10}", "--virtual-s", f"{SMOKE_VIRTUAL_S}"),
+        *("--seeds", f"{block * 8}..{block * 8 + 8}", "--virtual-s", f"{SMOKE_VIRTUAL_S}"),
         *("--jobs", "1", "--twice-every", "0", "--json"),
     )
     found: dict[str, Any] = json.loads(ended.stdout)
     failures = [f"{each['failure']}\n  {each['replay']}" for each in found["failures"]]
     assert not failures, "\n".join(failures)
-    assert found["seeds"] == 10
+    assert found["seeds"] == 8
     assert found["counters"]["sends_ok"] > 100
+    assert found["counters"]["txns_ok"] > 5
     assert found["counters"]["records_read"] > 100
 
 

@@ -14,7 +14,7 @@ Plan = Callable[[Actor], Coroutine[Any, Any, None]]
 
 
 class Actors:
-    """Starts all of them; readers may be killed, and come back."""
+    """Starts all of them; most may be killed, and come back."""
 
     def __init__(
         self,
@@ -32,8 +32,17 @@ class Actors:
 
     @property
     def mortal(self) -> list[str]:
-        """Who may be killed: what a producer had under way would be forgotten with it."""
+        """Readers: what a plain producer had under way would be forgotten with it."""
         return [name for name in self._plans if name[0] in "rm"]
+
+    @property
+    def writers(self) -> list[str]:
+        """Who writes in transactions: these say what they had under way, and may be killed."""
+        return [name for name in self._plans if name[0] in "tcs"]
+
+    @property
+    def names(self) -> list[str]:
+        return [*self._plans]
 
     def restart(self, name: str) -> None:
         """Kill it; what comes after it is another."""

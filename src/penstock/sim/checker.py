@@ -1,10 +1,11 @@
 """All checks over one history: which rules do not hold, and where.
 
 Rules E1 to E5, E8, E13 and I8 are in `checker_logs`, E6 and E7 in `checker_reads`, E12 in
-`checker_groups`. Here is E14: once all faults are over, everything works again in time, and every
-place can be read from its start to its end.
+`checker_groups`, E9 to E11 and the part of E4, E5 and E13 that is about transactions in
+`checker_txns`. Here is E14: once all faults are over, everything works again in time, and every
+place can be read from its start to its end, by those who read committed records too.
 
-Without transactions E4 is about what was refused, and E5 about what nobody had sent.
+Outside of transactions E4 is about what was refused, and E5 about what nobody had sent.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from penstock.sim.checker_groups import check_groups
 from penstock.sim.checker_logs import Violation, build_logs, check_logs
 from penstock.sim.checker_reads import check_reads
+from penstock.sim.checker_txns import check_txns, find_fates
 from penstock.sim.history import OK, Drain, Entry, History, Probe
 
 
@@ -21,9 +23,11 @@ def check_history(history: History, places: Iterable[str]) -> list[Violation]:
     """Every violation; `places` are all partitions that must be drained in the end."""
     entries = history.entries
     logs = build_logs(entries)
+    fates = find_fates(entries, logs)
     return [
         *check_logs(logs.values()),
         *check_reads(entries, logs),
+        *check_txns(entries, logs, fates),
         *check_groups(entries),
         *_check_liveness(entries, places),
     ]
@@ -33,7 +37,9 @@ def _check_liveness(entries: Iterable[Entry], places: Iterable[str]) -> Iterator
     drained: dict[str, Drain] = {}
     for entry in entries:
         if isinstance(entry, Drain):
-            drained[entry.place] = entry
+            # Of two, by either isolation, one that failed tells.
+            if (known := drained.get(entry.place)) is None or known.status == OK:
+                drained[entry.place] = entry
         elif isinstance(entry, Probe) and entry.status != OK:
             seconds = (entry.ended_ms - entry.begun_ms) / 1000
             text = f"{entry.what} did not work {seconds:.0f} s after all was mended: {entry.error}"

@@ -9,6 +9,9 @@ E5   nothing is read that nobody sent, or before it was sent
 E8   what one process sent in order is there in order
 E13  what was once read stays, unless the log has been cut at its start
 I8   the end of a partition, as clients are told it, never goes back
+
+A log holds what was aborted too, for who reads uncommitted. What readers of committed records may
+see of it is the business of `checker_txns`.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from penstock.sim.history import FAIL, OK, Drain, Entry, Latest, Poll, Send
+from penstock.sim.history import FAIL, OK, Deleted, Drain, Entry, Latest, Poll, Reads, Send, Txn
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +46,20 @@ class PlaceLog:
     """By value: where it was read, or was acknowledged to be."""
     first_read_ms: dict[str, float] = field(default_factory=dict)
     read_offsets: dict[str, list[int]] = field(default_factory=dict)
+    committed_reads: dict[str, list[int]] = field(default_factory=dict)
+    """As `read_offsets`, of those who read by `read_committed`."""
+    first_committed_ms: dict[str, float] = field(default_factory=dict)
+    first_uncommitted: dict[str, int] = field(default_factory=dict)
+    """By value: the first offset at which somebody read it who reads all there is."""
     sends: dict[str, Send] = field(default_factory=dict)
     latest: list[Latest] = field(default_factory=list)
+    deleted: list[Deleted] = field(default_factory=list)
     drain: Drain | None = None
+    committed_drain: Drain | None = None
     ranks: dict[int, int] = field(default_factory=dict)
     """By offset: how many known offsets come before it."""
+    committed_ranks: dict[int, int] = field(default_factory=dict)
+    """The same among what readers of committed records see."""
 
     def note(self, offset: int, value: str) -> None:
         if value not in (held := self.values.setdefault(offset, [])):
@@ -55,11 +67,23 @@ class PlaceLog:
         if offset not in (places := self.offsets.setdefault(value, [])):
             places.append(offset)
 
-    def note_read(self, offset: int, value: str, ended_ms: float) -> None:
+    def note_read(self, offset: int, value: str, ended_ms: float, committed: bool) -> None:
         self.note(offset, value)
-        self.first_read_ms.setdefault(value, ended_ms)
+        self.first_read_ms[value] = min(ended_ms, self.first_read_ms.get(value, ended_ms))
         if offset not in (places := self.read_offsets.setdefault(value, [])):
             places.append(offset)
+        if not committed:
+            self.first_uncommitted[value] = min(offset, self.first_uncommitted.get(value, offset))
+            return
+        first_ms = self.first_committed_ms.get(value, ended_ms)
+        self.first_committed_ms[value] = min(ended_ms, first_ms)
+        if offset not in (places := self.committed_reads.setdefault(value, [])):
+            places.append(offset)
+
+    def deleted_before(self, now_ms: float) -> int:
+        """Below which offset records may have been deleted by then."""
+        cuts = (each.offset for each in self.deleted if each.begun_ms < now_ms)
+        return max(cuts, default=0)
 
 
 def build_logs(entries: Iterable[Entry]) -> dict[str, PlaceLog]:
@@ -67,6 +91,11 @@ def build_logs(entries: Iterable[Entry]) -> dict[str, PlaceLog]:
 
     def log_of(place: str) -> PlaceLog:
         return logs.setdefault(place, PlaceLog(place))
+
+    def note_reads(reads: Reads, ended_ms: float, committed: bool) -> None:
+        for place, records in reads.items():
+            for offset, value in records:
+                log_of(place).note_read(offset, value, ended_ms, committed)
 
     for entry in entries:
         match entry:
@@ -76,16 +105,20 @@ def build_logs(entries: Iterable[Entry]) -> dict[str, PlaceLog]:
                 if entry.is_promised and entry.offset >= 0:
                     log.note(entry.offset, entry.value)
             case Poll():
-                for place, records in entry.reads.items():
-                    for offset, value in records:
-                        log_of(place).note_read(offset, value, entry.ended_ms)
+                note_reads(entry.reads, entry.ended_ms, entry.committed)
+            case Txn():
+                note_reads(entry.reads, entry.ended_ms, True)
             case Drain():
                 log = log_of(entry.place)
-                log.drain = entry
-                for offset, value in entry.records:
-                    log.note_read(offset, value, entry.ended_ms)
+                if entry.committed:
+                    log.committed_drain = entry
+                else:
+                    log.drain = entry
+                note_reads({entry.place: entry.records}, entry.ended_ms, entry.committed)
             case Latest():
                 log_of(entry.place).latest.append(entry)
+            case Deleted() if entry.status != FAIL:
+                log_of(entry.place).deleted.append(entry)
     for log in logs.values():
         log.ranks = {offset: rank for rank, offset in enumerate(sorted(log.values))}
     return logs
@@ -132,7 +165,8 @@ def _check_reads(log: PlaceLog) -> Iterator[Violation]:
 
 def _check_lost(log: PlaceLog) -> Iterator[Violation]:
     """By the readers alone: who has read on has passed by everything that was there before."""
-    read_to = max((min(offsets) for offsets in log.read_offsets.values()), default=-1)
+    # Who reads committed records passes by what was aborted, so those readers prove nothing here.
+    read_to = max(log.first_uncommitted.values(), default=-1)
     start = 0 if log.drain is None else log.drain.start_offset
     for value, send in log.sends.items():
         if not send.is_promised or value in log.read_offsets or send.offset < start:

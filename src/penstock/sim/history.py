@@ -23,6 +23,15 @@ FAIL: Final = "fail"
 INFO: Final = "info"
 ACKS_ALL: Final = -1
 
+READERS: Final = "readers"
+COPIERS: Final = "copiers"
+SINK: Final = "sink"
+"""The groups that commit offsets: who just reads, who copies, who counts its batches so."""
+COPIES: Final = "copies"
+"""The topic to which copies are written, from partition to partition of the same number."""
+SOURCE_MARK: Final = "<"
+"""A copy's value ends with this and with where it was read: `c0.7<orders-1@23`."""
+
 Reads = Mapping[str, tuple[tuple[int, str], ...]]
 """By place: the offsets and values that came, in the order they came."""
 
@@ -53,10 +62,12 @@ class Send(Entry):
     """It must not be there twice: the producer is idempotent, or sent it a single time."""
     ordered: bool = True
     """What this process sent to a place before, and was acknowledged, must come before it."""
+    txn: str = ""
+    """The transaction it is part of; empty outside of any."""
 
     @property
     def is_promised(self) -> bool:
-        """Acknowledged by all: it must never be lost."""
+        """Acknowledged by all: it must never be lost, be it that its transaction is aborted."""
         return self.status == OK and self.acks == ACKS_ALL
 
 
@@ -67,6 +78,8 @@ class Poll(Entry):
     reads: Reads = field(default_factory=dict)
     moved: tuple[str, ...] = ()
     """Places whose position was set since the last poll: assigned anew, sought, reset."""
+    committed: bool = False
+    """Read by `read_committed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +92,37 @@ class Drain(Entry):
     start_offset: int
     end_offset: int
     records: tuple[tuple[int, str], ...] = ()
+    committed: bool = False
+    """Read by `read_committed`: what was aborted is left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Txn(Entry):
+    """A transaction: `ok` if it was committed, `fail` if it was aborted, `info` if nobody knows.
+
+    What it wrote are the sends that name it. Many that were ended together are one.
+    """
+
+    kind: ClassVar[str] = "txn"
+
+    name: str
+    transactional_id: str
+    ending_ms: float = -1.0
+    """When its commit was first asked for; -1 if that was never done."""
+    reads: Reads = field(default_factory=dict)
+    """What it read, by `read_committed`, from its beginning to its end."""
+    batch: int = -1
+    """Of a sink: which of its batches it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deleted(Entry):
+    """What lies before an offset was deleted, on request."""
+
+    kind: ClassVar[str] = "deleted"
+
+    place: str
+    offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +179,8 @@ class Probe(Entry):
 
 
 KINDS: Final[Mapping[str, type[Entry]]] = {
-    kind.kind: kind for kind in (Send, Poll, Drain, Latest, Commit, Committed, Joined, Probe)
+    kind.kind: kind
+    for kind in (Send, Poll, Drain, Txn, Deleted, Latest, Commit, Committed, Joined, Probe)
 }
 
 

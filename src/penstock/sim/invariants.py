@@ -8,13 +8,14 @@ I7   one leader for each epoch; epochs never fall within a log
 I8   the end that a leader tells clients never goes back
 I9   of an idempotent producer everything committed is there once, and in order
 
-The rules about the metadata alone are in `invariants_metadata`. What is committed is what was below
+The rules about the metadata alone are in `invariants_metadata`, those about transactions and about
+what is recovered (I9, I12) in `invariants_txns`. What is committed is what was below
 a leader's high watermark once: from then on it is the truth that all are measured by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,7 +25,9 @@ from penstock.metadata.model import Partition, Topic
 from penstock.partition.replication import Leadership
 from penstock.ports import WatchEvent
 from penstock.sim.invariants_metadata import InvariantBroken, TrueMetadata, broken
+from penstock.sim.invariants_txns import TrueTransactions
 from penstock.sim.shadows import Mark, Peek, Shadow
+from penstock.txns.formats import TOPIC as DECISIONS
 
 _SEQUENCES: int = 1 << 31
 
@@ -63,12 +66,13 @@ class Truth:
     batches: dict[tuple[int, int], int] = field(default_factory=dict)
     """By epoch and offset: the chain up to and with that batch, of whatever log had it."""
 
-    def extend(self, shadow: Shadow, high_watermark: int) -> None:
+    def extend(self, shadow: Shadow, high_watermark: int, txns: TrueTransactions) -> None:
         for mark in shadow.marks_between(self.end_offset, high_watermark):
             if mark.base_offset != self.end_offset:
                 text = f"offsets from {self.end_offset} to {mark.base_offset} were left out"
                 raise broken("I1", self.place, text, self.end_offset)
             self._check_sequence(mark)
+            txns.on_committed(self.place, mark, shadow)
             self.marks.append(mark)
             before = self.chains[self.end_offset]
             self.end_offset = mark.next_offset
@@ -83,6 +87,10 @@ class Truth:
             raise broken("I9", self.place, text, mark.base_offset)
         if mark.producer_epoch > epoch:
             due = 0
+        if mark.base_sequence < 0 and mark.is_transactional:
+            # A marker, or offsets that a broker wrote for the producer: they are not numbered.
+            self.sequences[mark.producer_id] = (mark.producer_epoch, due)
+            return
         if mark.base_sequence != due:
             text = (
                 f"producer {mark.producer_id} has sequence {mark.base_sequence} committed "
@@ -98,6 +106,7 @@ class _Seen:
     """A replica as it was at the last look."""
 
     hosted: HostedPartition
+    key: tuple[str, int]
     place: str
     shadow: Shadow
     end_offset: int = -1
@@ -115,10 +124,15 @@ class Invariants:
         peek: Callable[[int], Peek],
         note: Callable[[str, str], None] = _ignore,
         stepped: Callable[[], int | None] = _anybody,
+        fences: Mapping[int, int] | None = None,
     ) -> None:
         """`note` is told, by place, what was seen to happen. `stepped` names the only broker that
-        can have changed since the last look, where that is known."""
+        can have changed since the last look, where that is known. `fences` has the epochs that
+        producers were given when they took a transactional id."""
         self.metadata = TrueMetadata(note)
+        self.txns = TrueTransactions({} if fences is None else fences)
+        self.disturbed: dict[int, bool] = {}
+        """Brokers whose disks have failed: their logs may be begun anew."""
         self.truths: dict[str, Truth] = {}
         self.checks = 0
         self._nodes = nodes
@@ -163,29 +177,48 @@ class Invariants:
         held = self._seen.get(broker_id)
         if held is None or held[0] is not broker:
             held = self._seen[broker_id] = (broker, {})
-        seen = held[1]
-        replicas = broker.replicas._hosted
-        if len(seen) > len(replicas):
-            for key in [key for key in seen if key not in replicas]:
-                del seen[key]
-        for key, hosted in replicas.items():
-            one = seen.get(key)
-            if one is None or one.hosted is not hosted:
-                shadow = Shadow(hosted.log, self._peek(broker_id))
-                one = seen[key] = _Seen(hosted, f"{key[0]}-{key[1]}", shadow)
-            log = hosted.log
-            # Compared one by one: this is done at every step of a run.
+        seen, replicas = held[1], broker.replicas._hosted
+        if len(seen) != len(replicas):
+            self._meet(broker_id, seen, replicas)
+        # By their order, and one by one: this is done at every step of a run.
+        for one, hosted in zip(seen.values(), replicas.values(), strict=True):
+            log, led = hosted.log, hosted.leadership
+            if hosted is not one.hosted:
+                break
             if (
                 log._end_offset == one.end_offset
                 and log._recovery_point == one.recovery_point
-                and hosted.leadership is one.led
-                and hosted.high_watermark == one.high_watermark
-            ) or log.failure is not None:
+                and led is one.led
+                and (hosted if led is None else led).high_watermark == one.high_watermark
+            ) or log._failure is not None:
                 continue
             one.end_offset, one.recovery_point = log.end_offset, log.recovery_point
             one.high_watermark = hosted.high_watermark
-            self._dirty[key] = None
+            self._dirty[one.key] = None
             self._look_closer(broker_id, broker, one)
+        else:
+            if self.txns.has_markers:
+                self.txns.check_markers()
+            return
+        self._meet(broker_id, seen, replicas)
+        self._look_at(broker_id, broker)
+
+    def _meet(
+        self,
+        broker_id: int,
+        seen: dict[tuple[str, int], _Seen],
+        replicas: Mapping[tuple[str, int], HostedPartition],
+    ) -> None:
+        """Have the replicas of a broker in the same order as it has them itself."""
+        known = dict(seen)
+        seen.clear()
+        for key, hosted in replicas.items():
+            one = known.get(key)
+            if one is None or one.hosted is not hosted:
+                peek = self._peek(broker_id)
+                shadow = Shadow(hosted.log, peek, keep_bodies=key[0] == DECISIONS)
+                one = _Seen(hosted, key, f"{key[0]}-{key[1]}", shadow)
+            seen[key] = one
 
     def _look_closer(self, broker_id: int, broker: Broker, one: _Seen) -> None:
         shadow, hosted = one.shadow, one.hosted
@@ -193,10 +226,16 @@ class Invariants:
         if truth is None:
             truth = self.truths[one.place] = Truth(one.place)
         if shadow.end_offset != hosted.log.end_offset or not shadow.marks:
-            known = shadow.end_offset
+            known, ended = shadow.end_offset, len(shadow.ended)
             cut, new = shadow.refresh()
             self._tell_log(broker_id, one.place, shadow, new, cut, known)
             self._check_marks(broker_id, truth, shadow, len(shadow.marks) if cut else len(new))
+            if known < 0:
+                self.txns.check_opened(broker_id, one.place, shadow)
+            elif not cut:
+                leads = hosted.leadership is not None
+                self.txns.on_written(broker_id, one.place, new, leads=leads)
+            self.txns.check_aborted(broker_id, one.place, shadow, 0 if cut else ended)
         leadership = hosted.leadership
         high = hosted.high_watermark
         if leadership is not one.led:
@@ -209,9 +248,11 @@ class Invariants:
                 text = f"broker {broker_id} leads in epoch {leadership.epoch}, as another did"
                 raise broken("I7", one.place, text)
             if high > truth.end_offset:
-                truth.extend(shadow, high)
+                truth.extend(shadow, high, self.txns)
             self._check_told(broker_id, one.place, truth, leadership.epoch, high, hosted)
         self._check_below(broker_id, truth, shadow, high)
+        self.txns.check_known(broker_id, one.place, shadow, hosted)
+        self.txns.note_synced(broker_id, one.place, shadow)
 
     def _tell_log(
         self, broker_id: int, place: str, shadow: Shadow, new: list[Mark], cut: bool, known: int
@@ -300,6 +341,7 @@ class Invariants:
     def _check_members(self) -> None:
         topics = self.metadata.image.topics
         if self._all_dirty:
+            self.txns.forget(self.metadata.image, [*self.disturbed])
             keys = [
                 (name, index) for name in topics for index in range(len(topics[name].partitions))
             ]

@@ -2,7 +2,8 @@
 
 First the cluster must come together: all brokers up, every replica in sync, no move under way. Then
 a fresh producer writes to every partition, and a fresh consumer reads each from its start to its
-end. All of it has an end in virtual time: what takes longer is E14.
+end, once all there is and once what is committed. All of it has an end in virtual time: what takes
+longer is E14.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ def what_is_wrong(world: World, invariants: Invariants) -> str:
                 return f"{place} is not led by broker {partition.leader} in epoch of {partition}"
             if term.high_watermark < hosted.log.end_offset:
                 return f"{place} is committed up to {term.high_watermark} of its records"
+            if hosted.last_stable_offset < term.high_watermark:
+                return f"{place} has a transaction open since {hosted.last_stable_offset}"
     return ""
 
 
@@ -128,8 +131,8 @@ async def probe_group(actor: Actor) -> None:
         async with Admin(stage.bootstrap, env=actor.env, **keywords) as admin:
             for place in stage.scenario.places:
                 await ask_latest(actor, admin, place)
-            if stage.scenario.members:
-                await ask_committed(actor, admin)
+            for group in stage.scenario.groups:
+                await ask_committed(actor, admin, group)
     except ClientError as failed:
         error = str(failed)
     failures = [
@@ -165,7 +168,7 @@ async def probe_joining(actor: Actor) -> None:
     _probe(stage, actor.name, "joining a group, reading and committing", begun_ms, error)
 
 
-async def drain(actor: Actor) -> None:
+async def drain(actor: Actor, *, committed: bool = False) -> None:
     """Read every partition from its start to its end."""
     stage = actor.stage
     places = [parse_place(place) for place in stage.scenario.places]
@@ -177,7 +180,11 @@ async def drain(actor: Actor) -> None:
     try:
         async with asyncio.timeout(stage.scenario.mend_s):
             consumer: BytesConsumer = Consumer(
-                stage.bootstrap, env=actor.env, auto_offset_reset="none", **CLIENT_KEYWORDS
+                stage.bootstrap,
+                env=actor.env,
+                auto_offset_reset="none",
+                isolation_level="read_committed" if committed else "read_uncommitted",
+                **CLIENT_KEYWORDS,
             )
             async with consumer:
                 starts = await consumer.beginning_offsets(places)
@@ -202,5 +209,6 @@ async def drain(actor: Actor) -> None:
                 start_offset=starts.get(place, 0),
                 end_offset=ends.get(place, -1),
                 records=tuple(found[str(place)]),
+                committed=committed,
             )
         )

@@ -9,34 +9,26 @@ again in all it holds, as the life it has now.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
-from penstock.client.cluster import Cluster
-from penstock.client.errors import ClientError
 from penstock.metadata.keys import topic_key
 from penstock.ports import WatchEvent
 from penstock.sim.actors import Actors
 from penstock.sim.disk_faults import DiskFaults
 from penstock.sim.invariants import Invariants
+from penstock.sim.meddling import Meddling
 from penstock.sim.node import BrokerNode
-from penstock.sim.scenario import FAULTS, Scenario
-from penstock.sim.stage import Actor, Stage, parse_place
-from penstock.sim.story import Timeline, Told
+from penstock.sim.scenario import CLIENT_FAULTS, FAULTS
+from penstock.sim.stage import Stage
+from penstock.sim.story import Timeline
 from penstock.sim.world import World
-from penstock.wire.messages import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-)
 
 QUIET_SHARE: Final = 0.25
-_BROKERS_MAX: Final = 6
 
 
-class Mischief:
+class Mischief(Meddling):
     """Runs beside the load until `stage.over`; the invariants know the metadata as it truly is."""
 
     def __init__(
@@ -47,15 +39,9 @@ class Mischief:
         timeline: Timeline,
         actors: Actors,
     ) -> None:
-        self._world = world
-        self._faults: Any = Told(timeline, world.faults)
-        self._timeline = timeline
-        self._stage = stage
+        super().__init__(world, stage, timeline, actors)
         self._image = invariants.metadata.image
-        self._actors = actors
-        self._scenario: Scenario = stage.scenario
-        self._draws = world.draws("mischief")
-        self._undo: list[tuple[float, Callable[[], None]]] = []
+        self._disturbed = invariants.disturbed
         self._wounded: dict[int, int] = {}
         """By broker: the epoch it had when it lost something."""
         self._failing: dict[int, bool] = {}
@@ -63,10 +49,6 @@ class Mischief:
         self._struck: dict[int, bool] = {}
         """Brokers on whose disks calls have failed, since all was last healed."""
         self._cuts_due = False
-        self._errands: asyncio.TaskGroup | None = None
-        node = world.client("operator")
-        self._operator = Actor(stage, node.env, "operator", world.draws("operator"))
-        self._spawn_there = node.spawn
         world.store.listen(self._on_store)
 
     async def run(self) -> None:
@@ -86,8 +68,8 @@ class Mischief:
         self._errands = None
 
     async def _period(self, end_s: float) -> None:
-        names = [name for name in self._scenario.faults if name in FAULTS]
-        weights = [FAULTS[name] for name in names]
+        names = [*self._scenario.faults]
+        weights = [(FAULTS | CLIENT_FAULTS)[name] for name in names]
         while not self._stage.over.is_set():
             next_s = self._world.now + self._draws.expovariate(1 / self._scenario.fault_mean_s)
             await self._wait_until(min(next_s, end_s))
@@ -109,9 +91,6 @@ class Mischief:
         self._undo = [entry for entry in self._undo if entry[0] > now]
         for undo in due:
             undo()
-
-    def _later(self, seconds: float, undo: Callable[[], None]) -> None:
-        self._undo.append((self._world.now + seconds, undo))
 
     def _calm(self) -> None:
         self._timeline.add("", "all faults are healed")
@@ -141,9 +120,6 @@ class Mischief:
             node.start()
 
     # Drawing
-
-    def _duration_s(self) -> float:
-        return self._draws.choice((0.3, 1.0, 3.0, 8.0, 15.0)) * (0.5 + self._draws.random())
 
     def _broker(self) -> BrokerNode:
         """Any of them, but more often one that leads something."""
@@ -254,10 +230,6 @@ class Mischief:
         await self._stage.rest(self._duration_s() / 3)
         self._start(node)
 
-    def _errand(self, work: Coroutine[Any, Any, None]) -> None:
-        assert self._errands is not None
-        self._errands.create_task(work)
-
     # The network
 
     def _do_partition(self) -> None:
@@ -367,14 +339,14 @@ class Mischief:
         self._faults.stall_disk(self._broker().name, self._duration_s() / 2)
 
     def _do_disk_errors(self) -> None:
-        """Some calls fail. What failed stays offline until its broker is started again."""
+        """Some calls fail, and so do the logs they were for."""
         node = self._broker()
         self._heal_wounds()
         was_whole = node.id not in self._wounded
         if node.state != "ready" or not self._may_wound(node):
             return
         self._failing[node.id] = was_whole
-        self._struck[node.id] = True
+        self._struck[node.id] = self._disturbed[node.id] = True
         kinds = (
             DiskFaults(fsync_eio=0.2),
             DiskFaults(write_eio=0.1, short_write=0.2),
@@ -385,12 +357,16 @@ class Mischief:
         self._later(self._duration_s() / 3, lambda: self._repair(node))
 
     def _repair(self, node: BrokerNode) -> None:
-        """The disk is mended, and its broker started again if it must be: as it says itself."""
+        """The disk is mended. Now the broker is started again, or left to open its logs by itself:
+        it does, where somebody else leads meanwhile. Where nobody can, it waits for a restart."""
         if node.id not in self._failing:
             return
         was_whole = self._failing[node.id]
         self._repair_disk(node)
         if self._has_lost_logs(node):
+            if self._draws.random() < 0.5:
+                self._stage.count("left_with_lost_logs")
+                return
             self._faults.kill(node.name)
             self._start_after(node, 0.5)
         elif was_whole and self._is_in_the_life_of_its_wound(node):
@@ -421,63 +397,3 @@ class Mischief:
     def _do_skew(self) -> None:
         node = self._broker()
         self._faults.skew(node.name, self._draws.choice((-60_000, -500, 500, 60_000)))
-
-    # What people do meanwhile
-
-    def _do_kill_client(self) -> None:
-        if self._actors.mortal:
-            name = self._draws.choice(self._actors.mortal)
-            self._timeline.add("", f"{name} is killed, and started again")
-            self._stage.count("fault_kill_client")
-            self._actors.restart(name)
-
-    def _do_grow(self) -> None:
-        """One more broker, to which partitions may be moved."""
-        if len(self._world.brokers) < _BROKERS_MAX:
-            node = self._world.add_broker()
-            self._timeline.add("", f"{node.name} is new")
-            self._stage.count("fault_grow")
-            node.start()
-
-    def _do_prefer(self) -> None:
-        place = parse_place(self._draws.choice(self._scenario.places))
-        request = ElectLeadersRequest(
-            topic_partitions=[ElectLeadersRequest.Topic(place.topic, [place.partition])],
-            timeout_ms=2_000,
-        )
-        self._ask("prefer", request, ElectLeadersResponse)
-
-    def _do_move(self) -> None:
-        """Other replicas for a partition, as many as before; at times it is called off."""
-        place = parse_place(self._draws.choice(self._scenario.places))
-        count = self._scenario.topic_of(str(place)).replication_factor
-        ids = [node.id for node in self._world.brokers]
-        targets = None if self._draws.random() < 0.2 else self._draws.sample(ids, count)
-        request = AlterPartitionReassignmentsRequest(
-            timeout_ms=2_000,
-            topics=[
-                AlterPartitionReassignmentsRequest.Topic(
-                    place.topic,
-                    [AlterPartitionReassignmentsRequest.Partition(place.partition, targets)],
-                )
-            ],
-        )
-        self._ask("move", request, AlterPartitionReassignmentsResponse)
-
-    def _ask(self, name: str, request: Any, response_class: Any) -> None:
-        async def ask() -> None:
-            env = self._operator.env
-            config = self._stage.cluster_config()
-            with suppress(ClientError):
-                async with Cluster(config, env.network, env.clock, env.random) as cluster:
-                    connection = await cluster.controller_connection()
-                    await connection.call(request, response_class)
-                    self._stage.count(f"asked_{name}")
-
-        self._timeline.add("", f"the operator asks: {name}")
-        task = self._spawn_there(ask())
-
-        async def wait() -> None:
-            await task
-
-        self._errand(wait())

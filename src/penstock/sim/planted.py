@@ -2,14 +2,16 @@
 
 A checker that finds nothing proves nothing, unless it is known to find something. Each bug here is
 a mistake that somebody made once, or might have; with any of them planted some seed must fail. They
-are patches of the product's classes for as long as a run goes on.
+are patches of the product's classes for as long as a run goes on. Those about transactions are in
+`planted_txns`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from penstock.broker import hosted as hosted_module
@@ -34,12 +36,14 @@ from penstock.partition.producers import ProducerStates
 from penstock.partition.replication import AlterIsr, Leadership, Replica
 from penstock.ports import Put
 from penstock.records.batch import BatchHeader
+from penstock.sim.planted_txns import TRANSACTION_BUGS
+from penstock.sim.planting import Plant, bug, patch
 from penstock.storage.append_log import AppendLog
 from penstock.storage.errors import StorageError
 from penstock.wire.errors import ErrorCode
 
-Plant = Callable[[ExitStack], None]
-BUGS: Final[dict[str, Plant]] = {}
+BUGS: Final[dict[str, Plant]] = {**TRANSACTION_BUGS}
+_bug = partial(bug, BUGS)
 
 
 @contextmanager
@@ -48,20 +52,6 @@ def planted(name: str) -> Iterator[None]:
     with ExitStack() as patches:
         BUGS[name](patches)
         yield
-
-
-def _bug(name: str) -> Callable[[Plant], Plant]:
-    def note(plant: Plant) -> Plant:
-        BUGS[name] = plant
-        return plant
-
-    return note
-
-
-def _patch(patches: ExitStack, target: Any, name: str, value: Any) -> None:
-    held = vars(target)[name]
-    setattr(target, name, value)
-    patches.callback(setattr, target, name, held)
 
 
 # -- the leader
@@ -76,7 +66,7 @@ def _committed_set_only(patches: ExitStack) -> None:
         settle(self)
         self._maximal = self.isr
 
-    _patch(patches, Leadership, "_settle", lax)
+    patch(patches, Leadership, "_settle", lax)
 
 
 @_bug("ack-below-min-isr")
@@ -86,15 +76,15 @@ def _no_minimum(patches: ExitStack) -> None:
     def outcome(self: Leadership, end_offset: int) -> ErrorCode | None:
         return ErrorCode.NONE if self.high_watermark >= end_offset else None
 
-    _patch(patches, Leadership, "_may_commit", lambda self: True)
-    _patch(patches, Leadership, "require_insync", lambda self: None)
-    _patch(patches, Leadership, "outcome", outcome)
+    patch(patches, Leadership, "_may_commit", lambda self: True)
+    patch(patches, Leadership, "require_insync", lambda self: None)
+    patch(patches, Leadership, "outcome", outcome)
 
 
 @_bug("eligible-leaders-ignored")
 def _eligible_ignored(patches: ExitStack) -> None:
     """The high watermark moves beside eligible leaders, as if they were nothing."""
-    _patch(patches, Leadership, "_may_commit", lambda self: True)
+    patch(patches, Leadership, "_may_commit", lambda self: True)
 
 
 @_bug("joins-below-high-watermark")
@@ -104,8 +94,8 @@ def _joins_early(patches: ExitStack) -> None:
     def has_enough(self: Leadership, follower: Replica) -> bool:
         return follower.end_offset >= 0
 
-    _patch(patches, Leadership, "_has_enough", has_enough)
-    _patch(patches, Leadership, "_waits_for", lambda self, replica, follower: False)
+    patch(patches, Leadership, "_has_enough", has_enough)
+    patch(patches, Leadership, "_waits_for", lambda self, replica, follower: False)
 
 
 @_bug("isr-shrinks-unasked")
@@ -119,7 +109,7 @@ def _shrinks_unasked(patches: ExitStack) -> None:
             self._maximal = self.isr = frozenset(each for each, _ in proposal.isr)
         return proposal
 
-    _patch(patches, Leadership, "propose", eager)
+    patch(patches, Leadership, "propose", eager)
 
 
 @_bug("unknown-outcome-forgotten")
@@ -130,13 +120,13 @@ def _forgets_unknown(patches: ExitStack) -> None:
     def forgets(self: Leadership, proposal: AlterIsr, reason: ErrorCode, now_ms: int) -> bool:
         return refused(self, proposal, ErrorCode.NOT_CONTROLLER, now_ms)
 
-    _patch(patches, Leadership, "on_isr_refused", forgets)
+    patch(patches, Leadership, "on_isr_refused", forgets)
 
 
 @_bug("latest-offset-at-once")
 def _latest_at_once(patches: ExitStack) -> None:
     """A new leader tells the end of the partition before it knows where that is."""
-    _patch(patches, Leadership, "latest_offset", lambda self: self.high_watermark)
+    patch(patches, Leadership, "latest_offset", lambda self: self.high_watermark)
 
 
 @_bug("ack-on-leader-alone")
@@ -149,7 +139,7 @@ def _acks_alone(patches: ExitStack) -> None:
         self.high_watermark = self._own_end
         return True
 
-    _patch(patches, Leadership, "_advance", advance)
+    patch(patches, Leadership, "_advance", advance)
 
 
 @_bug("no-broker-epoch-check")
@@ -173,9 +163,9 @@ def _no_broker_epochs(patches: ExitStack) -> None:
         own = self.broker_epoch if replica == self.broker_id else -1
         return self._brokers.get(replica, own)
 
-    _patch(patches, Leadership, "_may_join", may_join)
-    _patch(patches, Leadership, "_epoch_of", epoch_of)
-    _patch(patches, isr_changes, "alter_isrs", lenient)
+    patch(patches, Leadership, "_may_join", may_join)
+    patch(patches, Leadership, "_epoch_of", epoch_of)
+    patch(patches, isr_changes, "alter_isrs", lenient)
 
 
 @_bug("no-partition-epoch-check")
@@ -196,7 +186,7 @@ def _no_partition_epochs(patches: ExitStack) -> None:
             anytime.append(change)
         return alter_isrs(image, broker, epoch, anytime, **rest)
 
-    _patch(patches, isr_changes, "alter_isrs", lenient)
+    patch(patches, isr_changes, "alter_isrs", lenient)
 
 
 # -- the broker around it
@@ -205,7 +195,7 @@ def _no_partition_epochs(patches: ExitStack) -> None:
 @_bug("ack-before-fsync")
 def _counts_unsynced(patches: ExitStack) -> None:
     """With durability=fsync, what is only written counts."""
-    _patch(patches, hosted_module, "counts_by_disk", lambda topic, settings: False)
+    patch(patches, hosted_module, "counts_by_disk", lambda topic, settings: False)
 
 
 @_bug("dedup-lost-on-failover")
@@ -217,7 +207,7 @@ def _forgets_producers(patches: ExitStack) -> None:
         self.log.producers.clear()
         begin(self, term)
 
-    _patch(patches, HostedPartition, "_begin", forgetful)
+    patch(patches, HostedPartition, "_begin", forgetful)
 
 
 @_bug("duplicates-appended")
@@ -228,7 +218,7 @@ def _appends_duplicates(patches: ExitStack) -> None:
     def lax(self: ProducerStates, header: BatchHeader, *, from_client: bool = True) -> None:
         check(self, header, from_client=from_client)
 
-    _patch(patches, ProducerStates, "check", lax)
+    patch(patches, ProducerStates, "check", lax)
 
 
 @_bug("duplicate-answered-with-the-end")
@@ -241,7 +231,7 @@ def _wrong_duplicate_offset(patches: ExitStack) -> None:
         written = append(self, *given, **named)
         return written if self.log.end_offset > end else written._replace(base_offset=end)
 
-    _patch(patches, HostedPartition, "append", misleading)
+    patch(patches, HostedPartition, "append", misleading)
 
 
 @_bug("serves-before-its-epoch-is-durable")
@@ -257,9 +247,9 @@ def _serves_early(patches: ExitStack) -> None:
     def in_the_old_epoch(self: AppendLog, batch: Any, leader_epoch: int, *given: Any) -> Any:
         return append(self, batch, self._epoch if self._epoch >= 0 else leader_epoch, *given)
 
-    _patch(patches, AppendLog, "note_epoch", lambda self, epoch: None)
-    _patch(patches, AppendLog, "append", in_the_old_epoch)
-    _patch(patches, HostedPartition, "lead", at_once)
+    patch(patches, AppendLog, "note_epoch", lambda self, epoch: None)
+    patch(patches, AppendLog, "append", in_the_old_epoch)
+    patch(patches, HostedPartition, "lead", at_once)
 
 
 @_bug("leads-on-after-a-restart")
@@ -272,13 +262,13 @@ def _leads_across_restarts(patches: ExitStack) -> None:
             partition = replace(partition, leader_broker_epoch=self.broker_epoch)
         take_role(self, hosted, partition, *more)
 
-    _patch(patches, Replicas, "_take_role", bold)
+    patch(patches, Replicas, "_take_role", bold)
 
 
 @_bug("no-divergence-check")
 def _never_diverges(patches: ExitStack) -> None:
     """The leader does not compare the follower's last epoch with its own log."""
-    _patch(patches, fetch_handler, "diverging_epoch", lambda *given: None)
+    patch(patches, fetch_handler, "diverging_epoch", lambda *given: None)
 
 
 @_bug("consumers-read-uncommitted")
@@ -291,7 +281,7 @@ def _reads_to_the_end(patches: ExitStack) -> None:
         found = upper(self, each, hosted, answer)
         return max(found, hosted.log.end_offset) if found == answer.high_watermark else found
 
-    _patch(patches, fetch_class, "_upper_for_consumer", greedy)
+    patch(patches, fetch_class, "_upper_for_consumer", greedy)
 
 
 # -- the follower
@@ -309,7 +299,7 @@ def _cuts_to_watermark(patches: ExitStack) -> None:
             with suppress(StorageError):
                 self.log.truncate_to(max(self.high_watermark, self.log.log_start_offset))
 
-    _patch(patches, HostedPartition, "follow", cutting)
+    patch(patches, HostedPartition, "follow", cutting)
 
 
 @_bug("one-round-truncation")
@@ -323,7 +313,7 @@ def _one_round(patches: ExitStack) -> None:
             return self._back_off(now_ms, "nothing to cut")
         return self._cut_to(found.end_offset, leader_start, log)
 
-    _patch(patches, Follower, "_on_diverging", blunt)
+    patch(patches, Follower, "_on_diverging", blunt)
 
 
 # -- the controller
@@ -332,18 +322,18 @@ def _one_round(patches: ExitStack) -> None:
 @_bug("elects-anybody")
 def _elects_anybody(patches: ExitStack) -> None:
     """Where nobody in sync is left, whoever is alive leads."""
-    choose = elections._choose
+    choose = elections.choose_leader
 
     def unclean(*given: Any, **named: Any) -> int:
         return choose(*given, **{**named, "unclean": True})
 
-    _patch(patches, elections, "_choose", unclean)
+    patch(patches, elections, "choose_leader", unclean)
 
 
 @_bug("restarts-taken-for-lossless")
 def _always_kept(patches: ExitStack) -> None:
     """Whoever comes back is believed to have all that it had."""
-    _patch(patches, BrokerInfo, "has_kept", lambda self, broker_epoch: True)
+    patch(patches, BrokerInfo, "has_kept", lambda self, broker_epoch: True)
 
 
 @_bug("stale-controller-write-accepted")
@@ -359,7 +349,7 @@ def _no_compares(patches: ExitStack) -> None:
         await self._cluster.wait_for(committed.revision)
         return committed.succeeded
 
-    _patch(patches, Commits, "attempt", blind)
+    patch(patches, Commits, "attempt", blind)
 
 
 @_bug("move-completes-early")
@@ -385,7 +375,7 @@ def _completes_early(patches: ExitStack) -> None:
         )
 
     completed = isr.completed
-    _patch(patches, isr, "completed", hasty)
+    patch(patches, isr, "completed", hasty)
 
 
 @_bug("watch-gap-ignored")
@@ -400,7 +390,7 @@ def _ignores_gaps(patches: ExitStack) -> None:
         _, revision = await self._store.range(PREFIX)
         self.image.revision = max(self.image.revision, revision)
 
-    _patch(patches, ClusterView, "load", only_once)
+    patch(patches, ClusterView, "load", only_once)
 
 
 # -- groups
@@ -409,7 +399,7 @@ def _ignores_gaps(patches: ExitStack) -> None:
 @_bug("offsets-not-replayed")
 def _replays_nothing(patches: ExitStack) -> None:
     """A new coordinator begins with nothing."""
-    _patch(patches, GroupShard, "replay", lambda self, *record: None)
+    patch(patches, GroupShard, "replay", lambda self, *record: None)
 
 
 @_bug("stale-generation-commits")
@@ -420,7 +410,7 @@ def _takes_old_commits(patches: ExitStack) -> None:
         group = core.groups.get(request.group_id)
         return group if group is not None else Group(request.group_id, now.wall_ms)
 
-    _patch(patches, group_offsets, "_committing_group", anybody)
+    patch(patches, group_offsets, "_committing_group", anybody)
 
 
 def describe() -> Mapping[str, str]:

@@ -7,25 +7,18 @@ connection its sender has given up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.aio import Producer
 from penstock.client.cluster import Cluster
-from penstock.client.errors import ClientError, RecordTooLarge, check
-from penstock.client.model import RecordMetadata
-from penstock.records.record import Record, build_batch
-from penstock.sim.history import ACKS_ALL, FAIL, INFO, OK, Send
-from penstock.sim.stage import CLIENT_KEYWORDS, REQUEST_TIMEOUT_MS, Actor, parse_place
+from penstock.client.errors import ClientError, check
+from penstock.sim.history import ACKS_ALL, FAIL, INFO, OK
+from penstock.sim.sends import Answered, Note, batch_of, notes_for, produce, with_cluster
+from penstock.sim.stage import CLIENT_KEYWORDS, Actor, parse_place
 from penstock.wire.errors import ErrorCode
-from penstock.wire.messages import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    ProduceRequest,
-    ProduceResponse,
-)
+from penstock.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 
 _REFUSED: Final = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Answers after which nothing was written: they are given before anything is."""
@@ -89,10 +82,10 @@ async def _send_on(
     while not stage.over.is_set() and failures < 5:
         await stage.rest(actor.pause_s())
         for _ in range(actor.draws.randint(1, stage.scenario.batch_max)):
-            place = actor.draws.choice(stage.scenario.places)
+            place = actor.draws.choice(stage.scenario.written)
             number, value = actor.next_value()
             at = parse_place(place)
-            note = _Note(actor, place, value, number, acks, idempotent, stage.now_ms())
+            note = Note(actor, place, value, number, acks, idempotent, stage.now_ms())
             try:
                 await producer.send(
                     at.topic, value.encode(), partition=at.partition, on_delivery=note.settle
@@ -105,129 +98,31 @@ async def _send_on(
                 failures = 0
 
 
-@dataclass(slots=True)
-class _Note:
-    """What becomes of one record that was sent."""
-
-    actor: Actor
-    place: str
-    value: str
-    number: int
-    acks: int
-    careful: bool
-    begun_ms: float
-
-    def settle(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
-        if metadata is not None:
-            self.add(OK, metadata.offset)
-        else:
-            self.add(FAIL if isinstance(error, RecordTooLarge) else INFO, error=str(error))
-
-    def add(self, status: str, offset: int = -1, error: str = "") -> None:
-        stage = self.actor.stage
-        stage.count(f"sends_{status}")
-        stage.history.add(
-            Send(
-                process=self.actor.name,
-                status=status,
-                begun_ms=self.begun_ms,
-                ended_ms=stage.now_ms(),
-                error=error,
-                place=self.place,
-                value=self.value,
-                number=self.number,
-                acks=self.acks,
-                offset=offset,
-                once=self.careful,
-                ordered=self.careful,
-            )
-        )
-
-
 # -- raw ones
-
-
-class _Answered(Exception):
-    """The broker answered with an error code."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(ErrorCode(code).name)
-        self.code = code
-
-
-async def _with_cluster(actor: Actor) -> Cluster | None:
-    """A first contact, tried until the load is over."""
-    env, stage = actor.env, actor.stage
-    while not stage.over.is_set():
-        cluster = Cluster(stage.cluster_config(), env.network, env.clock, env.random)
-        try:
-            return await cluster.__aenter__()
-        except ClientError:
-            await stage.rest(0.5)
-    return None
-
-
-async def _produce(
-    cluster: Cluster, place: str, batch: bytes, acks: int, on_sent: Callable[[], None]
-) -> int:
-    """One request; the base offset, or an error. `on_sent` is told when it may have got there."""
-    at = parse_place(place)
-    try:
-        leader = await cluster.leader(at)
-        connection = await cluster.connection(leader)
-        data = [ProduceRequest.Partition(at.partition, bytearray(batch))]
-        request = ProduceRequest(
-            acks=acks,
-            timeout_ms=REQUEST_TIMEOUT_MS * 2 // 3,
-            topic_data=[ProduceRequest.Topic(at.topic, partition_data=data)],
-        )
-        on_sent()
-        response = await connection.call(request, ProduceResponse)
-    except ClientError:
-        cluster.forget(at.topic)
-        raise
-    answer = response.responses[0].partition_responses[0]
-    if answer.error_code:
-        cluster.forget(at.topic)
-        raise _Answered(answer.error_code)
-    return answer.base_offset
-
-
-def _batch(actor: Actor, values: Sequence[str], **more: int) -> bytes:
-    now_ms = actor.env.clock.wall_ms()
-    records = [Record(place, now_ms, None, value.encode()) for place, value in enumerate(values)]
-    return bytes(build_batch(records, **more))  # type: ignore[arg-type]
-
-
-def _notes(actor: Actor, place: str, acks: int) -> list[_Note]:
-    count = actor.draws.randint(1, actor.stage.scenario.batch_max)
-    numbered = [actor.next_value() for _ in range(count)]
-    now_ms = actor.stage.now_ms()
-    return [_Note(actor, place, value, number, acks, True, now_ms) for number, value in numbered]
 
 
 async def _run_raw(actor: Actor, acks: int) -> None:
     """Send every batch a single time, whatever comes of it."""
-    cluster = await _with_cluster(actor)
+    cluster = await with_cluster(actor)
     if cluster is None:
         return
     stage = actor.stage
     try:
         while not stage.over.is_set():
             await stage.rest(actor.pause_s())
-            place = actor.draws.choice(stage.scenario.places)
-            notes = _notes(actor, place, acks)
+            place = actor.draws.choice(stage.scenario.written)
+            notes = notes_for(actor, place, acks)
             left = False
 
             def on_sent() -> None:
                 nonlocal left
                 left = True
 
-            batch = _batch(actor, [note.value for note in notes])
+            batch = batch_of(actor, [note.value for note in notes])
             status, offset, error = OK, -1, ""
             try:
-                offset = await _produce(cluster, place, batch, acks, on_sent)
-            except _Answered as answered:
+                offset = await produce(cluster, place, batch, acks, on_sent)
+            except Answered as answered:
                 status = FAIL if answered.code in _REFUSED else INFO
                 error = str(answered)
             except ClientError as failure:
@@ -254,7 +149,7 @@ class _RawTwice:
 
     async def run(self) -> None:
         actor = self._actor
-        cluster = await _with_cluster(actor)
+        cluster = await with_cluster(actor)
         if cluster is None:
             return
         stage = actor.stage
@@ -264,7 +159,7 @@ class _RawTwice:
                 if self._producer_id < 0 and not await self._begin(cluster):
                     await stage.rest(0.5)
                     continue
-                await self._send(cluster, actor.draws.choice(stage.scenario.places))
+                await self._send(cluster, actor.draws.choice(stage.scenario.written))
         finally:
             cluster.close()
 
@@ -282,8 +177,8 @@ class _RawTwice:
 
     async def _send(self, cluster: Cluster, place: str) -> None:
         actor = self._actor
-        notes = _notes(actor, place, ACKS_ALL)
-        batch = _batch(
+        notes = notes_for(actor, place, ACKS_ALL)
+        batch = batch_of(
             actor,
             [note.value for note in notes],
             producer_id=self._producer_id,
@@ -306,8 +201,8 @@ class _RawTwice:
         error = ""
         for _ in range(_ATTEMPTS_MAX):
             try:
-                return OK, await _produce(cluster, place, batch, ACKS_ALL, _nothing), ""
-            except _Answered as answered:
+                return OK, await produce(cluster, place, batch, ACKS_ALL, _nothing), ""
+            except Answered as answered:
                 error = str(answered)
                 if answered.code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                     return OK, -1, ""
@@ -321,14 +216,14 @@ class _RawTwice:
         return INFO, -1, error
 
     async def _repeat(
-        self, cluster: Cluster, place: str, batch: bytes, notes: Sequence[_Note]
+        self, cluster: Cluster, place: str, batch: bytes, notes: Sequence[Note]
     ) -> None:
         """Send again what was acknowledged; if it is answered, by its first offset."""
         stage = self._actor.stage
         await stage.rest(self._actor.draws.choice((0.0, 0.5, 3.0)))
         stage.count("sent_again")
-        with suppress(ClientError, _Answered):
-            offset = await _produce(cluster, place, batch, ACKS_ALL, _nothing)
+        with suppress(ClientError, Answered):
+            offset = await produce(cluster, place, batch, ACKS_ALL, _nothing)
             for index, note in enumerate(notes):
                 note.add(OK, offset + index)
 

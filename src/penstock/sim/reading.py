@@ -15,12 +15,22 @@ from penstock.aio import Admin, Consumer
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError
 from penstock.client.model import Record, TopicPartition
-from penstock.sim.history import FAIL, INFO, OK, Commit, Committed, Joined, Latest, Poll, Reads
+from penstock.sim.history import (
+    FAIL,
+    INFO,
+    OK,
+    READERS,
+    Commit,
+    Committed,
+    Joined,
+    Latest,
+    Poll,
+    Reads,
+)
 from penstock.sim.stage import CLIENT_KEYWORDS, REQUEST_TIMEOUT_MS, Actor, parse_place
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import OffsetCommitRequest, OffsetCommitResponse
 
-GROUP: Final = "readers"
 _POLL_MS: Final = 1_000
 
 BytesConsumer = Consumer[bytes | None, bytes | None]
@@ -56,6 +66,7 @@ def _note_poll(
     reads: Reads | None = None,
     moved: Sequence[str] = (),
     error: str = "",
+    committed: bool = False,
 ) -> None:
     stage = actor.stage
     stage.count("records_read", sum(map(len, reads.values())) if reads else 0)
@@ -68,16 +79,20 @@ def _note_poll(
             error=error,
             reads=reads or {},
             moved=tuple(moved),
+            committed=committed,
         )
     )
 
 
-async def run_reader(actor: Actor) -> None:
+async def run_reader(actor: Actor, *, committed: bool = False) -> None:
     """Read all partitions, from the start on, until the load is over."""
     stage = actor.stage
     while not stage.over.is_set():
         consumer: BytesConsumer = Consumer(
-            stage.bootstrap, env=actor.env, **consumer_keywords(actor)
+            stage.bootstrap,
+            env=actor.env,
+            isolation_level="read_committed" if committed else "read_uncommitted",
+            **consumer_keywords(actor),
         )
         try:
             await consumer.start()
@@ -86,13 +101,13 @@ async def run_reader(actor: Actor) -> None:
             continue
         try:
             consumer.assign([parse_place(place) for place in stage.scenario.places])
-            await _read_on(actor, consumer)
+            await _read_on(actor, consumer, committed)
         finally:
             with suppress(ClientError):
                 await consumer.close(timeout_s=5.0)
 
 
-async def _read_on(actor: Actor, consumer: BytesConsumer) -> None:
+async def _read_on(actor: Actor, consumer: BytesConsumer, committed: bool) -> None:
     stage = actor.stage
     moved: Sequence[str] = stage.scenario.places
     failures = 0
@@ -102,12 +117,12 @@ async def _read_on(actor: Actor, consumer: BytesConsumer) -> None:
             records = await consumer.poll(timeout_ms=_POLL_MS)
         except ClientError as error:
             failures += 1
-            _note_poll(actor, begun_ms, INFO, moved=moved, error=str(error))
+            _note_poll(actor, begun_ms, INFO, moved=moved, error=str(error), committed=committed)
             await stage.rest(0.5)
         else:
             failures = 0
             if records or moved:
-                _note_poll(actor, begun_ms, OK, reads_of(records), moved)
+                _note_poll(actor, begun_ms, OK, reads_of(records), moved, committed=committed)
         moved = ()
         await stage.rest(actor.draws.choice((0.0, 0.1, 0.5)))
         if actor.draws.random() < 0.01:
@@ -141,7 +156,7 @@ class _Listener:
         stage.count("rebalances")
         if generation < 0:
             return
-        stage.generations[GROUP] = max(stage.generations.get(GROUP, -1), generation)
+        stage.generations[READERS] = max(stage.generations.get(READERS, -1), generation)
         now_ms = stage.now_ms()
         stage.history.add(
             Joined(
@@ -149,7 +164,7 @@ class _Listener:
                 status=OK,
                 begun_ms=now_ms,
                 ended_ms=now_ms,
-                group=GROUP,
+                group=READERS,
                 generation=generation,
             )
         )
@@ -169,7 +184,7 @@ async def run_member(actor: Actor) -> None:
         consumer: BytesConsumer = Consumer(
             stage.bootstrap,
             env=actor.env,
-            group_id=GROUP,
+            group_id=READERS,
             topics=[topic.name for topic in stage.scenario.topics],
             listener=listener,
             enable_auto_commit=False,
@@ -228,11 +243,13 @@ async def _commit(
         status=INFO,
         begun_ms=begun_ms,
         ended_ms=begun_ms,
-        group=GROUP,
+        group=READERS,
         generation=listener.generation,
         offsets={str(place): offset for place, offset in offsets.items()},
     )
-    stage.under_way[actor.name] = entry
+    stage.under_way[actor.name] = lambda: [
+        replace(entry, ended_ms=stage.now_ms(), error="it was killed")
+    ]
     status, error = OK, ""
     try:
         await consumer.commit(offsets)
@@ -305,13 +322,13 @@ async def ask_latest(actor: Actor, admin: Admin, place: str) -> None:
     )
 
 
-async def ask_committed(actor: Actor, admin: Admin) -> None:
+async def ask_committed(actor: Actor, admin: Admin, group: str = READERS) -> None:
     stage = actor.stage
     begun_ms = stage.now_ms()
     status, error = OK, ""
     offsets: dict[str, int] = {}
     try:
-        found = await admin.group_offsets(GROUP)
+        found = await admin.group_offsets(group)
         offsets = {
             place: found[at].offset if (at := parse_place(place)) in found else -1
             for place in stage.scenario.places
@@ -325,7 +342,7 @@ async def ask_committed(actor: Actor, admin: Admin) -> None:
             begun_ms=begun_ms,
             ended_ms=stage.now_ms(),
             error=error,
-            group=GROUP,
+            group=group,
             offsets=offsets,
         )
     )
@@ -334,14 +351,14 @@ async def ask_committed(actor: Actor, admin: Admin) -> None:
 async def _commit_as_of_old(actor: Actor) -> None:
     """What a member of an earlier generation would commit; it must be refused."""
     stage = actor.stage
-    generation = stage.generations.get(GROUP, 0) - 1
+    generation = stage.generations.get(READERS, 0) - 1
     if generation < 0:
         return
     at = parse_place(actor.draws.choice(stage.scenario.places))
     begun_ms = stage.now_ms()
     partition = OffsetCommitRequest.Partition(partition_index=at.partition, committed_offset=0)
     request = OffsetCommitRequest(
-        group_id=GROUP,
+        group_id=READERS,
         generation_id_or_member_epoch=generation,
         member_id="nobody",
         topics=[OffsetCommitRequest.Topic(name=at.topic, partitions=[partition])],
@@ -350,7 +367,7 @@ async def _commit_as_of_old(actor: Actor) -> None:
     cluster = Cluster(stage.cluster_config(), env.network, env.clock, env.random)
     try:
         async with cluster:
-            coordinator = await cluster.coordinator(GROUP)
+            coordinator = await cluster.coordinator(READERS)
             answer = await coordinator.call(request, OffsetCommitResponse)
     except ClientError:
         return
@@ -363,7 +380,7 @@ async def _commit_as_of_old(actor: Actor) -> None:
             begun_ms=begun_ms,
             ended_ms=stage.now_ms(),
             error=ErrorCode(code).name,
-            group=GROUP,
+            group=READERS,
             generation=generation,
             offsets={str(at): 0},
         )

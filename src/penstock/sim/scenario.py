@@ -15,6 +15,8 @@ from dataclasses import dataclass, fields, replace
 from random import Random  # noqa: TID251 - a simulation is where randomness is made
 from typing import Final
 
+from penstock.sim.history import COPIERS, COPIES, READERS, SINK
+
 FAULTS: Final[dict[str, float]] = {
     "kill": 3.0,
     "bounce": 2.0,
@@ -47,6 +49,19 @@ FAULTS: Final[dict[str, float]] = {
     "move": 1.0,
 }
 """How often each kind comes, where a scenario has it."""
+
+CLIENT_FAULTS: Final[dict[str, float]] = {
+    "kill_writer": 2.0,
+    "freeze_client": 1.5,
+    "stall_client": 2.0,
+    "scratch": 1.0,
+    "delete_records": 1.0,
+}
+"""What comes besides: to those who write in transactions above all, and what people delete."""
+
+TRANSACTOR_KINDS: Final = ("plain", "plain", "reading", "old")
+"""`reading` ones read committed records while their transactions are open; `old` ones do without
+transaction.version 2."""
 
 PRODUCER_KINDS: Final = ("real_idempotent", "real", "real_acks_1", "raw", "raw_acks_1", "raw_twice")
 """`real` ones are the library's; `raw` ones send each batch once, `raw_twice` ones send again what
@@ -97,10 +112,34 @@ class Scenario:
     check_every: int
     """Steps from one look at the invariants to the next; at one by one only those of the broker
     whose step it was are looked at, so that is cheap."""
+    transactors: tuple[str, ...] = ()
+    copiers: int = 0
+    sinks: int = 0
+    committed_readers: int = 0
+    txn_partitions: int = 1
 
     @property
     def places(self) -> tuple[str, ...]:
         return tuple(place for topic in self.topics for place in topic.places)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Where producers send to: all but what copiers alone write."""
+        return tuple(
+            place for topic in self.topics if topic.name != COPIES for place in topic.places
+        )
+
+    @property
+    def deletable(self) -> tuple[str, ...]:
+        """Where records may be deleted: what copiers read and sinks write must stay."""
+        first = self.topics[0].places if self.copiers or self.sinks else ()
+        return tuple(place for place in self.written if place not in first)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Whose offsets are committed."""
+        counts = ((READERS, self.members), (COPIERS, self.copiers), (SINK, self.sinks))
+        return tuple(group for group, count in counts if count)
 
     def topic_of(self, place: str) -> TopicPlan:
         name = place.rpartition("-")[0]
@@ -129,7 +168,7 @@ def draw(seed: int, *, virtual_s: float = 60.0) -> Scenario:
     calm = random.random() < 0.08
     kinds = [name for name in FAULTS if random.random() < 0.5]
     fault_mean_s = random.choice((0.5, 1.0, 2.0, 4.0))
-    return Scenario(
+    plain = Scenario(
         seed=seed,
         brokers=brokers,
         topics=_draw_topics(random, brokers),
@@ -155,6 +194,35 @@ def draw(seed: int, *, virtual_s: float = 60.0) -> Scenario:
         watch_lag_ms=random.choice((0.0, 5.0, 100.0)),
         disk_delay_ms=random.choice((1.0, 5.0, 20.0)),
         check_every=1,
+    )
+    return _with_transactions(plain)
+
+
+def _with_transactions(plain: Scenario) -> Scenario:
+    """The same with transactions, more often than not, and with fewer who do without them."""
+    # From a stream of its own: what is drawn here changes nothing else of a seed.
+    random = Random(f"transactions {plain.seed}")  # noqa: S311 - as above
+    if random.random() < 0.3:
+        return plain
+    kinds = [name for name in CLIENT_FAULTS if random.random() < 0.6]
+    copiers = random.choice((0, 0, 1, 1, 2))
+    first = plain.topics[0]
+    copies = replace(first, name=COPIES, segment_bytes=random.choice((300, 5_000)))
+    return replace(
+        plain,
+        topics=(*plain.topics, copies) if copiers else plain.topics,
+        faults=(*plain.faults, *kinds) if plain.faults else (),
+        producers=plain.producers[: 1 if copiers else 2],
+        sends_per_s=min(plain.sends_per_s, 5.0),
+        members=min(plain.members, 1),
+        readers=min(plain.readers, 1),
+        transactors=tuple(
+            random.choice(TRANSACTOR_KINDS) for _ in range(random.choice((1, 2, 2, 3)))
+        ),
+        copiers=copiers,
+        sinks=random.choice((0, 0, 1)),
+        committed_readers=1,
+        txn_partitions=random.choice((1, 1, 2)),
     )
 
 

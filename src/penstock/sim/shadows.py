@@ -12,7 +12,13 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import NamedTuple
 
-from penstock.records.batch import HEADER_SIZE, BatchHeader, read_header
+from penstock.records.batch import (
+    CONTROL,
+    HEADER_SIZE,
+    TRANSACTIONAL,
+    read_header,
+)
+from penstock.records.record import ControlType, read_control, read_records
 from penstock.storage.log import Log
 
 Peek = Callable[[str, int, int], bytes]
@@ -30,11 +36,30 @@ class Mark(NamedTuple):
     producer_epoch: int
     base_sequence: int
     record_count: int
+    is_transactional: bool = False
+    marker: ControlType | None = None
+    """How a transaction ended, where it is that."""
+
+
+class Ended(NamedTuple):
+    """A transaction that had begun in this log, and its marker."""
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+    aborted: bool
 
 
 class Shadow:
-    def __init__(self, log: Log, peek: Peek) -> None:
+    def __init__(self, log: Log, peek: Peek, *, keep_bodies: bool = False) -> None:
+        """With `keep_bodies` the bytes of all batches are at hand, by their base offsets."""
         self.log = log
+        self.open: dict[int, int] = {}
+        """By producer: where its transaction began that has no marker yet."""
+        self.ended: list[Ended] = []
+        self.settled_end = 0
+        """Where the log ended when it was opened, or last cut."""
+        self.bodies: dict[int, bytes] | None = {} if keep_bodies else None
         self.marks: list[Mark] = []
         self.end_offset = -1
         self.is_whole = True
@@ -54,7 +79,11 @@ class Shadow:
             self.marks.clear()
             self._ends.clear()
             self._chains.clear()
+            self.open.clear()
+            self.ended.clear()
             self._segment, self._position = -1, 0
+        if cut or self.end_offset < 0:
+            self.settled_end = self.log.end_offset
         new = self._read_on()
         self.end_offset = self.log.end_offset
         return cut, new
@@ -69,7 +98,7 @@ class Shadow:
         if all(segment.path != path for segment in self.log.segments):
             return False
         data = self._peek(path, position, HEADER_SIZE)
-        return len(data) == HEADER_SIZE and _mark(read_header(data)) == self.marks[-1]
+        return len(data) == HEADER_SIZE and self._mark(data, path, position) == self.marks[-1]
 
     def _read_on(self) -> list[Mark]:
         first = len(self.marks)
@@ -81,17 +110,60 @@ class Shadow:
                     self.is_whole = segment.base_offset == 0
                 self._segment, self._position = segment.base_offset, 0
             while self._position + HEADER_SIZE <= segment.size:
-                header = read_header(self._peek(segment.path, self._position, HEADER_SIZE))
-                self._add(_mark(header))
+                data = self._peek(segment.path, self._position, HEADER_SIZE)
+                mark = self._mark(data, segment.path, self._position)
+                self._add(mark)
                 self._tail = segment.path, self._position
-                self._position += header.size
+                size = read_header(data).size
+                if self.bodies is not None:
+                    body = self._peek(segment.path, self._position, size)
+                    self.bodies[mark.base_offset] = bytes(body)
+                self._position += size
         return self.marks[first:]
+
+    def _mark(self, data: bytes, path: str, position: int) -> Mark:
+        header = read_header(data)
+        marker = None
+        if header.attributes & CONTROL:
+            batch = self._peek(path, position, header.size)
+            marker = read_control(read_records(batch, header)[0]).type
+        return Mark(
+            header.base_offset,
+            header.next_offset,
+            header.leader_epoch,
+            header.crc,
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            header.record_count,
+            bool(header.attributes & TRANSACTIONAL),
+            marker,
+        )
 
     def _add(self, mark: Mark) -> None:
         before = self._chains[-1] if self._chains else 0
         self.marks.append(mark)
         self._ends.append(mark.next_offset)
         self._chains.append(hash((before, mark)))
+        if mark.is_transactional:
+            self._follow(mark)
+
+    def _follow(self, mark: Mark) -> None:
+        if mark.marker is None:
+            self.open.setdefault(mark.producer_id, mark.base_offset)
+        elif (first := self.open.pop(mark.producer_id, None)) is not None:
+            aborted = mark.marker is ControlType.ABORT
+            self.ended.append(Ended(mark.producer_id, first, mark.base_offset, aborted))
+
+    def last_stable_offset(self, high_watermark: int, trusted_end: int = 0) -> int:
+        """Below it every transaction has ended, and its marker is below the high watermark, or
+        below an end up to which markers are trusted all the same."""
+        first = min(self.open.values(), default=high_watermark)
+        for each in reversed(self.ended):
+            if each.marker_offset < max(high_watermark, trusted_end):
+                break
+            first = min(first, each.first_offset)
+        return min(first, high_watermark)
 
     def chain_of(self, mark_number: int) -> int:
         return self._chains[mark_number]
@@ -110,16 +182,3 @@ class Shadow:
         first = bisect_left(self._ends, start_offset + 1)
         last = bisect_left(self._ends, end_offset + 1)
         return self.marks[first:last]
-
-
-def _mark(header: BatchHeader) -> Mark:
-    return Mark(
-        header.base_offset,
-        header.next_offset,
-        header.leader_epoch,
-        header.crc,
-        header.producer_id,
-        header.producer_epoch,
-        header.base_sequence,
-        header.record_count,
-    )

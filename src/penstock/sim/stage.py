@@ -7,8 +7,8 @@ of them write to one history, by one clock.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from random import Random  # noqa: TID251 - a simulation is where randomness is made
 from typing import Any, Final
 
@@ -50,14 +50,23 @@ class Stage:
     generations: dict[str, int] = field(default_factory=dict)
     """By group: the newest that anybody was told."""
     counters: dict[str, int] = field(default_factory=dict)
-    under_way: dict[str, Entry] = field(default_factory=dict)
-    """By process: what it has begun and not ended, for the case that it is killed meanwhile."""
+    under_way: dict[str, Callable[[], Sequence[Entry]]] = field(default_factory=dict)
+    """By process: what it has begun and not ended, should it be killed meanwhile."""
+    fences: dict[int, int] = field(default_factory=dict)
+    """By producer id: the newest epoch that a producer was given when it began. Nothing of an
+    older one may be written from then on."""
+    scratch: list[str] = field(default_factory=list)
+    """Topics that come and go: some of what is sent in transactions goes there."""
 
     def on_killed(self, process: str) -> None:
         """What a process had under way may have taken effect, and nobody will say."""
-        entry = self.under_way.pop(process, None)
-        if entry is not None:
-            self.history.add(replace(entry, ended_ms=self.now_ms(), error="it was killed"))
+        unfinished = self.under_way.pop(process, None)
+        if unfinished is not None:
+            for entry in unfinished():
+                self.history.add(entry)
+
+    def fence(self, producer_id: int, epoch: int) -> None:
+        self.fences[producer_id] = max(epoch, self.fences.get(producer_id, -1))
 
     def now_ms(self) -> float:
         return round(self.now_s() * 1000, 3)
@@ -93,6 +102,8 @@ class Actor:
     name: str
     draws: Random
     sent: int = 0
+    begun: int = 0
+    """Transactions."""
 
     def next_value(self) -> tuple[int, str]:
         self.sent += 1

@@ -21,6 +21,7 @@ from penstock.metadata.model import NO_LEADER
 from penstock.sim.actors import Actors, Plan
 from penstock.sim.checker import check_history
 from penstock.sim.checker_logs import Violation
+from penstock.sim.copying import run_copier
 from penstock.sim.executor import DiskSpeed
 from penstock.sim.history import History
 from penstock.sim.invariants import Invariants
@@ -38,9 +39,11 @@ from penstock.sim.node import BrokerNode, ClientNode
 from penstock.sim.producing import run_producer
 from penstock.sim.reading import run_asker, run_member, run_reader
 from penstock.sim.scenario import Scenario
+from penstock.sim.sinking import run_sink
 from penstock.sim.stage import CLIENT_KEYWORDS, Actor, Stage
 from penstock.sim.store import StoreConfig
 from penstock.sim.story import Timeline, tell_story
+from penstock.sim.transacting import run_transactor
 from penstock.sim.world import Outcome, World, WorldConfig, run_world
 
 
@@ -111,6 +114,8 @@ def _kafka_settings(scenario: Scenario) -> tuple[tuple[str, str], ...]:
         ("offsets.topic.num.partitions", str(scenario.offsets_partitions)),
         ("offsets.topic.replication.factor", str(min(3, scenario.brokers))),
         ("offsets.commit.timeout.ms", "2000"),
+        ("transaction.state.log.num.partitions", str(scenario.txn_partitions)),
+        ("transaction.state.log.replication.factor", str(min(3, scenario.brokers))),
         ("group.initial.rebalance.delay.ms", "100"),
         ("group.min.session.timeout.ms", "1000"),
         ("auto.create.topics.enable", "false"),
@@ -137,6 +142,7 @@ class _Run:
             lambda broker_id: world.brokers[broker_id].disk.peek,
             timeline.add,
             _last_step(world, self.scenario.check_every),
+            stage.fences,
         )
         world.store.listen(invariants.on_store)
         world.on_step(invariants.check, every=self.scenario.check_every)
@@ -158,6 +164,7 @@ class _Run:
             ("probe-offsets", probe_group),
             ("probe-joining", probe_joining),
             ("drain", drain),
+            ("drain-committed", partial(drain, committed=True)),
         ):
             node = world.client(name)
             actor = Actor(stage, node.env, name, world.draws(name))
@@ -172,6 +179,18 @@ class _Run:
             for number, kind in enumerate(scenario.producers)
         }
         plans |= {f"r{number}": run_reader for number in range(scenario.readers)}
+        plans |= {
+            f"rc{number}": partial(run_reader, committed=True)
+            for number in range(scenario.committed_readers)
+        }
+        plans |= {
+            f"t{number}": partial(run_transactor, kind=kind, number=number)
+            for number, kind in enumerate(scenario.transactors)
+        }
+        plans |= {
+            f"c{number}": partial(run_copier, number=number) for number in range(scenario.copiers)
+        }
+        plans |= {f"s{number}": run_sink for number in range(scenario.sinks)}
         plans |= {f"m{number}": run_member for number in range(scenario.members)}
         plans["asker"] = run_asker
         return Actors(world, stage, plans)

@@ -1,0 +1,241 @@
+"""The checkers of transactions: a sound history passes, and each rule is broken by one made so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.sim.checker import check_history
+from penstock.sim.history import (
+    COPIERS,
+    FAIL,
+    INFO,
+    OK,
+    SINK,
+    Committed,
+    Deleted,
+    Drain,
+    Entry,
+    History,
+    Poll,
+    Reads,
+    Send,
+    Txn,
+)
+
+A, B = "t-0", "t-1"
+IN, OUT = "orders-0", "copies-0"
+
+
+def send(place: str, number: int, offset: int, txn: str = "", **more: Any) -> Send:
+    fields: dict[str, Any] = {
+        "process": "p",
+        "status": OK,
+        "begun_ms": 10 * number,
+        "ended_ms": 10 * number + 5,
+        "value": f"v{number}",
+        "number": number,
+        "acks": -1,
+        **more,
+    }
+    return Send(place=place, offset=offset, txn=txn, **fields)
+
+
+def txn(name: str, status: str = OK, **more: Any) -> Txn:
+    fields: dict[str, Any] = {"begun_ms": 0, "ended_ms": 400, "ending_ms": 100, **more}
+    return Txn(process="p", status=status, name=name, transactional_id="x", **fields)
+
+
+def poll(at: float, reads: Reads, process: str = "c") -> Poll:
+    return Poll(
+        process=process, status=OK, begun_ms=at, ended_ms=at + 1, reads=reads, committed=True
+    )
+
+
+def drains(place: str, every: Reads | None = None, **kept: str) -> list[Entry]:
+    """All that a place holds, as `o0="v1"`; what is named in `every` is not committed."""
+    committed = {int(offset[1:]): value for offset, value in kept.items()}
+    both = {**committed, **dict((every or {}).get(place, ()))}
+    return [
+        Drain(
+            process="d",
+            status=OK,
+            begun_ms=900,
+            ended_ms=901,
+            place=place,
+            start_offset=0,
+            end_offset=9,
+            records=tuple(sorted(records.items())),
+            committed=is_committed,
+        )
+        for records, is_committed in ((both, False), (committed, True))
+    ]
+
+
+def says(group: str, **offsets: int) -> Committed:
+    places = {name.replace("_", "-"): offset for name, offset in offsets.items()}
+    return Committed(
+        process="q", status=OK, begun_ms=800, ended_ms=801, group=group, offsets=places
+    )
+
+
+def rules(*entries: Entry) -> list[str]:
+    places = {entry.place for entry in entries if isinstance(entry, Drain)}
+    return sorted({each.rule for each in check_history(History(entries), sorted(places))})
+
+
+SOUND: list[Entry] = [
+    send(A, 1, 0, "T1"),
+    send(B, 2, 0, "T1"),
+    send(A, 3, 2, "T2"),
+    send(A, 4, 4, "T3"),
+    send(A, 5, 6),
+    txn("T1"),
+    txn("T2", FAIL, ending_ms=-1),
+    txn("T3", INFO),
+    poll(150, {A: ((0, "v1"), (4, "v4"))}),
+    poll(160, {A: ((6, "v5"),)}),
+    *drains(A, {A: ((2, "v3"),)}, o0="v1", o4="v4", o6="v5"),
+    *drains(B, o0="v2"),
+]
+
+
+def test_a_sound_history_breaks_no_rule() -> None:
+    """Committed, aborted and unknown that turned out committed; what was aborted is no gap for
+    who reads committed records."""
+    assert rules(*SOUND) == []
+
+
+def test_what_nobody_read_was_aborted() -> None:
+    """Where nobody knows, it may be either, but not both."""
+    entries = [send(A, 1, 0, "T1"), send(B, 2, 0, "T1"), txn("T1", INFO)]
+    unread = [*drains(A, {A: ((0, "v1"),)}), *drains(B, {B: ((0, "v2"),)})]
+    assert rules(*entries, *unread) == []
+    torn = [*drains(A, o0="v1"), *drains(B, {B: ((0, "v2"),)})]
+    assert rules(*entries, *torn) == ["E10"]
+
+
+def copied(offsets: tuple[int, ...], committed: int) -> list[Entry]:
+    """Three records, and copies of those at these offsets."""
+    sent: list[Entry] = [send(IN, number, number) for number in range(3)]
+    made: list[Entry] = [
+        send(OUT, 10 + at, at, "T1", value=f"c.{at}<{IN}@{offset}")
+        for at, offset in enumerate(offsets)
+    ]
+    outputs = {f"o{at}": f"c.{at}<{IN}@{offset}" for at, offset in enumerate(offsets)}
+    return [
+        *sent,
+        *made,
+        txn("T1", ending_ms=200),
+        says(COPIERS, orders_0=committed),
+        *drains(IN, o0="v0", o1="v1", o2="v2"),
+        *drains(OUT, None, **outputs),
+    ]
+
+
+def test_copies_are_what_the_group_says() -> None:
+    """Each once, in order, up to where the group is."""
+    assert rules(*copied((0, 1), 2)) == []
+    assert rules(*copied((), -1)) == []
+
+
+@pytest.mark.parametrize(
+    ("offsets", "committed"),
+    [((0, 0, 1), 2), ((0,), 2), ((0, 1, 2), 2), ((1, 0), 2), ((0, 1), -1), ((), 1)],
+)
+def test_copies_that_are_not(offsets: tuple[int, ...], committed: int) -> None:
+    """Twice, missing, ahead of the group, out of order."""
+    assert rules(*copied(offsets, committed)) == ["E11"]
+
+
+@pytest.mark.parametrize(
+    ("batches", "says_batch", "expected"),
+    [([1, 2], 2, []), ([1, 1], 1, ["E11"]), ([1, 3], 3, ["E11"]), ([1, 2], 1, ["E11"])],
+)
+def test_batches_of_a_sink(batches: list[int], says_batch: int, expected: list[str]) -> None:
+    """Each number once, none left out, up to what its group says."""
+    entries: list[Entry] = [
+        txn(f"T{at}", batch=batch, ending_ms=0) for at, batch in enumerate(batches)
+    ]
+    assert rules(*entries, says(SINK, orders_0=says_batch)) == expected
+
+
+BROKEN: dict[str, tuple[str, list[Entry]]] = {
+    "aborted and read as committed": (
+        "E4",
+        [send(A, 1, 0, "T1"), txn("T1", FAIL, ending_ms=-1), *drains(A, o0="v1")],
+    ),
+    "read before anybody asked for a commit": (
+        "E4",
+        [send(A, 1, 0, "T1"), txn("T1"), poll(50, {A: ((0, "v1"),)}), *drains(A, o0="v1")],
+    ),
+    "a transaction that reads itself": (
+        "E5",
+        [send(A, 1, 0, "T1"), txn("T1", reads={A: ((0, "v1"),)}), *drains(A, o0="v1")],
+    ),
+    "a circle": (
+        "E9",
+        [
+            send(A, 1, 0, "T1"),
+            send(A, 2, 1, "T2"),
+            send(A, 3, 2, "T3"),
+            txn("T1", reads={A: ((1, "v2"),)}),
+            txn("T2", reads={A: ((2, "v3"),)}),
+            txn("T3", reads={A: ((0, "v1"),)}),
+            *drains(A, o0="v1", o1="v2", o2="v3"),
+        ],
+    ),
+    "half of it is missing": (
+        "E10",
+        [
+            send(A, 1, 0, "T1"),
+            send(A, 2, 1, "T1"),
+            txn("T1"),
+            *drains(A, {A: ((1, "v2"),)}, o0="v1"),
+        ],
+    ),
+    "committed once, and then not": (
+        "E13",
+        [
+            send(A, 1, 0, "T1"),
+            txn("T1", INFO),
+            poll(150, {A: ((0, "v1"),)}),
+            *drains(A, {A: ((0, "v1"),)}),
+        ],
+    ),
+    "left out of what is committed": (
+        "E6",
+        [
+            send(A, 1, 0, "T1"),
+            send(A, 2, 1, "T1"),
+            send(A, 3, 2, "T1"),
+            txn("T1"),
+            poll(150, {A: ((0, "v1"), (2, "v3"))}),
+            *drains(A, o0="v1", o1="v2", o2="v3"),
+        ],
+    ),
+    "outside of transactions, and not read as committed": (
+        "E3'",
+        [send(A, 1, 0), *drains(A, {A: ((0, "v1"),)})],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_rule_is_named(name: str) -> None:
+    """Each rule is found broken by the history made for it."""
+    rule, entries = BROKEN[name]
+    assert rule in rules(*entries)
+
+
+def test_what_was_deleted_is_no_gap() -> None:
+    """A reader that was behind goes on where the log begins now; but it may not leave out more."""
+    sends = [send(A, number, number) for number in range(5)]
+    deleted = Deleted(process="o", status=INFO, begun_ms=100, ended_ms=100, place=A, offset=3)
+    kept = {f"o{number}": f"v{number}" for number in range(5)}
+    first = poll(90, {A: ((0, "v0"),)})
+    on = poll(110, {A: ((3, "v3"), (4, "v4"))})
+    assert rules(*sends, deleted, first, on, *drains(A, None, **kept)) == []
+    too_far = poll(110, {A: ((4, "v4"),)})
+    assert rules(*sends, deleted, first, too_far, *drains(A, None, **kept)) == ["E7"]

@@ -1,0 +1,145 @@
+"""The invariants of transactions: each is broken by a cluster made to break it."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from penstock.partition.producers import ProducerStates
+from penstock.records.record import ControlType, Record, build_batch
+from penstock.sim.disk import SimDisk
+from penstock.sim.invariants_metadata import InvariantBroken
+from penstock.sim.shadows import Shadow
+from penstock.txns.effects import TopicPartition
+from penstock.txns.formats import transaction_record
+from penstock.txns.transaction import State, Transaction
+from sim.little import Cluster, breaks, sound_cluster
+from storage.bench import NOW_MS, LogBench
+
+PRODUCER: dict[str, Any] = {"producer_id": 5, "base_sequence": 0, "transactional": True}
+
+
+def decide(cluster: Cluster, state: State, epoch: int) -> None:
+    """As the coordinators' log would say, once that is committed."""
+    transaction = Transaction(
+        "x", 5, epoch, 1000, state, NOW_MS, NOW_MS, frozenset({TopicPartition("t", 0)})
+    )
+    record = transaction_record(transaction)
+    bench = LogBench(SimDisk(Random(1), Random(2)))
+    log = bench.create()
+    log.append(build_batch([Record(0, NOW_MS, record.key, record.value)]), 0, NOW_MS)
+    shadow = Shadow(log, bench.sim.peek, keep_bodies=True)
+    shadow.refresh()
+    cluster.invariants.txns.on_committed("__transaction_state-0", shadow.marks[0], shadow)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """A transaction is open, from offset 2 on."""
+    made = sound_cluster()
+    for broker_id in (0, 1):
+        made.write(broker_id, b"c", producer_epoch=1, **PRODUCER)
+    made.check()
+    made.commit(3)
+    made.check()
+    return made
+
+
+def test_a_transaction_that_ends_as_decided(cluster: Cluster) -> None:
+    """And the next, which is aborted; readers wait for the marker to be committed."""
+    decide(cluster, State.PREPARE_COMMIT, 2)
+    for broker_id in (0, 1):
+        cluster.mark(broker_id, ControlType.COMMIT, 5, 2)
+    cluster.check()
+    assert cluster.nodes[0].hosted.last_stable_offset == 2
+    cluster.commit(4)
+    cluster.check()
+    assert cluster.nodes[0].hosted.last_stable_offset == 4
+    for broker_id in (0, 1):
+        cluster.write(broker_id, b"d", producer_epoch=2, **PRODUCER)
+    cluster.check()
+    decide(cluster, State.PREPARE_ABORT, 3)
+    for broker_id in (0, 1):
+        cluster.mark(broker_id, ControlType.ABORT, 5, 3)
+    cluster.check()
+    cluster.commit(6)
+    cluster.check()
+
+
+@pytest.mark.parametrize("decided", [None, State.PREPARE_ABORT])
+def test_a_marker_that_nobody_decided(cluster: Cluster, decided: State | None) -> None:
+    """I9: nothing was decided, or the other thing."""
+    if decided is not None:
+        decide(cluster, decided, 2)
+    cluster.mark(0, ControlType.COMMIT, 5, 2)
+    assert breaks(cluster) == "I9"
+
+
+def test_a_write_of_who_was_fenced(cluster: Cluster) -> None:
+    """I9: once its successor has its epoch, nothing of it may come to be committed."""
+    cluster.fences[5] = 2
+    for broker_id in (0, 1):
+        cluster.write(
+            broker_id, b"d", producer_id=5, base_sequence=1, transactional=True, producer_epoch=1
+        )
+    cluster.check()
+    cluster.commit(4)
+    assert breaks(cluster) == "I9"
+
+
+def test_a_write_before_its_producer_was_fenced(cluster: Cluster) -> None:
+    """Committed later, but written before: that is allowed."""
+    for broker_id in (0, 1):
+        cluster.write(
+            broker_id, b"d", producer_id=5, base_sequence=1, transactional=True, producer_epoch=1
+        )
+    cluster.check()
+    cluster.fences[5] = 2
+    cluster.commit(4)
+    cluster.check()
+
+
+def test_a_last_stable_offset_beyond_an_open_transaction(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I9."""
+    monkeypatch.setattr(ProducerStates, "last_stable_offset", lambda self, high, start: high)
+    cluster.write(0, b"d")
+    assert breaks(cluster) == "I9"
+
+
+def test_a_broker_that_forgot_an_open_transaction(cluster: Cluster) -> None:
+    """I12: what it knows is not what its log says."""
+    cluster.nodes[1].log.producers.clear()
+    cluster.write(1, b"d")
+    assert breaks(cluster) == "I12"
+
+
+def test_an_abort_that_is_not_listed(cluster: Cluster) -> None:
+    """I12: readers would take what was aborted for committed."""
+    decide(cluster, State.PREPARE_ABORT, 2)
+    cluster.mark(0, ControlType.ABORT, 5, 2)
+    cluster.nodes[0].log.active.aborted = None
+    assert breaks(cluster) == "I12"
+
+
+def test_a_log_that_is_opened_without_what_was_synced(cluster: Cluster) -> None:
+    """I12: as after a restart, with fewer records, or with others."""
+    node, txns = cluster.nodes[1], cluster.invariants.txns
+
+    def opened() -> Shadow:
+        shadow = Shadow(node.log, node.bench.sim.peek)
+        shadow.refresh()
+        return shadow
+
+    txns.check_opened(1, "t-0", opened())
+    node.log.truncate_to(2)
+    with pytest.raises(InvariantBroken, match="2 records, of 3"):
+        txns.check_opened(1, "t-0", opened())
+    cluster.write(1, b"x")
+    with pytest.raises(InvariantBroken, match="other records"):
+        txns.check_opened(1, "t-0", opened())
+    txns.forget(cluster.invariants.metadata.image, disturbed=[1])
+    txns.check_opened(1, "t-0", opened())

@@ -1,0 +1,70 @@
+"""Transactions of a workload: what the history is told of them, whoever is killed meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any, cast
+
+from penstock.client.environment import ClientEnv
+from penstock.sim.history import FAIL, INFO, OK, History, Send, Txn
+from penstock.sim.scenario import draw
+from penstock.sim.stage import Actor, Stage
+from penstock.sim.work import Work
+
+
+def actor() -> Actor:
+    stage = Stage(draw(1), ["host:1"], History(), lambda: 1.0, cast(asyncio.Event, None))
+    return Actor(stage, cast(ClientEnv, None), "t0", Random(1))
+
+
+def told(one: Actor) -> list[tuple[str, str]]:
+    entries: list[Any] = one.stage.history.entries
+    return [(entry.kind, entry.status) for entry in entries]
+
+
+def test_a_transaction_is_told_when_it_ends() -> None:
+    """With its sends, which name it, and what it read."""
+    one = actor()
+    work = Work(one, "x")
+    work.note("t-0").add(OK, 3)
+    work.has_read({"t-0": ((1, "a"),)})
+    work.has_read({"t-0": ((2, "b"),)})
+    work.asks_for_commit()
+    work.end(OK)
+    assert told(one) == [("send", OK), ("txn", OK)]
+    sent, ended = one.stage.history.entries
+    assert isinstance(sent, Send) and isinstance(ended, Txn)
+    assert (sent.txn, ended.name, ended.ending_ms) == ("t0:1", "t0:1", 1000)
+    assert ended.reads == {"t-0": ((1, "a"), (2, "b"))}
+    assert not one.stage.under_way
+
+
+def test_who_is_killed_before_the_commit_has_aborted() -> None:
+    """And nobody knows of what was under way whether it was written."""
+    one = actor()
+    work = Work(one, "x")
+    work.note("t-0").add(OK, 3)
+    work.note("t-0")
+    one.stage.on_killed("t0")
+    assert told(one) == [("send", OK), ("send", INFO), ("txn", FAIL)]
+
+
+def test_who_is_killed_while_it_commits_leaves_a_doubt() -> None:
+    """It may be either."""
+    one = actor()
+    work = Work(one, "x")
+    work.asks_for_commit()
+    one.stage.on_killed("t0")
+    assert told(one) == [("txn", INFO)]
+
+
+def test_doubt_before_the_commit_is_none() -> None:
+    """An error leaves a transaction open at most, and that is aborted some time."""
+    one = actor()
+    Work(one, "x").end_in_doubt("lost")
+    work = Work(one, "x")
+    work.note("t-0")
+    work.asks_for_commit()
+    work.end_in_doubt("lost")
+    assert told(one) == [("txn", FAIL), ("send", INFO), ("txn", INFO)]
