@@ -139,7 +139,7 @@ def test_what_is_for_a_stream_only_and_for_batches_only() -> None:
 def test_error_lines_exist() -> None:
     """Whoever looks up an error finds the words that are really said."""
     ours = "".join(
-        path.read_text("utf-8") for path in sorted((ROOT / "src/penstock/spark").glob("*.py"))
+        path.read_text("utf-8") for path in sorted((ROOT / "src/penstock/spark").rglob("*.py"))
     )
     # Strings are put together over lines: seams go, so that what is said is found whole.
     joined = re.sub(r'"\s*\n\s*f?"', "", ours)

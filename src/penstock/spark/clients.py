@@ -34,11 +34,15 @@ def open_admin(options: SourceOptions | SinkOptions) -> Admin:
     try:
         admin.start()
     except ConnectFailed as error:
-        raise NoBroker(
-            f"no broker answers at kafka.bootstrap.servers={options.bootstrap_servers} "
-            f"({error.reason}): correct the address, or start a broker there (`penstock up`)"
-        ) from None
+        raise no_broker(options, error) from None
     return admin
+
+
+def no_broker(options: SourceOptions | SinkOptions, error: ConnectFailed) -> NoBroker:
+    return NoBroker(
+        f"no broker answers at kafka.bootstrap.servers={options.bootstrap_servers} "
+        f"({error.reason}): correct the address, or start a broker there (`penstock up`)"
+    )
 
 
 def open_consumer(options: SourceOptions) -> Consumer[Any, Any]:
@@ -58,5 +62,9 @@ def worker_consumer(options: SourceOptions) -> Consumer[Any, Any]:
     return consumer
 
 
-def open_producer(options: SinkOptions) -> Producer[Any, Any]:
-    return Producer(options.bootstrap_servers, **keywords(options.client, ProducerOptions))
+def open_producer(options: SinkOptions, transactional_id: str | None = None) -> Producer[Any, Any]:
+    given = keywords(options.client, ProducerOptions)
+    if transactional_id is not None:
+        given["transactional_id"] = transactional_id
+        given["transaction_timeout_ms"] = options.transaction_timeout_ms
+    return Producer(options.bootstrap_servers, **given)

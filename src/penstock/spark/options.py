@@ -24,6 +24,10 @@ BadRecords = Literal["fail", "column", "deadletter"]
 FORMATS: Final[tuple[Format, ...]] = ("bytes", "string", "json", "avro")
 BAD_RECORDS: Final[tuple[BadRecords, ...]] = ("fail", "column", "deadletter")
 
+Delivery = Literal["at_least_once", "exactly_once"]
+DELIVERIES: Final[tuple[Delivery, ...]] = ("at_least_once", "exactly_once")
+MissingProgress = Literal["fail", "accept"]
+MISSING_PROGRESS: Final[tuple[MissingProgress, ...]] = ("fail", "accept")
 TimeWithoutRecord = Literal["error", "latest"]
 TIME_WITHOUT_RECORD: Final[tuple[TimeWithoutRecord, ...]] = ("error", "latest")
 C = TypeVar("C", bound=str)
@@ -76,6 +80,9 @@ SINK_OPTIONS: Final = (
     "valueSchema",
     "valueSchemaId",
     "delivery",
+    "sink",
+    "transactionTimeout",
+    "missingProgress",
     "checkpointLocation",
 )
 _REFUSED_FOR_SOURCE: Final = {
@@ -89,10 +96,14 @@ _REFUSED_FOR_SINK: Final = {
     "kafka.key.serializer": "give keys as bytes or text, or use keyFormat",
     "kafka.value.serializer": "give values as bytes or text, or use valueFormat",
     "kafka.interceptor.classes": "classes of Java cannot be loaded here",
+    "kafka.transactional.id": "use delivery=exactly_once, which names its transactions itself",
+    "kafka.transaction.timeout.ms": "use transactionTimeout",
 }
 _CLIENTS_OWN: Final = frozenset({"bootstrap.servers", "group.id", "isolation.level"})
 """Options of the client that people give without its prefix."""
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)")
+TRANSACTION_TIMEOUT_MS: Final = 10 * 60_000
+"""A micro-batch has to be written and committed within this; brokers allow 15 minutes as a rule."""
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -163,7 +174,12 @@ class SinkOptions:
     bootstrap_servers: str
     topic: str | None
     formats: Formats = Formats()
-    delivery: Literal["at_least_once"] = "at_least_once"
+    delivery: Delivery = "at_least_once"
+    sink: str = ""
+    """With exactly_once: the name that the batches are counted under."""
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    missing_progress: MissingProgress = "fail"
+    """What to do with a batch above 0 when nothing is known of the ones before."""
     client: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -210,13 +226,25 @@ def parse_source(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
 
 def parse_sink(given: Mapping[str, str]) -> SinkOptions:
     options = _Options(given, SINK_OPTIONS, _REFUSED_FOR_SINK)
-    delivery = options.text("delivery") or "at_least_once"
-    if delivery != "at_least_once":
-        raise OptionError(f"delivery is {delivery}: only at_least_once is offered")
+    delivery = options.choice("delivery", DELIVERIES, "at_least_once")
+    timeout_ms = options.duration_ms("transactionTimeout", TRANSACTION_TIMEOUT_MS)
+    missing_progress = options.choice("missingProgress", MISSING_PROGRESS, "fail")
+    if delivery == "at_least_once":
+        for name, is_given in {
+            "sink": options.text("sink") != "",
+            "transactionTimeout": timeout_ms != TRANSACTION_TIMEOUT_MS,
+            "missingProgress": missing_progress != "fail",
+        }.items():
+            if is_given:
+                raise OptionError(f"{name} means nothing without delivery=exactly_once")
     return SinkOptions(
         bootstrap_servers=options.bootstrap(),
         topic=options.text("topic") or None,
         formats=_formats(options, typed=True),
+        delivery=delivery,
+        sink=options.text("sink") or options.text("queryName"),
+        transaction_timeout_ms=timeout_ms,
+        missing_progress=missing_progress,
         client=options.client,
     )
 

@@ -69,7 +69,10 @@ class PenstockDataSource(DataSource):
     def streamWriter(  # noqa: N802 -- Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
+        from penstock.spark.once.writers import OnceWriter  # noqa: PLC0415 -- only when used
         from penstock.spark.writers import StreamWriter  # noqa: PLC0415 -- only when used
 
         with told_plainly():
-            return StreamWriter(parse_sink(self.options), schema, overwrite=overwrite)
+            options = parse_sink(self.options)
+            kind = OnceWriter if options.delivery == "exactly_once" else StreamWriter
+            return kind(options, schema, overwrite=overwrite)

@@ -12,7 +12,7 @@ taken in as they come, so that a task which cannot write ends early, and by the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,39 +58,54 @@ class Written(WriterCommitMessage):
                     known.append((span.first, span.last))
 
 
+def check_sink(options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+    """Told on the driver, before any task runs."""
+    if overwrite:
+        raise OptionError(
+            "a topic cannot be overwritten, only appended to: "
+            'use mode("append") for a batch, or outputMode("append") or "update" for a stream'
+        )
+    check_client(options)
+    check_columns(options, schema)
+    Encoder(options)  # A schema that is none is told here, and not by every task.
+
+
+def send_rows(
+    options: SinkOptions, batches: Iterable[pa.RecordBatch], producer: Producer[Any, Any]
+) -> Written:
+    """Returns when all of them are acknowledged."""
+    written = Written()
+    encoder = Encoder(options)
+    under_way: deque[TableDelivery] = deque()
+    for batch in batches:
+        for topic, rows in _by_topic(encoder.encode(batch), options.topic):
+            under_way.append(producer.send_table(topic, rows))
+        while under_way and under_way[0].done():
+            written.add(under_way.popleft().outcome())
+    producer.flush(_DELIVERY_S)
+    for delivery in under_way:
+        written.add(delivery.result(_DELIVERY_S))
+    return written
+
+
 class _Writer:
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
-        if overwrite:
-            raise OptionError(
-                "a topic cannot be overwritten, only appended to: "
-                'use mode("append") for a batch, or outputMode("append") or "update" for a stream'
-            )
-        check_client(options)
-        check_columns(options, schema)
-        Encoder(options)  # A schema that is none is told here, and not by every task.
+        check_sink(options, schema, overwrite=overwrite)
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         with told_plainly(), open_producer(self._options) as producer:
-            return self._send(iterator, producer)
-
-    def _send(self, batches: Iterator[pa.RecordBatch], producer: Producer[Any, Any]) -> Written:
-        written = Written()
-        encoder = Encoder(self._options)
-        under_way: deque[TableDelivery] = deque()
-        for batch in batches:
-            for topic, rows in _by_topic(encoder.encode(batch), self._options.topic):
-                under_way.append(producer.send_table(topic, rows))
-            while under_way and under_way[0].done():
-                written.add(under_way.popleft().outcome())
-        producer.flush(_DELIVERY_S)
-        for delivery in under_way:
-            written.add(delivery.result(_DELIVERY_S))
-        return written
+            return send_rows(self._options, iterator, producer)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    pass
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        if options.delivery != "at_least_once":
+            raise OptionError(
+                f"delivery={options.delivery} is for streams, whose batches have numbers that a "
+                "second attempt is known by: leave it out"
+            )
+        super().__init__(options, schema, overwrite=overwrite)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):

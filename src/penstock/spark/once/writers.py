@@ -1,0 +1,154 @@
+"""The exactly-once sink as Spark uses it: a driver's writer, which becomes its tasks' when pickled.
+
+Spark makes a writer on the driver for every micro-batch and pickles it for the tasks; then makes
+another one, in another process, to commit or abort with what the tasks returned. Nothing says which
+of the two it is made for. But only what tasks get is pickled, so that is when the batch begins: the
+driver takes the sink over, and its tasks are given what it found.
+
+What the driver's commit has to know travels with the tasks' messages: the plan, and what Spark
+tells tasks alone, the query's id and the batch's.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from penstock.client.errors import ClientError, OptionError
+from penstock.client.model import OpenTransaction
+from penstock.spark.clients import open_producer
+from penstock.spark.once.asking import run
+from penstock.spark.once.protocol import Batch, Plan, SinkRefused, begin, commit, give_up
+from penstock.spark.options import SinkOptions
+from penstock.spark.telling import told_plainly
+from penstock.spark.writers import Written, check_sink, send_rows
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+
+
+@dataclass
+class WrittenOnce(Written):
+    """What one task wrote, and the transaction that it left open; None when it had no rows, or the
+    batch was committed before."""
+
+    plan: Plan | None = None
+    batch: Batch | None = None
+    transaction: OpenTransaction | None = None
+
+
+class PlanFailed(pickle.PicklingError, ClientError):
+    """What is wrong with the sink, told while its writer is pickled: as any other error it would
+    be shown as something that cannot be pickled."""
+
+
+class OnceWriter(DataSourceStreamArrowWriter):
+    """On the driver."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        check_sink(options, schema, overwrite=overwrite)
+        if not options.sink:
+            raise OptionError(
+                "delivery=exactly_once needs a name to count the batches under, the same at every "
+                "start of the query and used by no other: set .queryName(...) or "
+                '.option("sink", ...)'
+            )
+        self._options = options
+        self._plan: Plan | None = None
+
+    def __reduce__(self) -> tuple[type[TaskWriter], tuple[SinkOptions, Plan]]:
+        if self._plan is None:  # Spark pickles it twice for one batch.
+            with told_plainly():
+                try:
+                    self._plan = run(self._options, begin(self._options.sink))
+                except ClientError as error:
+                    raise PlanFailed(str(error)) from None
+        return TaskWriter, (self._options, self._plan)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        raise SinkRefused("tasks write with what this writer becomes when it is pickled")
+
+    def commit(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803 -- Spark's
+    ) -> None:
+        with told_plainly():
+            told = [message for message in messages if isinstance(message, WrittenOnce)]
+            plan, batch = _agreed(told, len(messages), batchId)
+            members = [each.transaction for each in told if each.transaction is not None]
+            run(self._options, commit(plan, batch, members, self._options.missing_progress))
+
+    def abort(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803 -- Spark's
+    ) -> None:
+        plans = (message.plan for message in messages if isinstance(message, WrittenOnce))
+        with told_plainly():
+            run(self._options, give_up(self._options.sink, next(plans, None)))
+
+
+class TaskWriter(DataSourceStreamArrowWriter):
+    """In a task."""
+
+    def __init__(self, options: SinkOptions, plan: Plan) -> None:
+        self._options = options
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenOnce:
+        with told_plainly():
+            return self.write_as(*_whereabouts(), iterator)
+
+    def write_as(self, batch: Batch, partition: int, rows: Iterator[pa.RecordBatch]) -> WrittenOnce:
+        is_due = self._plan.is_due(batch, self._options.missing_progress)
+        written = WrittenOnce(plan=self._plan, batch=batch)
+        rows = (each for each in rows if each.num_rows)
+        first = next(rows, None)
+        if first is None:
+            return written
+        if not is_due:
+            for _ in rows:  # Spark expects its rows to be taken.
+                pass
+            return written
+        transactional_id = self._plan.task_id(partition)
+        with open_producer(self._options, transactional_id) as producer:
+            with producer.transaction() as transaction:
+                sent = send_rows(self._options, chain((first,), rows), producer)
+                written.transaction = transaction.hand_over()
+            written.records, written.ranges = sent.records, sent.ranges
+            return written
+
+
+def _whereabouts() -> tuple[Batch, int]:
+    """What Spark tells a task: which batch of which query this is, and which partition of it."""
+    context: Any = TaskContext.get()
+    query_id = context and context.getLocalProperty(_QUERY_ID)
+    number = context and context.getLocalProperty(_BATCH_ID)
+    if not query_id or not number:
+        raise SinkRefused(
+            "this Spark does not tell its tasks which batch of which query they write, which "
+            "delivery=exactly_once goes by: use Spark 4.3 or newer, in micro-batches"
+        )
+    return Batch(query_id, int(number)), context.partitionId()
+
+
+def _agreed(told: Sequence[WrittenOnce], tasks: int, number: int) -> tuple[Plan, Batch]:
+    """What all tasks were given, which is one and the same."""
+    found = {(each.plan, each.batch) for each in told}
+    if len(told) == tasks and len(found) == 1:
+        ((plan, batch),) = found
+        if plan is not None and batch is not None and batch.number == number:
+            return plan, batch
+    raise SinkRefused(
+        f"the tasks of batch {number} do not agree on what they wrote, so nothing is committed: "
+        "start the query again"
+    )

@@ -1,0 +1,413 @@
+"""The exactly-once sink against a real broker, as Spark calls it; and a few times by real Spark."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
+from pyspark.sql.types import BinaryType
+
+from penstock import Admin, Producer
+from penstock.client.connection import Connection
+from penstock.client.errors import ApiNotServed, OptionError
+from penstock.client.model import TopicPartition
+from penstock.spark.once.asking import PROGRESS
+from penstock.spark.once.protocol import NotCommitted, SinkRefused
+from penstock.spark.once.writers import PlanFailed
+from penstock.spark.options import parse_sink
+from penstock.spark.source import PenstockDataSource
+from penstock.spark.writers import BatchWriter
+from penstock.testing import Broker
+from penstock.wire.messages import EndTransactionsRequest
+from spark.conftest import Read
+from spark.direct import Deadline
+from spark.once_direct import COLUMNS, Query, committed, settled
+
+END_S = 200
+OTHER_QUERY = "5b1e7a52-0000-4000-8000-000000000002"
+TWO = [[b"a", b"b"], [b"c"]]
+
+
+@pytest.fixture
+def sink(request: pytest.FixtureRequest) -> str:
+    """A name that no other test uses."""
+    return f"sink of {request.node.name}"
+
+
+def ends(broker: Broker, topic: str, partitions: int = 3) -> list[int]:
+    """Where the topic's logs end: what was ever written, committed or not."""
+    with Admin(broker.bootstrap) as admin:
+        places = [TopicPartition(topic, partition) for partition in range(partitions)]
+        found = admin.list_offsets(dict.fromkeys(places, "latest"))
+        return [each.offset for each in found.values() if each is not None]
+
+
+def running(admin: Admin, sink: str) -> list[str]:
+    """The sink's transactions that are open."""
+    return [each.transactional_id for each in settled(admin, sink) if each.state == "Ongoing"]
+
+
+# -- batches ---------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_read_when_it_is_committed_and_not_before(broker: Broker, sink: str) -> None:
+    topic = broker.new_topic(partitions=3)
+    query = Query(broker, topic, sink)
+    messages = query.write(query.plan(), 0, [*TWO, []])
+    assert [message.transaction is None for message in messages] == [False, False, True]
+    assert messages[0].records == {topic: 2}
+    assert committed(broker, topic) == []
+    query.writer().commit(messages, 0)
+    assert sorted(committed(broker, topic)) == [b"a", b"b", b"c"]
+
+
+def test_batch_after_batch_is_counted_under_the_sinks_name(
+    broker: Broker, admin: Admin, sink: str
+) -> None:
+    """The group's one offset is the number of batches, with the query's id beside it. A batch
+    without rows counts."""
+    topic = broker.new_topic(partitions=3)
+    query = Query(broker, topic, sink)
+    batches: list[list[list[bytes]]] = [TWO, [[], []], [[b"d"]]]
+    for number, tasks in enumerate(batches):
+        query.run(number, tasks)
+        settled(admin, sink)
+        (found,) = admin.group_offsets(sink).items()
+        assert found[0] == PROGRESS
+        assert (found[1].offset, found[1].metadata) == (number + 1, query.query_id)
+    assert sorted(committed(broker, topic)) == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_batch_that_is_run_again_is_not_written_again(broker: Broker, sink: str) -> None:
+    """Not even to be aborted: tasks know that it is done."""
+    topic = broker.new_topic(partitions=3)
+    Query(broker, topic, sink).run(0, TWO)
+    before = ends(broker, topic)
+    messages = Query(broker, topic, sink).run(0, TWO)
+    assert [message.transaction for message in messages] == [None, None]
+    assert ends(broker, topic) == before
+    assert sorted(committed(broker, topic)) == [b"a", b"b", b"c"]
+
+
+def test_a_driver_that_dies_before_its_commit_leaves_nothing(
+    broker: Broker, admin: Admin, sink: str
+) -> None:
+    """Its successor aborts what is open, also of tasks that it does not have itself."""
+    topic = broker.new_topic(partitions=3)
+    lost = Query(broker, topic, sink)
+    lost.write(lost.plan(), 0, [[b"a"], [b"b"], [b"c"]])
+    assert len(running(admin, sink)) == 3
+    Query(broker, topic, sink).run(0, TWO)
+    assert running(admin, sink) == []
+    assert sorted(committed(broker, topic)) == [b"a", b"b", b"c"]
+
+
+def test_an_aborted_batch_leaves_nothing(broker: Broker, admin: Admin, sink: str) -> None:
+    """Whether some of its tasks have finished or none."""
+    topic = broker.new_topic(partitions=3)
+    query = Query(broker, topic, sink)
+    messages = query.write(query.plan(), 0, TWO)
+    query.writer().abort([messages[0], None], 0)
+    assert running(admin, sink) == []
+    query.write(query.plan(), 0, TWO)
+    query.writer().abort([None, None], 0)
+    assert running(admin, sink) == []
+    assert committed(broker, topic) == []
+    query.run(0, TWO)
+    assert sorted(committed(broker, topic)) == [b"a", b"b", b"c"]
+
+
+# -- whoever is late -------------------------------------------------------------------------------
+
+
+def test_a_driver_whose_sink_was_taken_over_cannot_commit(broker: Broker, sink: str) -> None:
+    """Nor does its giving up harm the one that has it now."""
+    topic = broker.new_topic(partitions=3)
+    old, new = Query(broker, topic, sink), Query(broker, topic, sink)
+    messages = old.write(old.plan(), 0, TWO)
+    planned = new.plan()
+    with pytest.raises(NotCommitted, match="was not committed"):
+        old.writer().commit(messages, 0)
+    assert committed(broker, topic) == []
+    written = new.write(planned, 0, TWO)
+    old.writer().abort(messages, 0)
+    new.writer().commit(written, 0)
+    assert sorted(committed(broker, topic)) == [b"a", b"b", b"c"]
+
+
+def test_a_task_that_was_run_again_is_committed_as_its_last_attempt(
+    broker: Broker, sink: str
+) -> None:
+    topic = broker.new_topic(partitions=3)
+    query = Query(broker, topic, sink)
+    planned = query.plan()
+    query.write_task(planned, 0, 0, [b"a", b"half"])
+    query.writer().commit(query.write(planned, 0, TWO), 0)
+    assert sorted(committed(broker, topic)) == [b"a", b"b", b"c"]
+
+
+def test_an_attempt_that_another_has_fenced_cannot_be_committed(broker: Broker, sink: str) -> None:
+    """Should Spark report the older one, nothing of the batch is committed."""
+    topic = broker.new_topic(partitions=3)
+    query = Query(broker, topic, sink)
+    planned = query.plan()
+    messages = query.write(planned, 0, TWO)
+    query.write_task(planned, 0, 1, [b"c"])
+    with pytest.raises(NotCommitted):
+        query.writer().commit(messages, 0)
+    query.writer().abort(messages, 0)
+    assert committed(broker, topic) == []
+
+
+def test_a_batch_that_takes_longer_than_its_transactions_may_is_not_committed(
+    broker: Broker, admin: Admin, sink: str
+) -> None:
+    topic = broker.new_topic(partitions=3)
+    query = Query(broker, topic, sink, transactionTimeout="200ms")
+    messages = query.write(query.plan(), 0, TWO)
+    deadline = Deadline(30)
+    while running(admin, sink):
+        deadline.check("the timeout of the transactions")
+    with pytest.raises(NotCommitted, match="transactionTimeout"):
+        query.writer().commit(messages, 0)
+    assert committed(broker, topic) == []
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+def test_a_name_that_belongs_to_another_query_is_refused(broker: Broker, sink: str) -> None:
+    """A checkpoint that was deleted: its batches begin at 0 again and must not pass for done."""
+    topic = broker.new_topic(partitions=3)
+    Query(broker, topic, sink).run(0, TWO)
+    before = ends(broker, topic)
+    other = Query(broker, topic, sink, OTHER_QUERY)
+    with pytest.raises(SinkRefused, match="belongs to another query"):
+        other.run(0, [[b"new"]])
+    assert ends(broker, topic) == before
+
+
+def test_progress_that_is_gone_is_refused_until_it_is_accepted(
+    broker: Broker, admin: Admin, sink: str
+) -> None:
+    topic = broker.new_topic(partitions=3)
+    Query(broker, topic, sink).run(0, TWO)
+    admin.delete_groups([sink])
+    with pytest.raises(SinkRefused, match=r"knows of no batch committed, and this is batch 1"):
+        Query(broker, topic, sink).run(1, [[b"d"]])
+    Query(broker, topic, sink, missingProgress="accept").run(1, [[b"d"]])
+    Query(broker, topic, sink).run(2, [[b"e"]])
+    assert sorted(committed(broker, topic)) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_a_cluster_without_the_joint_commit_is_refused(
+    broker: Broker, sink: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told when the first batch is planned, and by the reason."""
+    asked = Connection.version_of
+
+    def other_kafka(self: Connection, kind: type[Any], *more: Any) -> int:
+        if kind is EndTransactionsRequest:
+            raise ApiNotServed("the broker does not serve EndTransactions")
+        return asked(self, kind, *more)
+
+    monkeypatch.setattr(Connection, "version_of", other_kafka)
+    with pytest.raises(PlanFailed, match=r"needs a Penstock cluster.*at_least_once"):
+        Query(broker, broker.new_topic(), sink).plan()
+
+
+def test_a_timeout_above_what_the_broker_allows_is_refused(broker: Broker, sink: str) -> None:
+    with pytest.raises(PlanFailed, match="transactionTimeout is above"):
+        Query(broker, broker.new_topic(), sink, transactionTimeout="1d").plan()
+
+
+def test_a_cluster_that_is_not_there_is_told_as_such(sink: str) -> None:
+    lonely = Broker()
+    lonely.bootstrap = "127.0.0.1:9"
+    with pytest.raises(PlanFailed, match="no broker answers"):
+        Query(lonely, "topic", sink).plan()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sink": ""}, "needs a name to count the batches under"),
+        ({"delivery": "twice"}, "delivery is twice: it may be at_least_once or exactly_once"),
+        ({"delivery": "at_least_once"}, "sink means nothing without delivery=exactly_once"),
+        (
+            {"delivery": "at_least_once", "sink": "", "transactionTimeout": "1s"},
+            "transactionTimeout means nothing without",
+        ),
+        ({"missingProgress": "maybe"}, "missingProgress is maybe"),
+        ({"transactionTimeout": "soon"}, "transactionTimeout is soon"),
+        ({"kafka.transactional.id": "mine"}, "names its transactions itself"),
+        ({"kafka.transaction.timeout.ms": "1"}, "use transactionTimeout"),
+    ],
+)
+def test_mistakes_in_options_are_told_at_once(options: dict[str, str], message: str) -> None:
+    given = {"kafka.bootstrap.servers": "localhost:9", "topic": "t"}
+    given |= {"delivery": "exactly_once", "sink": "s", **options}
+    with pytest.raises(OptionError, match=message):
+        PenstockDataSource(given).streamWriter(COLUMNS, overwrite=False)
+
+
+def test_a_query_is_named_by_its_own_name_unless_told_otherwise() -> None:
+    given = {"kafka.bootstrap.servers": "localhost:9", "topic": "t", "delivery": "exactly_once"}
+    assert parse_sink({**given, "queryname": "nightly"}).sink == "nightly"
+    assert parse_sink({**given, "queryname": "nightly", "sink": "other"}).sink == "other"
+
+
+def test_batch_writes_have_no_exactly_once() -> None:
+    given = {"kafka.bootstrap.servers": "localhost:9", "topic": "t", "delivery": "exactly_once"}
+    with pytest.raises(OptionError, match="is for streams"):
+        BatchWriter(parse_sink(given), COLUMNS, overwrite=False)
+
+
+# -- by Spark --------------------------------------------------------------------------------------
+
+Start = Callable[[], None]
+
+
+class Job:
+    """A query from one topic into another, started again and again from its checkpoint."""
+
+    def __init__(
+        self, broker: Broker, producer: Producer[Any, Any], read_stream: Read, folder: Path
+    ) -> None:
+        self.broker = broker
+        self.source = broker.new_topic(partitions=2)
+        self.target = broker.new_topic(partitions=3)
+        self.checkpoint = folder / "checkpoint"
+        self.name = f"job of {self.target}"
+        self._producer = producer
+        self._read_stream = read_stream
+        self._written = 0
+
+    def feed(self, count: int) -> None:
+        for number in range(self._written, self._written + count):
+            self._producer.send(self.source, b"%d" % number, partition=number % 2)
+        self._producer.flush()
+        self._written += count
+
+    def run(self, shape: Callable[[DataFrame], DataFrame] = lambda frame: frame) -> None:
+        stream = self._read_stream(self.source, startingOffsets="earliest").select("value")
+        query = (
+            shape(stream)
+            .writeStream.format("penstock")
+            .queryName(self.name)
+            .option("kafka.bootstrap.servers", self.broker.bootstrap)
+            .option("topic", self.target)
+            .option("delivery", "exactly_once")
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(END_S)
+
+    def forget_last_commit(self) -> None:
+        """As if the driver had been killed after its commit, before Spark wrote that down."""
+        folder = self.checkpoint / "commits"
+        last = max(int(each.name) for each in folder.iterdir() if each.name.isdecimal())
+        (folder / str(last)).unlink()
+        (folder / f".{last}.crc").unlink(missing_ok=True)
+
+    @property
+    def query_id(self) -> str:
+        return str(json.loads((self.checkpoint / "metadata").read_text())["id"])
+
+    def check(self) -> None:
+        values = [int(value) for value in committed(self.broker, self.target)]
+        assert sorted(values) == list(range(self._written))
+
+
+@pytest.fixture
+def job(
+    spark: SparkSession,
+    broker: Broker,
+    producer: Producer[Any, Any],
+    read_stream: Read,
+    tmp_path: Path,
+) -> Iterator[Job]:
+    yield Job(broker, producer, read_stream, tmp_path)
+
+
+def test_a_stream_of_sparks_and_a_batch_that_it_runs_again(job: Job, admin: Admin) -> None:
+    """Started twice; then Spark has forgotten its last batch, and runs it again for nothing."""
+    for _ in range(2):
+        job.feed(50)
+        job.run()
+    job.check()
+    settled(admin, job.name)
+    noted = admin.group_offsets(job.name)[PROGRESS]
+    assert (noted.offset, noted.metadata) == (2, job.query_id)
+    before = ends(job.broker, job.target)
+    job.forget_last_commit()
+    job.run()
+    assert ends(job.broker, job.target) == before
+    job.feed(10)
+    job.run()
+    job.check()
+
+
+def test_a_driver_that_was_lost_amid_a_batch_is_followed_by_another(job: Job, admin: Admin) -> None:
+    """What the lost one has written of the next batch is aborted, and written again."""
+    job.feed(20)
+    job.run()
+    lost = Query(job.broker, job.target, job.name, job.query_id)
+    lost.write(lost.plan(), 1, [[b"20"], [b"21"], [b"22"]])
+    assert len(running(admin, job.name)) == 3
+    job.feed(20)
+    job.run()
+    job.check()
+    assert running(admin, job.name) == []
+
+
+def test_a_deleted_checkpoint_is_refused_by_name(job: Job) -> None:
+    """The query fails, says why, and nothing was written."""
+    job.feed(20)
+    job.run()
+    before = ends(job.broker, job.target)
+    shutil.rmtree(job.checkpoint)
+    with pytest.raises(PySparkException, match="belongs to another query"):
+        job.run()
+    assert ends(job.broker, job.target) == before
+    job.check()
+
+
+def test_a_task_that_fails_leaves_nothing(job: Job, admin: Admin) -> None:
+    """Spark aborts the batch: no transaction stays open, no row of it is read; then it is mended
+    and the same batch is written."""
+
+    @udf(BinaryType())
+    def broken(value: bytes) -> bytes:
+        if value == b"19":
+            raise ValueError("row 19 is bad")
+        return value
+
+    job.feed(20)
+    with pytest.raises(PySparkException, match="row 19 is bad"):
+        job.run(lambda frame: frame.select(broken("value").alias("value")))
+    assert running(admin, job.name) == []
+    assert committed(job.broker, job.target) == []
+    job.run()
+    job.check()
+
+
+def test_what_cannot_be_planned_is_told_in_one_line(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line that says what to do, not that something cannot be pickled."""
+    job.feed(1)
+    job.broker = Broker()
+    job.broker.bootstrap = "127.0.0.1:9"
+    with pytest.raises(PySparkException) as told:
+        job.run()
+    assert "no broker answers at kafka.bootstrap.servers=127.0.0.1:9" in str(told.value)
+    assert "serialize" not in str(told.value)

@@ -1,0 +1,69 @@
+"""`penstock.spark.watch` on real Spark: what queries that know nothing of it tell consoles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import penstock.spark
+from penstock import Consumer, Producer
+from penstock.client.model import TopicPartition
+from penstock.spark.reports import TOPIC, Report, decode
+from penstock.testing import Broker
+from spark.conftest import Read
+from spark.direct import Deadline
+
+
+class Reports:
+    """The last of each query, by its name."""
+
+    def __init__(self, consumer: Consumer[Any, Any]) -> None:
+        self._consumer = consumer
+        self._last: dict[str, Report] = {}
+        consumer.assign([TopicPartition(TOPIC, 0)])
+
+    def wait(self, name: str, wanted: Callable[[Report], bool]) -> Report:
+        deadline = Deadline(120.0)
+        while name not in self._last or not wanted(self._last[name]):
+            deadline.check(f"a report of {name}")
+            for record in self._consumer.poll(timeout_ms=500):
+                report = decode(record.value)
+                assert report is not None
+                self._last[report.name] = report
+        return self._last[name]
+
+
+def test_queries_are_reported_with_their_end(
+    spark: SparkSession,
+    broker: Broker,
+    producer: Producer[Any, Any],
+    read_stream: Read,
+    checkpoint: str,
+) -> None:
+    """Rows and lag while it runs; a failed one with its reason in one line."""
+    topic = broker.new_topic()
+    for number in range(10):
+        producer.send(topic, b"%d" % number)
+    producer.flush()
+    with (
+        penstock.spark.watch(spark, broker.bootstrap),
+        Consumer(broker.bootstrap, auto_offset_reset="earliest") as consumer,
+    ):
+        reports = Reports(consumer)
+        frame = read_stream(topic, startingOffsets="earliest")
+        writing = frame.writeStream.format("noop").queryName("watched")
+        query = writing.option("checkpointLocation", checkpoint).start()
+        found = reports.wait("watched", lambda report: report.rows == 10)
+        assert (found.state, found.lag, found.application) == ("RUNNING", 0, "penstock-tests")
+        query.stop()
+        reports.wait("watched", lambda report: report.state == "STOPPED")
+
+        def fail(batch: Any, number: int) -> None:
+            raise ValueError("the table is gone")
+
+        broken = frame.writeStream.foreachBatch(fail).queryName("broken")
+        assert broken.option("checkpointLocation", f"{checkpoint}-2").start() is not None
+        ended = reports.wait("broken", lambda report: report.state != "RUNNING")
+        assert (ended.state, ended.error) == ("FAILED", "ValueError: the table is gone")
