@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import signal
 import socket
@@ -15,6 +16,10 @@ from pathlib import Path
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 READY_S = 20.0
 STOP_S = 5.0
+LOWEST_PORT = 12_000
+FIRST_OUTGOING_PORT = int(
+    Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0]
+)
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 """Kafka waits three seconds for more members before a group's first rebalance."""
 
@@ -22,11 +27,13 @@ _READY = re.compile(r"^ready bootstrap=(\S+)$", re.MULTILINE)
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` neighbouring ports that nobody listens on."""
+    """The first of `count` neighbouring ports that nobody listens on.
+
+    Not of those that the system gives to outgoing connections: one of them could have the port of
+    a broker while that is down.
+    """
     for _ in range(50):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first: int = probe.getsockname()[1]
+        first = random.randrange(LOWEST_PORT, FIRST_OUTGOING_PORT - count)
         if all(_is_free(first + i) for i in range(count)):
             return first
     raise AssertionError(f"found no {count} neighbouring free ports")
