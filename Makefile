@@ -12,7 +12,7 @@ SEED  ?= 1
 SEEDS ?= 0..2000
 JOBS  ?= $(shell nproc)
 
-.PHONY: setup tools run test lint bench crash fuzz kill9 chaos sim sim-bugs demo clean spark-cluster spark-docs spark-restarts
+.PHONY: setup tools run test lint bench crash fuzz kill9 chaos txn-matrix sim sim-bugs demo clean spark-cluster spark-docs spark-exactly-once spark-restarts
 
 setup: $(STAMP)
 
@@ -55,7 +55,7 @@ tools: $(STAMP)
 	  || echo "chromium is not here and could not be installed: the console's browser tests are skipped"
 
 test: lint tools
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 	PENSTOCK_PURE=1 $(BIN)/python -m pytest tests/records
 
 lint: $(STAMP)
@@ -65,7 +65,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
-	@for name in records wire log floor broker clients libraries scale; do \
+	@for name in records wire log floor broker clients libraries transactions scale metrics; do \
 	  echo "== $$name"; $(BIN)/python -m benchmarks.$$name --json || exit 1; done
 
 # 20,000 seeded crashes of the partition log on the simulated disk.
@@ -85,6 +85,11 @@ KILLS ?= 200
 chaos: tools
 	cd tests && ../$(BIN)/python -m chaos.matrix --kills $(KILLS) --seed $(SEED)
 
+# 100,000 messages copied in transactions under bounces: every client, way and store; an hour or so.
+MESSAGES ?= 100000
+txn-matrix: tools
+	cd tests && ../$(BIN)/python -m chaos.transactions --messages $(MESSAGES) --seed $(SEED)
+
 # A standalone Spark master with two workers, executors killed amid reads and writes; Spark Connect.
 spark-cluster: $(STAMP)
 	PENSTOCK_LONG=1 $(BIN)/python -m pytest tests/spark/cluster --durations 10
@@ -96,6 +101,10 @@ spark-docs: $(STAMP)
 # A checkpointed query stopped and killed twenty times at random points while a producer writes.
 spark-restarts: $(STAMP)
 	cd tests && ../$(BIN)/python -m spark.restarts --rounds 20 --seed $(SEED)
+
+# A stream of a million rows, exactly once, while driver, executors and brokers are killed fifty times.
+spark-exactly-once: $(STAMP)
+	cd tests && ../$(BIN)/python -m spark.exactly_once_kills --rows 1000000 --kills 50 --seed $(SEED)
 
 # Whole clusters under faults, one for each seed. sim-bugs: some seed finds every planted bug.
 sim: $(STAMP)

@@ -11,14 +11,14 @@ import pytest
 from cli.cluster_model import ClusterModel, Move
 from cli.conftest import Runner
 from client.fake_broker import FakeBroker
-from penstock.cli import cluster_moves
+from penstock.client import moving
 from penstock.wire.errors import ErrorCode
 
 
 @pytest.fixture
 def cluster(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> ClusterModel:
     """Four brokers; broker 3 is new, 0 and 1 have everything."""
-    monkeypatch.setattr(cluster_moves, "_INTERVAL_S", 0.001)
+    monkeypatch.setattr(moving, "_INTERVAL_S", 0.001)
     model = ClusterModel(fake, brokers=4)
     model.place("orders", *([0, 1] for _ in range(4)))
     model.place("users", *([1, 2] for _ in range(2)))
@@ -99,8 +99,16 @@ def test_a_throttle_is_there_while_it_is_needed(
         for broker in move["to"]
         if broker not in move["from"]
     }
-    assert set(configs[cluster_moves.REPLICAS].split(",")) == added
-    assert settings[3] == {cluster_moves.RATE: "5000"}
+    assert set(configs[moving.REPLICAS].split(",")) == added
+    assert settings[3] == {moving.RATE: "5000"}
+    held = {
+        f"{move['partition']}:{broker}"
+        for move in planned["moves"]
+        if move["topic"] == "orders"
+        for broker in move["from"]
+    }
+    assert set(configs[moving.LEADER_REPLICAS].split(",")) == held
+    assert settings[0] == {moving.LEADER_RATE: "5000"}
     assert all(not values for values in cluster.broker_settings.values())
     assert all(not topic.configs for topic in cluster.topics.values())
 
@@ -112,7 +120,7 @@ def test_a_broker_is_drained(cluster: ClusterModel, penstock: Runner) -> None:
     ended = penstock("cluster", "drain", "0")
     assert ended.code == 0
     assert ended.out.endswith(
-        "broker 0 holds nothing now: stop it before it is given new partitions\n"
+        "broker 0 holds nothing now, and is given nothing new: it can be stopped\n"
     )
     assert all(0 not in replicas for replicas in cluster.replicas().values())
     assert cluster.replicas()["users", 0] == [1, 2]
@@ -121,6 +129,36 @@ def test_a_broker_is_drained(cluster: ClusterModel, penstock: Runner) -> None:
     ended = penstock("cluster", "drain", "3", "--json")
     assert ended.json["done"] > 0
     assert all(3 not in replicas for replicas in cluster.replicas().values())
+
+
+def test_a_drained_broker_stays_empty_until_it_is_undrained(
+    cluster: ClusterModel, penstock: Runner
+) -> None:
+    """The cluster remembers it, by Kafka's setting; plans leave the broker out, and say so."""
+    assert penstock("cluster", "drain", "0", "--dry-run").code == 0
+    assert not cluster.broker_settings.get(0)
+    assert penstock("cluster", "drain", "0").code == 0
+    assert cluster.broker_settings[0] == {"cordoned.log.dirs": "*"}
+    described = penstock("cluster", "describe")
+    assert "given no new partitions: broker 0; penstock cluster undrain 0" in described.out
+    brokers = penstock("cluster", "describe", "--json").json["brokers"]
+    assert [broker["cordoned"] for broker in brokers] == [True, False, False, False]
+    assert penstock("cluster", "rebalance", "--execute").code == 0
+    assert all(0 not in replicas for replicas in cluster.replicas().values())
+    ended = penstock("cluster", "undrain", "0")
+    assert ended.out == "broker 0 is given new partitions again: penstock cluster rebalance\n"
+    assert not cluster.broker_settings[0]
+    assert penstock("cluster", "rebalance", "--execute").code == 0
+    assert any(0 in replicas for replicas in cluster.replicas().values())
+    assert penstock("cluster", "undrain", "0", "--json").json == {
+        "broker": 0,
+        "was_drained": False,
+    }
+    ended = penstock("cluster", "undrain", "9")
+    assert (ended.code, ended.err) == (
+        1,
+        "penstock: broker 9 is not running: the cluster has [0, 1, 2, 3]\n",
+    )
 
 
 def test_a_broker_that_is_needed_is_not_drained(cluster: ClusterModel, penstock: Runner) -> None:
@@ -168,7 +206,7 @@ def test_moves_are_seen_awaited_and_cancelled(cluster: ClusterModel, penstock: R
     assert shown.out.endswith("2 moves under way\n")
     only = penstock("cluster", "reassign", "--status", "--topic", "users", "--json").json
     assert [each["topic"] for each in only["moving"]] == ["users"]
-    cluster.broker_settings[1] = {cluster_moves.RATE: "1"}
+    cluster.broker_settings[1] = {moving.RATE: "1"}
     ended = penstock("cluster", "reassign", "--cancel", "--topic", "users")
     assert ended.out == "cancelled 1 move\n"
     assert [*cluster.moves] == [("orders", 2)]

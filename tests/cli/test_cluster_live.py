@@ -46,6 +46,13 @@ def test_a_cluster_is_drained_rebalanced_and_mended(tmp_path: Path, newcomer: Ne
         status = newcomer("status", "--json", "--check").json
         assert any("broker 1 holds nothing" in each for each in status["advice"])
 
+        newcomer("topic", "create", "later", "--partitions", "6", "--replication-factor", "2")
+        described = newcomer("cluster", "describe", "--json").json
+        assert [broker["cordoned"] for broker in described["brokers"]] == [False, True, False]
+        assert [broker["replicas"] for broker in described["brokers"]] == [12, 0, 12]
+        newcomer("topic", "delete", "later", "--yes")
+        newcomer("cluster", "undrain", "1")
+
         planned = newcomer("cluster", "rebalance", "--json").json
         done = newcomer("cluster", "rebalance", "--execute", "--timeout", "20", "--json").json
         assert done["moves"] == planned["moves"]

@@ -32,6 +32,7 @@ def test_json_is_what_scripts_rely_on(fake: FakeBroker, penstock: Runner) -> Non
                 "port": int(port),
                 "rack": None,
                 "controller": True,
+                "cordoned": False,
                 "replicas": 2,
                 "leads": 2,
                 "pid": os.getpid(),

@@ -25,6 +25,7 @@ from penstock.console.link import Link
 from penstock.console.messages import Messages
 from penstock.console.picture import GroupLag, Picture
 from penstock.console.pipelines import Pipelines
+from penstock.console.queries import Queries
 from penstock.console.server import listen
 from penstock.console.topics import Topics
 from penstock.console.watch import Watch
@@ -66,7 +67,7 @@ async def main() -> None:
         Messages(link, jobs),
         Groups(link, watch),
         Brokers(link, watch, jobs),
-        Pipelines(threads),
+        Pipelines(threads, Queries(link, watch)),
     )
     server = uvicorn.Server(
         uvicorn.Config(web.app(), log_config=None, lifespan="off", timeout_graceful_shutdown=1)

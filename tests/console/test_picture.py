@@ -97,7 +97,7 @@ def test_partitions_from_bad_to_worse() -> None:
 def test_disks_that_fail_or_fill() -> None:
     """By broker and path, with what to do."""
     seen = picture(0, 1, t=topic(0, (0, 1)))
-    seen.on_log_dirs([LogDirInfo(0, "/data", {P0: ReplicaInfo(70, 0)}, 1000, 50)])
+    seen.on_log_dirs(0, [LogDirInfo(0, "/data", {P0: ReplicaInfo(70, 0)}, 1000, 50)], 0.0)
     assert titles(seen) == ["warning: the disk of broker 0 is nearly full: 5 % left"]
     assert seen.topic_bytes["t"] == 70
     assert seen.brokers()[0]["size_bytes"] == 70
@@ -125,3 +125,23 @@ def test_a_group_that_falls_behind_is_told() -> None:
     assert titles(seen) == ["warning: group g falls behind: 1,005 records"]
     group.add(7, {P0: 1_004})
     assert titles(seen) == []
+
+
+def test_bytes_come_from_how_logs_grow() -> None:
+    """Once for all replicas; by broker for each it has; retention makes nothing negative."""
+    seen = picture(0, 1, t=topic(0, (0, 1)))
+
+    def look(now_ms: int, one: int, other: int) -> None:
+        directories = [
+            LogDirInfo(0, "/a", {P0: ReplicaInfo(one, 0)}, 1000, 500),
+            LogDirInfo(1, "/b", {P0: ReplicaInfo(other, 0)}, 1000, 500),
+        ]
+        seen.on_log_dirs(now_ms, directories, 2.0)
+
+    look(1_000, 100, 100)
+    assert list(seen.byte_rates) == []
+    look(3_000, 500, 400)
+    assert seen.byte_rates[-1] == (3_000, 200.0)
+    assert [row["bytes_per_s"] for row in seen.brokers()] == [200.0, 150.0]
+    look(5_000, 50, 400)
+    assert seen.byte_rates[-1] == (5_000, 0.0)

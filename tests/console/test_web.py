@@ -14,7 +14,7 @@ from penstock.testing.broker import Broker
 TOKEN = "a-token-of-some-length"
 CHANGES = (
     "topic", "configs/t", "partitions/t", "delete/t", "produce/t", "replay/t", "reset",
-    "delete-group", "rebalance", "elect", "cancel-moves",
+    "delete-group", "rebalance", "undrain", "elect", "cancel-moves",
 )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def test_a_read_only_console_changes_nothing(penstock_broker: Broker) -> None:
         visitor.log_in()
         body = {
             "name": "x", "set": {"retention.ms": "1"}, "total": 9, "typed": name, "value": "v",
-            "target": "y", "ranges": [], "group": "g",
+            "target": "y", "ranges": [], "group": "g", "broker": 0,
             "moves": [{"topic": name, "partition": 0, "to": 0}],
         }  # fmt: skip
         for path in CHANGES:

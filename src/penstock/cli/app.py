@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "broker": "penstock.cli.broker_command",
     "console": "penstock.cli.console",
     "status": "penstock.cli.status",
+    "doctor": "penstock.cli.doctor",
     "cluster": "penstock.cli.cluster",
     "topic": "penstock.cli.topic",
     "group": "penstock.cli.group",
@@ -43,6 +44,7 @@ Examples:
   penstock consume orders --from-beginning        and out again
   penstock console                                all of it in a browser
   penstock status                                 who the cluster is, and whether it is well
+  penstock doctor                                 whether this machine is fit for it
   penstock cluster rebalance                      who should hold what, and how to get there
   penstock txn list --hanging                     transactions that nobody will ever end
   penstock pipeline init views                    a pipeline on Spark to begin with

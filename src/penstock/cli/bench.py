@@ -42,7 +42,7 @@ columns, or record by record.
 \b
 Examples:
   penstock bench produce
-  penstock bench produce --records 10000000 --size 1000 --compression lz4 --acks 1
+  penstock bench produce --records 10000000 --size 1000 --compression lz4
   penstock bench produce --lane records --json
 """
 _CONSUME_HELP = """Read TOPIC from its beginning to its end as fast as the cluster gives it.

@@ -91,10 +91,13 @@ def _described(found: Found) -> dict[str, Any]:
                 "address": None if broker is None else str(broker.address),
                 "rack": None if broker is None else broker.rack,
                 "controller": broker_id == found.info.controller_id,
+                "cordoned": broker_id in found.cordoned,
                 **load,
             }
         )
-    planned = plan(found.racks, found.placed()) if found.racks else None
+    planned = None
+    if found.racks:
+        planned = plan(found.racks, found.placed(), exclude=found.cordoned)
     return {
         "cluster_id": found.info.cluster_id,
         "controller": found.info.controller_id,
@@ -126,7 +129,7 @@ def _described_text(described: dict[str, Any], found: Found) -> str:
             broker["replicas"],
             broker["leads"],
             size_text(broker["size_bytes"]) if found.sizes else None,
-            "controller" if broker["controller"] else "",
+            next((each for each in ("controller", "cordoned") if broker[each]), ""),
         )
         for broker in described["brokers"]
     ]
@@ -137,6 +140,12 @@ def _described_text(described: dict[str, Any], found: Found) -> str:
         table(columns, rows),
         "",
     ]
+    cordoned = [broker["id"] for broker in described["brokers"] if broker["cordoned"]]
+    if cordoned:
+        lines.append(
+            f"given no new partitions: broker {', '.join(map(str, cordoned))}; "
+            f"penstock cluster undrain {cordoned[0]} takes that back"
+        )
     if described["moving"]:
         moves = count(len(described["moving"]), "partition")
         lines.append(f"{moves} on the move: penstock cluster reassign --status")

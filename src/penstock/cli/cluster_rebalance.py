@@ -10,8 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from penstock.cli import cluster_moves
-from penstock.cli.cluster_moves import Ended, Moves, lift_throttle, prefer
+from penstock.cli import completion
 from penstock.cli.cluster_plan import plan_json, plan_text
 from penstock.cli.cluster_state import Found, look, moving_json
 from penstock.cli.output import CommandFailed, count, emit, emit_json, pipe_guard
@@ -26,9 +25,12 @@ from penstock.cli.session import (
     run,
 )
 from penstock.cli.tables import Column, table
+from penstock.client import moving
 from penstock.client.administration import Admin
+from penstock.client.cordons import cordon, uncordon
 from penstock.client.errors import BrokerError
 from penstock.client.model import TopicPartition
+from penstock.client.moving import Ended, Moves, lift_throttle, prefer
 from penstock.metadata.rebalance import NotEnoughBrokers, Plan, Step, plan
 from penstock.runtime import SystemClock
 
@@ -46,12 +48,21 @@ Examples:
 """
 _DRAIN_HELP = """Move everything away from BROKER, so that it can be stopped for good.
 
-Nothing else moves. BROKER need not be running: its replicas are then made anew on others.
+Nothing else moves. BROKER need not be running: its replicas are then made anew on others. One that
+is running gets no new partitions either, until `penstock cluster undrain`.
 
 \b
 Examples:
   penstock cluster drain 2 --dry-run
   penstock cluster drain 2
+"""
+_UNDRAIN_HELP = """Let BROKER have new partitions again, after it was drained.
+
+What it gave away comes back by `penstock cluster rebalance`.
+
+\b
+Examples:
+  penstock cluster undrain 2 && penstock cluster rebalance --execute
 """
 _REASSIGN_HELP = """Look after moves of replicas: see, await or cancel them, or move some by hand.
 
@@ -94,6 +105,7 @@ class Pace:
 def register(app: typer.Typer) -> None:
     app.command("rebalance", help=_REBALANCE_HELP)(rebalance)
     app.command("drain", help=_DRAIN_HELP)(drain)
+    app.command("undrain", help=_UNDRAIN_HELP)(undrain)
     app.command("reassign", help=_REASSIGN_HELP)(reassign)
 
 
@@ -133,7 +145,31 @@ def drain(
     pace = Pace(throttle, at_once, timeout)
     _plan_and_do(bootstrap, [broker], (), execute=execute, pace=pace, json=json, level=False)
     if execute and not json:
-        emit(f"broker {broker} holds nothing now: stop it before it is given new partitions")
+        emit(f"broker {broker} holds nothing now, and is given nothing new: it can be stopped")
+
+
+def undrain(
+    broker: Annotated[int, typer.Argument(metavar="BROKER", help="Its id.", min=0)],
+    *,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    async def main() -> bool:
+        async with connect(bootstrap) as admin:
+            known = [each.id for each in (await admin.describe_cluster()).brokers]
+            if broker not in known:
+                raise CommandFailed(
+                    f"broker {broker} is not running: the cluster has {sorted(known)}", EXIT_REFUSED
+                )
+            return await uncordon(admin, broker)
+
+    was_drained = run(main())
+    if json:
+        emit_json({"broker": broker, "was_drained": was_drained})
+    elif was_drained:
+        emit(f"broker {broker} is given new partitions again: penstock cluster rebalance")
+    else:
+        emit(f"broker {broker} was not drained")
 
 
 def _plan_and_do(
@@ -156,6 +192,9 @@ def _plan_and_do(
                     emit(plan_text(planned, found))
             if not execute:
                 return planned, None, []
+            for broker in drained:
+                if broker in found.racks:
+                    await cordon(admin, broker)
             ended = await _carry_out(admin, planned.steps, found, pace)
             leads = [TopicPartition(step.topic, step.index) for step in planned.steps]
             return planned, ended, await prefer(admin, leads)
@@ -172,8 +211,9 @@ def _plan_and_do(
 
 
 def _planned(found: Found, drained: Sequence[int], excluded: Sequence[int], *, level: bool) -> Plan:
+    exclude = {*excluded, *found.cordoned} - {*drained}
     try:
-        return plan(found.racks, found.placed(), drain=drained, exclude=excluded, level=level)
+        return plan(found.racks, found.placed(), drain=drained, exclude=exclude, level=level)
     except NotEnoughBrokers as error:
         raise CommandFailed(str(error), EXIT_REFUSED) from error
 
@@ -193,11 +233,11 @@ async def _carry_out(
     """Do the steps, or watch those that have begun, to the end or the timeout."""
     moves = Moves(admin, steps, SystemClock(), pace.at_once)
     if pace.throttle is not None and not begun:
-        await cluster_moves.throttle(admin, steps, pace.throttle)
+        await moving.throttle(admin, steps, pace.throttle)
     awaited = {each for step in steps for each in step.added} - found.racks.keys()
     if awaited:
         _say(f"waiting for broker {sorted(awaited)[0]}, which is not running")
-    with progress_bar(cluster_moves.work(steps), quiet=False) as advance:
+    with progress_bar(moving.work(steps), quiet=False) as advance:
         try:
             async with asyncio.timeout(pace.timeout_s):
                 ended = await (moves.watch(advance) if begun else moves.run(advance))
@@ -268,7 +308,13 @@ def reassign(
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", metavar="TOPIC", help="Only of these; may be repeated."),
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC",
+            help="Only of these; may be repeated.",
+            autocompletion=completion.topics,
+        ),
     ] = None,
     throttle: _Throttle = None,
     at_once: _AtOnce = _AT_ONCE,

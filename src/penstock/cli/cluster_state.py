@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from penstock.client.admin import ClusterInfo, PartitionInfo, TopicInfo
 from penstock.client.administration import Admin
+from penstock.client.cordons import find_cordoned
 from penstock.client.errors import ApiNotServed, ClientError
 from penstock.client.model import TopicPartition
 from penstock.client.reassignment import Reassignment
@@ -25,6 +26,8 @@ class Found:
     moving: dict[TopicPartition, Reassignment]
     sizes: dict[TopicPartition, int]
     """Of the largest replica; empty where nobody was asked, or nobody told."""
+    cordoned: frozenset[int]
+    """Brokers that new partitions are not placed on."""
 
     @property
     def racks(self) -> dict[int, str | None]:
@@ -86,8 +89,9 @@ async def look(admin: Admin, *, sizes: bool) -> Found:
     except ApiNotServed:
         moving = {}  # an old Kafka, of which the rest can be shown
     topics = await admin.list_topics(internal=True)
-    known = await _sizes(admin, [broker.id for broker in info.brokers]) if sizes else {}
-    return Found(info, topics, moving, known)
+    brokers = [broker.id for broker in info.brokers]
+    known = await _sizes(admin, brokers) if sizes else {}
+    return Found(info, topics, moving, known, await find_cordoned(admin, brokers))
 
 
 async def _sizes(admin: Admin, brokers: Sequence[int]) -> dict[TopicPartition, int]:

@@ -25,7 +25,8 @@ else can; on any other a token is needed: --token, or one is made and printed wi
 Examples:
   penstock console
   penstock console --port 8100 --read-only
-  penstock console --bootstrap kafka1:9092 --host 0.0.0.0 --allow-host console.example.org
+  penstock console --bootstrap kafka1:9092
+  penstock console --host 0.0.0.0 --allow-host console.example.org
 """
 
 

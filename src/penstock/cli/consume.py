@@ -33,7 +33,7 @@ _HELP = f"""Show the records of TOPIC: new ones as they come, or from where you 
 Where to begin (one of them; the default is: now, at the end):
   --from-beginning   the oldest record there is
   --offset N         this offset in each partition; -N begins N before the end
-  --since TIME       {TIME_FORMS}
+  --since TIME       a time, as below
 
 With --group the partitions are shared with the group's other members, reading begins where the
 group stopped (else at the end, or with --from-beginning at the oldest record), and what was shown
@@ -43,7 +43,8 @@ is committed.
 Where to stop (the default is: never; Ctrl-C):
   --max-messages N, --timeout SECONDS without a record, --until-end as of now
 
-\b
+TIME is {TIME_FORMS}.
+
 A format has {FORMAT_HELP}
 and %%; \\n, \\t and \\\\ mean what they do elsewhere. With --json each line is an object; what is
 no text comes as "value_base64" instead of "value".

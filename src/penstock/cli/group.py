@@ -8,7 +8,15 @@ from typing import Annotated, Any, Final
 import typer
 
 from penstock.cli import completion, group_reset
-from penstock.cli.output import CommandFailed, count, emit, emit_json, pipe_guard, printable
+from penstock.cli.output import (
+    CommandFailed,
+    count,
+    emit,
+    emit_json,
+    json_text,
+    pipe_guard,
+    printable,
+)
 from penstock.cli.session import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -17,12 +25,15 @@ from penstock.cli.session import (
     confirm,
     connect,
     report,
+    report_deleted,
     run,
 )
 from penstock.cli.tables import Column, table
 from penstock.cli.times import TIME_FORMS
+from penstock.cli.watching import Interval, Watch, shown
 from penstock.client.administration import Admin
 from penstock.client.errors import BrokerError, ClientError
+from penstock.client.group_reset import Move, plan
 from penstock.client.groups import GroupListing
 from penstock.client.model import TopicPartition
 
@@ -31,6 +42,7 @@ _LIST_HELP = """List the consumer groups.
 \b
 Examples:
   penstock group list
+  penstock group list --watch --interval 10
   penstock group list --json | jq -r '.groups[].group'
 """
 _DESCRIBE_HELP = """Show what GROUP has read, partition by partition, and how far behind it is.
@@ -41,6 +53,7 @@ committed there is no lag to tell.
 \b
 Examples:
   penstock group describe billing
+  penstock group describe billing --watch
   penstock group describe billing --json | jq .lag
 """
 _RESET_HELP = f"""Move GROUP to other offsets. Shows what would change; --execute does it.
@@ -53,8 +66,8 @@ TIME is {TIME_FORMS}.
 \b
 Examples:
   penstock group reset-offsets billing --to-earliest
-  penstock group reset-offsets billing --topic orders --to-datetime 2h --execute
-  penstock group reset-offsets billing --topic orders:0,1 --shift-by -100 --execute
+  penstock group reset-offsets billing --to-datetime 2h --execute
+  penstock group reset-offsets billing --topic orders:0,1 --shift-by -100
 """
 _DELETE_HELP = """Delete groups and the offsets they have committed.
 
@@ -85,48 +98,67 @@ def register(root: typer.Typer) -> None:
     root.add_typer(app, name="group")
 
 
-def list_(*, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
-    async def main() -> list[GroupListing]:
+def list_(
+    *,
+    watch: Watch = False,
+    interval: Interval = 2.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    async def main() -> None:
         async with connect(bootstrap) as admin:
-            return await admin.list_groups()
-
-    found = run(main())
-    with pipe_guard():
-        if json:
-            rows = [
-                {
-                    "group": group.group,
-                    "state": group.state,
-                    "protocol_type": group.protocol_type,
-                    "type": group.kind,
-                }
-                for group in found
-            ]
-            emit_json({"groups": rows})
-        elif not found:
-            emit("no groups yet: a consumer that joins one or commits offsets makes it")
-        else:
-            emit(
-                table(
-                    (Column("group"), Column("state"), Column("protocol")),
-                    [(group.group, group.state, group.protocol_type) for group in found],
-                )
+            await shown(
+                admin.list_groups,
+                _list_json if json else _list_text,
+                json=json,
+                watch=watch,
+                interval_s=interval,
             )
+
+    with pipe_guard():
+        run(main())
+
+
+def _list_json(found: list[GroupListing]) -> str:
+    rows = [
+        {
+            "group": group.group,
+            "state": group.state,
+            "protocol_type": group.protocol_type,
+            "type": group.kind,
+        }
+        for group in found
+    ]
+    return json_text({"groups": rows})
+
+
+def _list_text(found: list[GroupListing]) -> str:
+    if not found:
+        return "no groups yet: a consumer that joins one or commits offsets makes it"
+    columns = Column("group"), Column("state"), Column("protocol")
+    return table(columns, [(group.group, group.state, group.protocol_type) for group in found])
 
 
 def describe(
-    group: _Group, *, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False
+    group: _Group,
+    *,
+    watch: Watch = False,
+    interval: Interval = 2.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
 ) -> None:
-    async def main() -> dict[str, Any]:
+    async def main() -> None:
         async with connect(bootstrap) as admin:
-            return await _described(admin, group)
+            await shown(
+                lambda: _described(admin, group),
+                json_text if json else _described_text,
+                json=json,
+                watch=watch,
+                interval_s=interval,
+            )
 
-    described = run(main())
     with pipe_guard():
-        if json:
-            emit_json(described)
-        else:
-            emit(_described_text(described))
+        run(main())
 
 
 async def _described(admin: Admin, group: str) -> dict[str, Any]:
@@ -240,6 +272,7 @@ def reset_offsets(
             "-t",
             metavar="TOPIC[:P,P...]",
             help="Only this topic, or these partitions of it; may be repeated.",
+            autocompletion=completion.topics,
         ),
     ] = None,
     to_earliest: Annotated[
@@ -266,9 +299,9 @@ def reset_offsets(
     target = group_reset.target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
     topics = group_reset.parse_topics(topic or ())
 
-    async def main() -> tuple[list[group_reset.Move], dict[TopicPartition, BrokerError | None]]:
+    async def main() -> tuple[list[Move], dict[TopicPartition, BrokerError | None]]:
         async with connect(bootstrap) as admin:
-            moves = await group_reset.plan(admin, group, topics, target)
+            moves = await plan(admin, group, topics, target)
             wanted = {move.place: move.offset for move in moves}
             if not execute or not wanted:
                 return moves, {}
@@ -286,7 +319,9 @@ def reset_offsets(
                 {
                     "group": group,
                     "executed": execute,
-                    "partitions": [move.json(move.place in done) for move in moves],
+                    "partitions": [
+                        group_reset.move_json(move, move.place in done) for move in moves
+                    ],
                 }
             )
         else:
@@ -294,7 +329,7 @@ def reset_offsets(
     report(outcomes.values())
 
 
-def _show_moves(moves: list[group_reset.Move], executed: bool) -> None:
+def _show_moves(moves: list[Move], executed: bool) -> None:
     columns = (
         Column("topic"),
         Column("partition", right=True),
@@ -318,6 +353,7 @@ def delete(
     *,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
 ) -> None:
     confirm(f"Delete {', '.join(printable(name) for name in group)} and its offsets?", yes=yes)
 
@@ -325,8 +361,4 @@ def delete(
         async with connect(bootstrap) as admin:
             return await admin.delete_groups(group)
 
-    outcomes = run(main())
-    for name, error in outcomes.items():
-        if error is None:
-            emit(f"deleted group {printable(name)}")
-    report(outcomes.values())
+    report_deleted("group", run(main()), json=json)

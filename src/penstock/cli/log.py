@@ -31,7 +31,7 @@ Exit code: 0, 1 when something in it is damaged, 2 when it cannot be read at all
 Examples:
   penstock log dump data/orders-0
   penstock log dump data/orders-0 --offset 1200 --max 10 --full
-  penstock log dump data/orders-0 --json --values json | jq 'select(.type=="record").value'
+  penstock log dump data/orders-0 --json --values json | jq .value
   penstock log dump data/orders-0/00000000000000000000.index
 """
 

@@ -46,8 +46,13 @@ def emit(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def json_text(value: object) -> str:
+    """One line, for programs."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
 def emit_json(value: object) -> None:
-    emit(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    emit(json_text(value))
 
 
 def width() -> int:

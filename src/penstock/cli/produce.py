@@ -38,8 +38,9 @@ replica, each record once), 1 (on the leader) or 0 (nobody asked).
 \b
 Examples:
   echo hello | penstock produce greetings
-  penstock produce orders --key-separator : --file orders.txt --compression zstd
-  penstock consume orders --from-beginning --until-end --json | penstock produce copy --json-lines
+  penstock produce orders --key-separator : --file orders.txt
+  penstock consume orders --from-beginning --until-end --json > orders.jsonl
+  penstock produce copy --json-lines --file orders.jsonl --compression zstd
 """
 _PROGRESS_EVERY_S: Final = 0.25
 _BATCH_BYTES: Final = 512 << 10

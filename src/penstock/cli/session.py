@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from penstock.cli.output import EXIT_UNUSABLE, CommandFailed, printable
+from penstock.cli.output import EXIT_UNUSABLE, CommandFailed, emit, emit_json, printable
 from penstock.client.address import parse_bootstrap
 from penstock.client.administration import Admin
 from penstock.client.errors import (
@@ -108,6 +108,24 @@ def report(outcomes: Iterable[BrokerError | None]) -> None:
     refused = [explain_client(error) for error in outcomes if error is not None]
     if refused:
         raise CommandFailed("; ".join(refused), EXIT_REFUSED)
+
+
+def report_deleted(
+    what: str,
+    outcomes: Mapping[str, BrokerError | None],
+    *,
+    json: bool,
+    fine: ErrorCode | None = None,
+) -> None:
+    """Tell which are gone, then fail with those that are not; `fine` is no failure."""
+    gone = [name for name, error in outcomes.items() if error is None]
+    if json:
+        refused = {name: error.message for name, error in outcomes.items() if error is not None}
+        emit_json({"deleted": gone, "refused": refused})
+    else:
+        for name in gone:
+            emit(f"deleted {what} {printable(name)}")
+    report(error for error in outcomes.values() if error is None or error.code != fine)
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.cluster_state import look
+from penstock.cli.cluster_state import Found, look
 from penstock.cli.local_processes import listening_process
-from penstock.cli.output import count, emit, emit_json, pipe_guard, printable
+from penstock.cli.output import count, json_text, pipe_guard, printable
 from penstock.cli.session import DEFAULT_BOOTSTRAP, EXIT_REFUSED, Bootstrap, Json, connect, run
 from penstock.cli.tables import Column, table
+from penstock.cli.watching import Interval, Watch, shown
 from penstock.client.admin import BrokerInfo, PartitionInfo
 from penstock.client.administration import Admin
 from penstock.client.errors import BrokerError
-from penstock.runtime import SystemClock
 
 _HELP = """Show the brokers of a cluster, the partitions that lack replicas, and what to do.
 
@@ -38,32 +37,33 @@ def register(root: typer.Typer) -> None:
 
 def status(
     *,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again.")] = False,
-    interval: Annotated[
-        float, typer.Option("--interval", min=0.1, metavar="S", help="Between looks.")
-    ] = 2.0,
+    watch: Watch = False,
+    interval: Interval = 2.0,
     check: Annotated[
         bool, typer.Option("--check", help="Exit with 1 when it is not well.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    async def main() -> bool:
+    async def main() -> dict[str, Any]:
         async with connect(bootstrap) as admin:
-            while True:
-                found = await _status(admin)
-                _show(found, json, redraw=watch and sys.stdout.isatty())
-                if not watch:
-                    return bool(found["under_replicated_partitions"] or found["offline_partitions"])
-                await SystemClock().sleep(interval)
+            return await shown(
+                lambda: gather(admin),
+                json_text if json else _text,
+                json=json,
+                watch=watch,
+                interval_s=interval,
+            )
 
     with pipe_guard():
-        unwell = run(main())
+        found = run(main())
+    unwell = found["under_replicated_partitions"] or found["offline_partitions"]
     if check and unwell:
         raise typer.Exit(EXIT_REFUSED)
 
 
-async def _status(admin: Admin) -> dict[str, Any]:
+async def gather(admin: Admin) -> dict[str, Any]:
+    """What `--json` shows."""
     found = await look(admin, sizes=False)
     partitions = [(*place, partition) for place, partition in found.partitions()]
     under = [each for each in partitions if each[2].under_replicated]
@@ -72,10 +72,7 @@ async def _status(admin: Admin) -> dict[str, Any]:
     status = {
         "cluster_id": found.info.cluster_id,
         "controller": found.info.controller_id,
-        "brokers": [
-            _broker(broker, found.info.controller_id, loads[broker.id])
-            for broker in found.info.brokers
-        ],
+        "brokers": [_broker(broker, found, loads[broker.id]) for broker in found.info.brokers],
         "missing_brokers": found.missing,
         "topics": len(found.topics),
         "partitions": len(partitions),
@@ -140,7 +137,9 @@ def advice(status: Mapping[str, Any]) -> list[str]:
     if status["not_led_by_preferred"] and not missing:
         others = count(status["not_led_by_preferred"], "partition")
         found.append(f"{others} not led by the preferred replica: penstock cluster elect")
-    empty = [each["id"] for each in status["brokers"] if not each["replicas"]]
+    empty = [
+        each["id"] for each in status["brokers"] if not each["replicas"] and not each["cordoned"]
+    ]
     if empty and len(empty) < len(status["brokers"]) and status["partitions"] >= len(empty):
         found.append(
             f"broker {empty[0]} holds nothing: penstock cluster rebalance gives it its share"
@@ -148,7 +147,7 @@ def advice(status: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _broker(broker: BrokerInfo, controller_id: int, load: Mapping[str, int]) -> dict[str, Any]:
+def _broker(broker: BrokerInfo, found: Found, load: Mapping[str, int]) -> dict[str, Any]:
     pid = listening_process(broker.address)
     return {
         "id": broker.id,
@@ -156,7 +155,8 @@ def _broker(broker: BrokerInfo, controller_id: int, load: Mapping[str, int]) -> 
         "host": broker.address.host,
         "port": broker.address.port,
         "rack": broker.rack,
-        "controller": broker.id == controller_id,
+        "controller": broker.id == found.info.controller_id,
+        "cordoned": broker.id in found.cordoned,
         "replicas": load["replicas"],
         "leads": load["leads"],
         **({} if pid is None else {"pid": pid}),
@@ -171,14 +171,6 @@ def _partition(topic: str, index: int, partition: PartitionInfo) -> dict[str, An
         "replicas": list(partition.replicas),
         "in_sync": list(partition.in_sync),
     }
-
-
-def _show(found: dict[str, Any], as_json: bool, *, redraw: bool) -> None:
-    if as_json:
-        emit_json(found)
-    else:
-        emit(("\x1b[2J\x1b[H" if redraw else "") + _text(found))
-    sys.stdout.flush()
 
 
 def _text(found: dict[str, Any]) -> str:
@@ -225,7 +217,7 @@ def _brokers_table(brokers: Iterable[Mapping[str, Any]]) -> str:
             str(broker["pid"]) if "pid" in broker else None,
             broker["replicas"],
             broker["leads"],
-            "controller" if broker["controller"] else "",
+            next((each for each in ("controller", "cordoned") if broker[each]), ""),
         )
         for broker in brokers
     ]

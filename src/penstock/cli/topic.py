@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -13,6 +13,7 @@ from penstock.cli.output import (
     count,
     emit,
     emit_json,
+    json_text,
     parse_settings,
     pipe_guard,
     printable,
@@ -25,9 +26,11 @@ from penstock.cli.session import (
     confirm,
     connect,
     report,
+    report_deleted,
     run,
 )
 from penstock.cli.tables import Column, table
+from penstock.cli.watching import Interval, Watch, shown
 from penstock.client.admin import BROKER_DEFAULT, CreatedTopic, TopicInfo
 from penstock.client.administration import Admin
 from penstock.client.errors import BrokerError, ClientError
@@ -50,6 +53,7 @@ _LIST_HELP = """List the topics.
 \b
 Examples:
   penstock topic list
+  penstock topic list --watch
   penstock topic list --json | jq -r '.topics[].name'
 """
 _DESCRIBE_HELP = """Show partitions, offsets and configs of topics.
@@ -59,7 +63,9 @@ Configs that were not changed are left out, unless --all-configs is given.
 \b
 Examples:
   penstock topic describe orders
-  penstock topic describe orders --all-configs --json | jq '.topics[0].configs'
+  penstock topic describe orders --watch
+  penstock topic describe orders --all-configs
+  penstock topic describe orders --json | jq '.topics[0].partitions'
 """
 _ALTER_HELP = """Change TOPIC: more partitions, other configs.
 
@@ -68,7 +74,8 @@ Partitions can only be added; records with keys may then land elsewhere than bef
 \b
 Examples:
   penstock topic alter orders --partitions 12
-  penstock topic alter orders --config retention.ms=3600000 --delete-config segment.bytes
+  penstock topic alter orders --config retention.ms=3600000
+  penstock topic alter orders --delete-config segment.bytes
 """
 _DELETE_HELP = """Delete topics and all their records.
 
@@ -87,6 +94,7 @@ _SOURCES: Final = {
     ConfigSource.DEFAULT_CONFIG: "default",
 }
 
+_MISSING: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 _PATIENCE_S: Final = 5.0
 """What is nice to know is not waited for longer than this."""
 
@@ -183,27 +191,39 @@ def list_(
     internal: Annotated[
         bool, typer.Option("--internal", help="Also the cluster's own topics.")
     ] = False,
+    watch: Watch = False,
+    interval: Interval = 2.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    async def main() -> list[TopicInfo]:
+    async def main() -> None:
         async with connect(bootstrap) as admin:
-            return await admin.list_topics(internal=internal)
-
-    found = run(main())
-    with pipe_guard():
-        if json:
-            emit_json({"topics": [_listed_json(topic) for topic in found]})
-        elif not found:
-            emit("no topics yet: create one with: penstock topic create TOPIC")
-        else:
-            columns = (
-                Column("topic"),
-                Column("partitions", right=True),
-                Column("replicas", right=True),
-                Column("under-replicated", right=True),
+            await shown(
+                lambda: admin.list_topics(internal=internal),
+                _list_json if json else _list_text,
+                json=json,
+                watch=watch,
+                interval_s=interval,
             )
-            emit(table(columns, [_listed_row(topic) for topic in found]))
+
+    with pipe_guard():
+        run(main())
+
+
+def _list_json(found: list[TopicInfo]) -> str:
+    return json_text({"topics": [_listed_json(topic) for topic in found]})
+
+
+def _list_text(found: list[TopicInfo]) -> str:
+    if not found:
+        return "no topics yet: create one with: penstock topic create TOPIC"
+    columns = (
+        Column("topic"),
+        Column("partitions", right=True),
+        Column("replicas", right=True),
+        Column("under-replicated", right=True),
+    )
+    return table(columns, [_listed_row(topic) for topic in found])
 
 
 def _under_replicated(topic: TopicInfo) -> int:
@@ -232,27 +252,46 @@ def describe(
     all_configs: Annotated[
         bool, typer.Option("--all-configs", help="Show configs at their defaults too.")
     ] = False,
+    watch: Watch = False,
+    interval: Interval = 2.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    async def main() -> tuple[list[dict[str, Any]], list[BrokerError]]:
-        described: list[dict[str, Any]] = []
-        missing: list[BrokerError] = []
-        async with connect(bootstrap) as admin:
-            for found in (await admin.describe_topics(topic)).values():
-                if isinstance(found, BrokerError):
-                    missing.append(found)
-                else:
-                    described.append(await _described(admin, found, all_configs))
-        return described, missing
+    async def look(admin: Admin) -> _Looked:
+        looked = _Looked([], [])
+        for found in (await admin.describe_topics(topic)).values():
+            if isinstance(found, BrokerError):
+                looked.missing.append(found)
+            else:
+                looked.described.append(await _described(admin, found, all_configs))
+        return looked
 
-    described, missing = run(main())
+    async def main() -> _Looked:
+        async with connect(bootstrap) as admin:
+            return await shown(
+                lambda: look(admin),
+                _looked_json if json else _looked_text,
+                json=json,
+                watch=watch,
+                interval_s=interval,
+            )
+
     with pipe_guard():
-        if json:
-            emit_json({"topics": described})
-        else:
-            emit("\n\n".join(_described_text(one) for one in described) if described else "")
-    report(missing)
+        looked = run(main())
+    report(looked.missing)
+
+
+class _Looked(NamedTuple):
+    described: list[dict[str, Any]]
+    missing: list[BrokerError]
+
+
+def _looked_json(looked: _Looked) -> str:
+    return json_text({"topics": looked.described})
+
+
+def _looked_text(looked: _Looked) -> str:
+    return "\n\n".join(_described_text(one) for one in looked.described)
 
 
 async def _described(admin: Admin, topic: TopicInfo, all_configs: bool) -> dict[str, Any]:
@@ -347,6 +386,7 @@ def alter(
         typer.Option("--delete-config", metavar="KEY", help="Back to its default; repeatable."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
 ) -> None:
     settings = parse_settings(config or (), "--config")
     if partitions is None and not settings and not delete_config:
@@ -364,6 +404,16 @@ def alter(
                 await admin.create_partitions(topic, partitions)
 
     run(main())
+    if json:
+        emit_json(
+            {
+                "topic": topic,
+                "set": settings,
+                "deleted": delete_config or [],
+                "partition_count": partitions,
+            }
+        )
+        return
     done = [f"{key}={value}" for key, value in settings.items()]
     done += [f"{key} at its default" for key in delete_config or ()]
     done += [] if partitions is None else [count(partitions, "partition")]
@@ -378,6 +428,7 @@ def delete(
         bool, typer.Option("--if-exists", help="Fine if it is not there.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
 ) -> None:
     names = ", ".join(printable(name) for name in topic)
     confirm(f"Delete {names} and all records in it?", yes=yes)
@@ -387,10 +438,4 @@ def delete(
             return await admin.delete_topics(topic)
 
     outcomes = run(main())
-    refused: list[BrokerError] = []
-    for name, error in outcomes.items():
-        if error is None:
-            emit(f"deleted topic {printable(name)}")
-        elif not (if_exists and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-            refused.append(error)
-    report(refused)
+    report_deleted("topic", outcomes, json=json, fine=_MISSING if if_exists else None)

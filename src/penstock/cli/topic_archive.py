@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 _TO_HELP = """Archive TOPIC, or a range of it, as Parquet files in the folder PATH.
 
 \b
-A range begins --from and ends before --to (default: all there is). Each may be
+A range begins --from and ends before --to (default: all there is). Each is
   1000                   this offset, in each partition that has it
-  0:1000,2:40            these offsets in these partitions; the others go from end to end
-  2026-01-31T12:00:00Z   a time, or 10m (ago: s m h d w), or @ and milliseconds
+  0:1000,2:40            these offsets in these partitions, the others whole
+  2026-01-31T12:00:00Z   a time, or 10m (ago: s m h d w), or @milliseconds
   earliest, latest
 
 Any reader of Parquet can use the folder; `penstock topic from-table` sends it back. Offsets that no

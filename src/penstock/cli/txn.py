@@ -50,7 +50,7 @@ partition; one that is merely open is not among them.
 Examples:
   penstock txn list
   penstock txn list --state Ongoing --longer-than 10m
-  penstock txn list --pattern 'billing-.*' --json | jq -r '.transactions[].transactional_id'
+  penstock txn list --pattern 'billing-.*' --json | jq .transactions
   penstock txn list --hanging
 """
 _DESCRIBE_HELP = """Show what coordinators know of transactional ids: state, producer, partitions.
@@ -368,18 +368,19 @@ def abort(
     ] = None,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
 ) -> None:
     if (transactional_id is None) == (partition is None):
         raise CommandFailed("give an ID, or --partition TOPIC:PARTITION for one that hangs")
     if transactional_id is not None:
         if start_offset is not None:
             raise CommandFailed("--start-offset goes with --partition")
-        _terminate(transactional_id, bootstrap, yes=yes)
+        _terminate(transactional_id, bootstrap, yes=yes, json=json)
     elif partition is not None:
-        _abort_hanging(_place(partition), start_offset, bootstrap, yes=yes)
+        _abort_hanging(_place(partition), start_offset, bootstrap, yes=yes, json=json)
 
 
-def _terminate(transactional_id: str, bootstrap: str, *, yes: bool) -> None:
+def _terminate(transactional_id: str, bootstrap: str, *, yes: bool, json: bool) -> None:
     shown = printable(transactional_id)
     confirm(f"Abort what {shown} has open, and fence its producer?", yes=yes)
 
@@ -388,6 +389,9 @@ def _terminate(transactional_id: str, bootstrap: str, *, yes: bool) -> None:
             await admin.terminate_transaction(transactional_id)
 
     run(main())
+    if json:
+        emit_json({"aborted": {"transactional_id": transactional_id}})
+        return
     emit(f"{shown} has nothing open any more, and its producer is fenced")
 
 
@@ -399,7 +403,7 @@ def _place(text: str) -> TopicPartition:
 
 
 def _abort_hanging(
-    place: TopicPartition, start_offset: int | None, bootstrap: str, *, yes: bool
+    place: TopicPartition, start_offset: int | None, bootstrap: str, *, yes: bool, json: bool
 ) -> None:
     async def find() -> HangingTransaction:
         async with connect(bootstrap) as admin:
@@ -421,7 +425,16 @@ def _abort_hanging(
     )
     confirm(f"Abort {what}, last written to at {time_text(found.last_time_ms)}?", yes=yes)
     run(end(found))
-    emit(f"aborted {what}")
+    if json:
+        hanging = {
+            "topic": place.topic,
+            "partition": place.partition,
+            "producer_id": found.producer_id,
+            "start_offset": found.start_offset,
+        }
+        emit_json({"aborted": hanging})
+    else:
+        emit(f"aborted {what}")
 
 
 async def _the_one(

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from penstock.client.administration import Admin
+from penstock.client import moving
+from penstock.client.cordons import cordon, uncordon
 from penstock.client.errors import BrokerError
 from penstock.client.model import TopicPartition
+from penstock.client.moving import Ended, Moves
 from penstock.console.errors import BadRequest
 from penstock.console.jobs import Job, Jobs
 from penstock.console.link import Link
 from penstock.console.picture import Picture
 from penstock.console.watch import Watch
-from penstock.metadata.rebalance import NotEnoughBrokers, Placed, Plan, Step, plan
-from penstock.ports import Clock
+from penstock.metadata.rebalance import NotEnoughBrokers, Placed, Plan, plan
 from penstock.wire.errors import ErrorCode
 
 _AT_ONCE: Final = 20
-_INTERVAL_S: Final = 0.3
-_LOOKS: Final = 5
-"""A move that is neither listed nor done so often in a row was cancelled by somebody."""
 
 
 class Brokers:
@@ -73,28 +70,49 @@ class Brokers:
             for place, part in picture.places()
         ]
         try:
-            return plan(racks, placed, drain=drain, level=not drain)
+            exclude = picture.cordoned - {*drain}
+            return plan(racks, placed, drain=drain, exclude=exclude, level=not drain)
         except NotEnoughBrokers as error:
             raise BadRequest(str(error)) from error
 
-    async def rebalance(self, drain: Sequence[int]) -> dict[str, Any]:
-        """Begin to carry out the plan of this moment."""
+    async def rebalance(self, drain: Sequence[int], throttle: int | None) -> dict[str, Any]:
+        """Begin to carry out the plan of this moment.
+
+        `throttle` is how many bytes each broker may copy in a second. It is lifted when all is
+        done; a job that is stopped leaves it to the moves under way, as the command line does.
+        """
         title = f"drain broker {drain[0]}" if drain else "rebalance the cluster"
         admin = await self._link.changing(title)
         planned = await self._planned(drain)
 
         async def work(job: Job) -> str:
-            job.total = len(planned.steps)
-            refused = await _Moves(admin, planned.steps, self._link.env.clock, job).run()
-            leads = [TopicPartition(step.topic, step.index) for step in planned.steps]
-            if leads:
-                await admin.elect_leaders(leads)
+            for broker in drain:
+                if broker not in self._picture.missing:
+                    await cordon(admin, broker)
+            job.total = moving.work(planned.steps)
+            moves = Moves(admin, planned.steps, self._link.env.clock, _AT_ONCE)
+            if throttle is not None:
+                await moving.throttle(admin, planned.steps, throttle)
+            ended = await moves.run(job.advance)
+            if throttle is not None:
+                await moving.lift_throttle(admin)
+            unled = await moving.prefer(
+                admin, [TopicPartition(step.topic, step.index) for step in planned.steps]
+            )
             await self._watch.survey_topics()
-            if refused:
-                return f"{job.done - len(refused)} moved, {len(refused)} not: {refused[0]}"
-            return f"{len(planned.steps)} partitions are where they belong"
+            await self._watch.survey_disks()
+            return _outcome(ended, len(planned.steps), unled)
 
         return self._jobs.begin(title, work).as_dict()
+
+    async def undrain(self, broker: int) -> dict[str, Any]:
+        """Let it have new partitions again; what it gave away comes back by a rebalance."""
+        admin = await self._link.changing(f"undrain broker {broker}")
+        if self._picture.info is None or broker in self._picture.missing:
+            raise BadRequest(f"broker {broker} is not running")
+        was_drained = await uncordon(admin, broker)
+        await self._watch.survey_disks()
+        return {"broker": broker, "was_drained": was_drained}
 
     async def elect(self) -> dict[str, Any]:
         admin = await self._link.changing("elect preferred leaders")
@@ -109,11 +127,20 @@ class Brokers:
 
     async def cancel_moves(self) -> dict[str, Any]:
         admin = await self._link.changing("cancel all moves")
-        moving = await admin.list_partition_reassignments()
-        if moving:
-            await admin.alter_partition_reassignments(dict.fromkeys(moving))
+        under_way = await admin.list_partition_reassignments()
+        if under_way:
+            await admin.alter_partition_reassignments(dict.fromkeys(under_way))
+        await moving.lift_throttle(admin)
         await self._watch.survey_topics()
-        return {"cancelled": len(moving)}
+        return {"cancelled": len(under_way)}
+
+
+def _outcome(ended: Ended, steps: int, unled: Sequence[BrokerError]) -> str:
+    trouble = [str(error) for error in (*ended.refused, *unled)]
+    trouble += [f"the move of {place} was cancelled" for place in ended.cancelled]
+    if not trouble:
+        return f"{steps} partitions are where they belong"
+    return f"{len(ended.done)} of {steps} moved; {trouble[0]}"
 
 
 def _loads(planned: Plan, which: str) -> dict[str, Any]:
@@ -122,65 +149,3 @@ def _loads(planned: Plan, which: str) -> dict[str, Any]:
         str(broker): {"replicas": load.replicas, "leads": load.leads, "size_bytes": load.size_bytes}
         for broker, load in shape.loads.items()
     }
-
-
-class _Moves:
-    """Some at a time, so that whoever stops it leaves few under way."""
-
-    def __init__(self, admin: Admin, steps: Sequence[Step], clock: Clock, job: Job) -> None:
-        self._admin = admin
-        self._clock = clock
-        self._job = job
-        self._waiting = deque(steps)
-        self._under_way: dict[TopicPartition, Step] = {}
-        self._looks: dict[TopicPartition, int] = {}
-        self._refused: list[str] = []
-
-    async def run(self) -> list[str]:
-        """What was refused or cancelled, in words."""
-        while self._waiting or self._under_way:
-            await self._begin()
-            if self._under_way:
-                await self._look()
-            if self._under_way:
-                await self._clock.sleep(_INTERVAL_S)
-        return self._refused
-
-    async def _begin(self) -> None:
-        count = min(_AT_ONCE - len(self._under_way), len(self._waiting))
-        steps = [self._waiting.popleft() for _ in range(count)]
-        if not steps:
-            return
-        begun = {TopicPartition(step.topic, step.index): step for step in steps}
-        answers = await self._admin.alter_partition_reassignments(
-            {place: step.after for place, step in begun.items()}
-        )
-        for place, step in begun.items():
-            refusal = answers.get(place)
-            if refusal is None:
-                self._under_way[place] = step
-            else:
-                self._end(str(refusal))
-
-    async def _look(self) -> None:
-        listed = await self._admin.list_partition_reassignments([*self._under_way])
-        found = await self._admin.describe_topics(sorted({each.topic for each in self._under_way}))
-        for place, step in [*self._under_way.items()]:
-            topic = found[place.topic]
-            parts = () if isinstance(topic, BrokerError) else topic.partitions
-            if place in listed and parts:
-                self._looks[place] = 0
-                continue
-            self._looks[place] = self._looks.get(place, 0) + 1
-            if place.partition < len(parts) and parts[place.partition].replicas == step.after:
-                self._end("")
-            elif self._looks[place] >= _LOOKS:
-                self._end(f"the move of {place} was cancelled")
-            else:
-                continue
-            del self._under_way[place]
-
-    def _end(self, refusal: str) -> None:
-        self._job.advance(1)
-        if refusal:
-            self._refused.append(refusal)

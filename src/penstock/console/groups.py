@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from penstock.client.errors import BrokerError
+from penstock.client import group_reset
 from penstock.client.model import TopicPartition
-from penstock.console.errors import BadRequest, ConsoleError
+from penstock.console.errors import BadRequest
 from penstock.console.link import Link, Reading
 from penstock.console.picture import Picture
 from penstock.console.watch import Watch
-from penstock.wire.errors import ErrorCode
 
 PAGE_MAX: Final = 500
-_MOVABLE: Final = ("Empty", "Dead")
-_TARGETS: Final = ("earliest", "latest", "offset", "time", "shift")
-
-
-class HasMembers(ConsoleError):
-    status = 409
+_TARGETS: Final = {kind.name.lower(): kind for kind in group_reset.Kind}
 
 
 class Groups:
@@ -86,7 +80,7 @@ class Groups:
             "state": info.state,
             "protocol": info.protocol,
             "coordinator": info.coordinator,
-            "movable": info.state in _MOVABLE,
+            "movable": info.state in group_reset.MOVABLE_STATES,
             "lag": sum(row["lag"] or 0 for row in rows),
             "members": [
                 {
@@ -139,49 +133,28 @@ class Groups:
         if target not in _TARGETS:
             raise BadRequest(f"reset to one of {', '.join(_TARGETS)}, not to {target!r}")
         admin = await self._link.reading()
-        await self._refuse_members(admin, name)
-        committed = await admin.group_offsets(name)
-        places = sorted(place for place in committed if not topics or place.topic in topics)
-        for topic in topics:
-            if not any(place.topic == topic for place in places):
-                parts = (await admin.describe_topic(topic)).partitions
-                places += [TopicPartition(topic, part.index) for part in parts]
-        if not places:
+        goal = group_reset.Target(_TARGETS[target], value)
+        moves = await group_reset.plan(admin, name, dict.fromkeys(topics), goal)
+        if not moves:
             raise BadRequest(f"group {name} has committed nothing: name the topics to set")
-        await self._watch.survey_topics()
-        bounds = await self._bounds(admin, places)
-        at_time = {}
-        if target == "time":
-            at_time = await admin.list_offsets(dict.fromkeys(bounds, value))
-        moves = []
-        for place, (start, end) in sorted(bounds.items()):
-            at = committed[place].offset if place in committed else None
-            found = at_time.get(place)
-            wanted = {
-                "earliest": start,
-                "latest": end,
-                "offset": value,
-                "time": end if found is None else found.offset,
-                "shift": (start if at is None else at) + value,
-            }[target]
-            to = min(max(wanted, start), end)
-            moves.append(
-                {
-                    "topic": place.topic,
-                    "partition": place.partition,
-                    "from": at,
-                    "to": to,
-                    "lag": end - to,
-                }
-            )
-        return {"group": name, "moves": moves}
+        rows = [
+            {
+                "topic": move.place.topic,
+                "partition": move.place.partition,
+                "from": move.committed,
+                "to": move.offset,
+                "lag": move.lag,
+            }
+            for move in moves
+        ]
+        return {"group": name, "moves": rows}
 
     async def reset(self, name: str, offsets: Mapping[TopicPartition, int]) -> dict[str, Any]:
         """Exactly the offsets that a plan has shown."""
         admin = await self._link.changing(
             f"reset group {name}: {', '.join(f'{place}={at}' for place, at in offsets.items())}"
         )
-        await self._refuse_members(admin, name)
+        await group_reset.refuse_members(admin, name)
         outcomes = await admin.alter_group_offsets(name, offsets)
         refused = [error for error in outcomes.values() if error is not None]
         if refused:
@@ -196,16 +169,3 @@ class Groups:
         await admin.delete_group(name)
         await self._watch.survey_groups()
         return {"group": name}
-
-    async def _refuse_members(self, admin: Reading, name: str) -> None:
-        try:
-            info = await admin.describe_group(name)
-        except BrokerError as error:
-            if error.code == ErrorCode.GROUP_ID_NOT_FOUND:
-                return  # setting offsets makes the group
-            raise
-        if info.state not in _MOVABLE:
-            raise HasMembers(
-                f"group {name} is {info.state} with {len(info.members)} members, which would "
-                "commit over it: stop its consumers first"
-            )

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from penstock.client.admin import ClusterInfo, ConfigEntry, TopicInfo
 from penstock.client.administration import Admin, When
 from penstock.client.cluster import Cluster
 from penstock.client.consuming.consumer import Consumer
+from penstock.client.cordons import find_cordoned
 from penstock.client.environment import ClientEnv
 from penstock.client.errors import BrokerError, ClientError, ConnectFailed
 from penstock.client.groups import GroupInfo, GroupListing
@@ -126,6 +127,10 @@ class Link:
         except (ClientError, TimeoutError):
             return False
         return True
+
+    async def cordoned(self, brokers: Iterable[int]) -> frozenset[int]:
+        """Those of the brokers that new partitions are not placed on."""
+        return await find_cordoned(await self._started(self._looking), brokers)
 
     async def _probing(self) -> Cluster:
         async with self._opening:

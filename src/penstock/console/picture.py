@@ -86,6 +86,8 @@ class Picture:
     info: ClusterInfo | None = None
     silent: frozenset[int] = frozenset()
     """Brokers that the cluster names and that do not answer."""
+    cordoned: frozenset[int] = frozenset()
+    """Brokers that new partitions are not placed on: drained ones."""
     seen: dict[int, tuple[BrokerInfo, int]] = field(default_factory=dict)
     """Every broker that was there, and when last."""
     topics: list[TopicInfo] = field(default_factory=list)
@@ -98,6 +100,11 @@ class Picture:
     topic_rates: dict[str, float] = field(default_factory=dict)
     rates: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RATES_KEPT))
     """Records written a second, over all topics."""
+    byte_rates: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RATES_KEPT))
+    """Bytes written a second, over all topics, as they lie on disk: compressed, once for all
+    replicas. What retention takes away meanwhile is not seen: it is what was written at least."""
+    broker_byte_rates: dict[int, float] = field(default_factory=dict)
+    """The same by broker, of all replicas on it."""
     log_dirs: list[LogDirInfo] = field(default_factory=list)
     sizes: dict[TopicPartition, int] = field(default_factory=dict)
     topic_bytes: Counter[str] = field(default_factory=Counter)
@@ -163,7 +170,10 @@ class Picture:
             self.rates.append((now_ms, sum(self.topic_rates.values())))
         self.ends = ends
 
-    def on_log_dirs(self, found: list[LogDirInfo]) -> None:
+    def on_log_dirs(self, now_ms: int, found: list[LogDirInfo], seconds: float) -> None:
+        """`seconds` since the last time; 0 the first time."""
+        if self.log_dirs and seconds > 0:
+            self._rate_bytes(now_ms, found, seconds)
         self.log_dirs = found
         self.sizes = {}
         self.topic_bytes = Counter()
@@ -173,6 +183,24 @@ class Picture:
                 self.sizes[place] = max(self.sizes.get(place, 0), replica.size_bytes)
                 self.topic_bytes[place.topic] += replica.size_bytes
                 self.broker_bytes[directory.broker] += replica.size_bytes
+
+    def _rate_bytes(self, now_ms: int, found: list[LogDirInfo], seconds: float) -> None:
+        """Rates come from how much larger the logs are; one that shrank was cut by retention."""
+        before = {
+            (each.broker, place): replica.size_bytes
+            for each in self.log_dirs
+            for place, replica in each.replicas.items()
+        }
+        grown: Counter[int] = Counter()
+        most: dict[TopicPartition, int] = {}
+        for each in found:
+            for place, replica in each.replicas.items():
+                growth = replica.size_bytes - before.get((each.broker, place), replica.size_bytes)
+                if growth > 0:
+                    grown[each.broker] += growth
+                    most[place] = max(most.get(place, 0), growth)
+        self.broker_byte_rates = {broker: size / seconds for broker, size in grown.items()}
+        self.byte_rates.append((now_ms, sum(most.values()) / seconds))
 
     # -- being asked ----------------------------------------------------------------------------
 
@@ -229,6 +257,7 @@ class Picture:
             "groups": len(self.groups),
             "moving": len(self.moving),
             "rates": list(self.rates),
+            "byte_rates": list(self.byte_rates),
             "problems": [asdict(problem) for problem in self.problems()],
             "events": list(self.events)[-20:],
             "jobs": list(jobs),
@@ -253,9 +282,11 @@ class Picture:
                     "rack": None if known is None else known[0].rack,
                     "state": "unknown" if self.unreachable else state,
                     "controller": self.info is not None and self.info.controller_id == each,
+                    "cordoned": each in self.cordoned,
                     "replicas": self.tally.replicas[each],
                     "leads": self.tally.leads[each],
                     "records_per_s": rates.get(each, 0.0),
+                    "bytes_per_s": self.broker_byte_rates.get(each, 0.0),
                     "size_bytes": self.broker_bytes[each],
                     "disks": [asdict(disk) for disk in self.disks() if disk.broker == each],
                 }

@@ -1,7 +1,8 @@
-"""The pipelines page: what runs on Spark have told, from the files they leave.
+"""The pipelines page: what runs on Spark have told, by the files they leave or through the cluster.
 
-A run writes its progress to a file in its project as Spark's listener reports it; the user's list
-of projects says where those are. Nothing of Spark is loaded.
+A run of `penstock pipeline` writes its progress to a file in its project as Spark's listener
+reports it; the user's list of projects says where those are. Other queries report themselves to a
+topic, where somebody asked them to. Nothing of Spark is loaded.
 """
 
 from __future__ import annotations
@@ -9,16 +10,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from penstock.console.queries import Queries
 from penstock.ports import Executor
 from penstock.spark.pipelines import state_files
 
 
 class Pipelines:
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, queries: Queries) -> None:
         self._executor = executor
+        self._queries = queries
 
     async def listed(self) -> dict[str, Any]:
-        return {"pipelines": await self._executor.run(_read)}
+        return {
+            "pipelines": await self._executor.run(_read),
+            "queries": self._queries.listed(),
+        }
 
 
 def _read() -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from penstock.console.link import Link
 from penstock.console.messages import Messages
 from penstock.console.picture import Picture
 from penstock.console.pipelines import Pipelines
+from penstock.console.queries import Queries
 from penstock.console.topics import Topics
 from penstock.console.watch import Watch
 from penstock.console.web import Web
@@ -35,7 +36,9 @@ _STOP_S: Final = 1
 def listen(host: str, port: int) -> socket.socket:
     """A socket to serve on; bound here, so that its port is known before anything runs."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol named, asyncio turns Nagle's algorithm off for what it accepts; else every
+    # answer waits for the browser's delayed acknowledgement of its headers, 40 ms.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
@@ -58,6 +61,7 @@ async def serve(
     link = Link(config, env)
     watch = Watch(link, Picture(config.bootstrap, config.read_only))
     jobs = Jobs(watch.tell)
+    queries = Queries(link, watch)
     web = Web(
         Guard(config, port, env.clock, env.random),
         watch,
@@ -66,7 +70,7 @@ async def serve(
         Messages(link, jobs),
         Groups(link, watch),
         Brokers(link, watch, jobs),
-        Pipelines(executor),
+        Pipelines(executor, queries),
     )
     server = uvicorn.Server(
         uvicorn.Config(
@@ -90,7 +94,9 @@ async def serve(
         signal.signal(number, on_signal)
     try:
         async with asyncio.TaskGroup() as tasks:
-            watching = [tasks.create_task(watch.run()), tasks.create_task(jobs.run())]
+            watching = [
+                tasks.create_task(owned) for owned in (watch.run(), jobs.run(), queries.run())
+            ]
             on_ready(port)
             await server.serve([listening])
             for task in watching:

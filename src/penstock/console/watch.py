@@ -36,6 +36,7 @@ class Watch:
         self._changed = asyncio.Event()
         self._hurry = asyncio.Event()
         self._ends_at: float | None = None
+        self._sizes_at: float | None = None
 
     async def run(self) -> None:
         config = self._link.config
@@ -140,7 +141,12 @@ class Watch:
         up = [] if info is None else [each.id for each in info.brokers]
         answering = [each for each in up if each not in self.picture.silent]
         if answering:
-            self.picture.on_log_dirs(await admin.describe_log_dirs(answering))
+            self.picture.cordoned = await self._link.cordoned(answering)
+            found = await admin.describe_log_dirs(answering)
+            now = self._clock.monotonic()
+            seconds = 0.0 if self._sizes_at is None else now - self._sizes_at
+            self._sizes_at = now
+            self.picture.on_log_dirs(self._clock.wall_ms(), found, seconds)
 
     async def survey_groups(self) -> None:
         admin = await self._link.watching()

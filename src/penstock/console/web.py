@@ -94,6 +94,7 @@ class Web:
             "/api/change/reset": self._reset,
             "/api/change/delete-group": self._delete_group,
             "/api/change/rebalance": self._rebalance,
+            "/api/change/undrain": self._undrain,
             "/api/change/elect": self._elect,
             "/api/change/cancel-moves": self._cancel_moves,
             "/api/change/stop-job": self._stop_job,
@@ -334,8 +335,12 @@ class Web:
         return JSONResponse(await self._groups.delete(body.text("group"), body.text("typed")))
 
     async def _rebalance(self, request: Request) -> Response:
-        drain = (await Body.read(request)).wholes("drain")
-        return JSONResponse(await self._brokers.rebalance(drain))
+        body = await Body.read(request)
+        throttle = body.maybe_whole("throttle", least=1)
+        return JSONResponse(await self._brokers.rebalance(body.wholes("drain"), throttle))
+
+    async def _undrain(self, request: Request) -> Response:
+        return JSONResponse(await self._brokers.undrain((await Body.read(request)).whole("broker")))
 
     async def _elect(self, request: Request) -> Response:
         return JSONResponse(await self._brokers.elect())

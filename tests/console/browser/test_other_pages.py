@@ -11,10 +11,15 @@ import pytest
 
 from console.browser.conftest import Send
 from penstock import Admin, Consumer
+from penstock.client import moving
 from penstock.client.model import TopicPartition
+from penstock.metadata.config_types import ConfigSource
+from penstock.runtime import SystemClock
+from penstock.spark.reports import TOPIC, TOPIC_SETTINGS, Report
 from penstock.testing.broker import Broker
 
 SOON_MS = 5_000
+DYNAMIC = ConfigSource.DYNAMIC_BROKER_CONFIG
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +34,12 @@ def group(admin: Admin, send: Send) -> str:
 def test_the_overview_counts_and_draws(page: Any, url: str, admin: Admin, send: Send) -> None:
     """Brokers, the controller, and what is written as it is written."""
     admin.create_topic("busy", partitions=1)
-    written = page.locator(".card", has_text=re.compile(r"[1-9][\d.,]*/s"))
-    for _ in range(60):
-        send("busy", *[b"v"] * 50)
-        if page.locator("svg.chart polyline").count() and written.count():
+    written = page.locator(".card", has_text=re.compile(r"[1-9][\d.,]*/s\s*records written"))
+    sizes = page.locator(".card", has_text=re.compile(r"[1-9][\d.,]* \w+/s\s*bytes written"))
+    drawn = page.locator("#written polyline"), page.locator("#bytes-written polyline")
+    for _ in range(100):
+        send("busy", *[b"v" * 100] * 50)
+        if all(each.count() for each in (written, sizes, *drawn)):
             break
         page.wait_for_timeout(200)
     else:
@@ -116,13 +123,19 @@ def test_a_broker_is_drained_and_the_cluster_rebalanced(page: Any, url: str, adm
     page.locator("#disks progress").first.wait_for()
     page.get_by_role("button", name="Drain broker 1").click()
     page.locator("#plan").wait_for()
+    page.get_by_label("Bytes a broker may copy in a second").fill("50000000")
     page.locator("dialog").get_by_role("button", name="Drain").click()
     page.locator(".job", has_text="drain broker 1").filter(has_text="done:").wait_for()
     held = {each for part in admin.describe_topic("spread").partitions for each in part.replicas}
     assert held == {0, 2}
+    assert admin.describe_configs(broker=0)[moving.RATE].source != DYNAMIC  # lifted
     page.locator("#brokers tbody tr").nth(1).locator("td").nth(5).filter(
         has_text=re.compile("^0$")
     ).wait_for()
+    page.locator("#brokers tbody tr", has_text="drained").wait_for()
+    page.get_by_role("button", name="Undrain broker 1").click()
+    page.get_by_text("broker 1 is given new partitions again").wait_for()
+    page.get_by_role("button", name="Undrain broker 1").wait_for(state="detached")
     page.get_by_role("button", name="Rebalance").click()
     page.locator("#plan").wait_for()
     page.locator("dialog").get_by_role("button", name="Rebalance").click()
@@ -184,6 +197,36 @@ def test_pipelines_and_their_last_error(
     assert cells == ["clicks", "running", "1,200", "80", "1.5 s", "17", ""]
     assert rows.nth(1).locator("td").last.inner_text() == "<b>no such column</b>"
     assert page.get_by_text("one flow failed").is_visible()
+
+
+def test_queries_of_any_spark_report_themselves(
+    page: Any, url: str, admin: Admin, send: Send
+) -> None:
+    """As `penstock.spark.watch` has them do it; what is no report, or says HTML, does no harm."""
+    page.goto(f"{url}#/pipelines")
+    page.get_by_text("penstock.spark.watch(spark").wait_for()
+    admin.create_topic(TOPIC, partitions=1, configs=TOPIC_SETTINGS)
+    now_ms = SystemClock().wall_ms()
+    running = Report("q1", "r", "clicks", "shop", "box", updated_ms=now_ms)
+    running.rows, running.rows_per_s, running.lag = 120, 80.4, 17
+    running.batch, running.batch_ms = 3, 1500
+    failed = Report("q2", "r", "<b>x</b>", "shop", "box", updated_ms=now_ms)
+    failed.on_end("ValueError: the table is gone", now_ms)
+    silent = Report("q3", "r", "left", "shop", "box", updated_ms=now_ms - 200_000)
+    for report in (running, failed, silent):
+        send(TOPIC, report.encode(), key=report.id.encode())
+    send(TOPIC, b"no report", key=b"q4")
+    rows = page.locator("#queries tbody tr")
+    rows.nth(2).wait_for()
+    assert rows.count() == 3
+    cells = [row.locator("td").all_inner_texts() for row in rows.all()]
+    assert cells[0][:7] == ["clicks", "shop on box", "running", "120", "80", "1.5 s", "17"]
+    assert (cells[1][0], cells[1][2], cells[1][8]) == (
+        "<b>x</b>", "failed", "ValueError: the table is gone",
+    )  # fmt: skip
+    assert (cells[2][0], cells[2][2]) == ("left", "no news")
+    send(TOPIC, None, key=b"q3")
+    rows.nth(2).wait_for(state="detached")
 
 
 def test_keyboard_dark_and_small(page: Any, url: str) -> None:

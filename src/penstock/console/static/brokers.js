@@ -1,6 +1,6 @@
 // Brokers: load, disks, leaders; draining one and rebalancing all, with the plan shown first.
 import { post } from "./api.js";
-import { ask, count, fill, h, rate, size, table, toast } from "./dom.js";
+import { ask, count, fill, h, rate, size, table, toast, whole } from "./dom.js";
 import { problem, state } from "./overview.js";
 
 export function brokers(main) {
@@ -21,10 +21,11 @@ export function brokers(main) {
     fill(problems, live.problems.filter((each) => each.link === "#/brokers").map(problem));
     moving.textContent = live.moving ? `${count(live.moving)} partitions on the move` : "";
     const most = Math.max(1, ...live.brokers.map((each) => each.replicas));
-    fill(list, table(["broker", "address", "rack", "state", ">leads", ">replicas", "load", ">written", ">on disk", ""], live.brokers.map((each) => [
+    fill(list, table(["broker", "address", "rack", "state", ">leads", ">replicas", "load", ">records", ">bytes", ">on disk", ""], live.brokers.map((each) => [
       each.id, each.address, each.rack, state(each), count(each.leads), count(each.replicas),
-      h("progress", { max: most, value: each.replicas, title: `${each.replicas} of at most ${most}` }), rate(each.records_per_s), size(each.size_bytes),
-      h("button", { class: "small", onclick: () => plan([each.id]), "aria-label": `Drain broker ${each.id}` }, "Drain")])));
+      h("progress", { max: most, value: each.replicas, title: `${each.replicas} of at most ${most}` }), rate(each.records_per_s), `${size(each.bytes_per_s)}/s`, size(each.size_bytes),
+      [each.cordoned ? h("button", { class: "small", onclick: () => undrain(each.id), "aria-label": `Undrain broker ${each.id}` }, "Undrain") : null,
+        h("button", { class: "small", onclick: () => plan([each.id]), "aria-label": `Drain broker ${each.id}` }, "Drain")]])));
     fill(disks, table(["broker", "directory", ">free", ">of", "used", "error"], live.brokers.flatMap((each) => each.disks.map((disk) => [
       each.id, disk.path, size(disk.usable_bytes), size(disk.total_bytes),
       disk.total_bytes > 0 ? h("progress", { max: disk.total_bytes, value: disk.total_bytes - disk.usable_bytes }) : "–", disk.error]))));
@@ -35,15 +36,25 @@ export function brokers(main) {
     try {
       const found = await post("/api/read/plan", { drain });
       if (!found.moves.length) { toast("nothing to move: replicas and leaders are where they belong"); return; }
-      ask(title, [], {
+      ask(title, [{ name: "throttle", label: "Bytes a broker may copy in a second (empty: as fast as it can)", inputmode: "numeric" }], {
         button: drain.length ? "Drain" : "Rebalance", danger: true,
         note: `${count(found.moves.length)} partitions to change, ${count(found.copies)} replicas to copy (${size(found.copied_bytes)}).`,
-        send: async () => { await post("/api/change/rebalance", { drain }); toast("it has begun"); },
+        send: async ({ throttle }) => {
+          await post("/api/change/rebalance", { drain, throttle: throttle.trim() ? whole(throttle, "the limit") : null });
+          toast("it has begun");
+        },
       });
       const rows = Object.keys(found.after).map((id) => [id, change(found, id, "replicas"), change(found, id, "leads")]);
       document.querySelector("dialog:last-of-type form p").after(h("div", { id: "plan" }, table(["broker", "replicas", "preferred leader"], rows),
         table(["partition", "from", "to"], found.moves.slice(0, 20).map((each) => [`${each.topic}-${each.partition}`, each.from.join(", "), each.to.join(", ")])),
         found.moves.length > 20 ? h("p", { class: "soft" }, `and ${count(found.moves.length - 20)} more`) : null));
+    } catch (error) { toast(error.message, true); }
+  }
+
+  async function undrain(broker) {
+    try {
+      await post("/api/change/undrain", { broker });
+      toast(`broker ${broker} is given new partitions again; Rebalance brings back its share`);
     } catch (error) { toast(error.message, true); }
   }
 

@@ -11,7 +11,7 @@ function shape(tag, attributes) {
 }
 
 // `series` is {name: [[ms, number], ...]}; shows the largest few where there are many.
-export function chart(series, label) {
+export function chart(series, label, shown = (number) => count(Math.round(number))) {
   const last = (points) => (points.length ? points[points.length - 1][1] : 0);
   const named = Object.entries(series).filter(([, points]) => points.length)
     .sort((one, other) => last(other[1]) - last(one[1])).slice(0, COLOURS);
@@ -22,7 +22,7 @@ export function chart(series, label) {
   const most = Math.max(1, ...all.map((point) => point[1]));
   const picture = shape("svg", { viewBox: "0 0 600 160", preserveAspectRatio: "none", class: "chart", role: "img" });
   const title = document.createElementNS(SPACE, "title");
-  title.textContent = `${label}, at most ${count(Math.round(most))}`;
+  title.textContent = `${label}, at most ${shown(most)}`;
   picture.append(title);
   for (const y of [10, 80, 150]) picture.append(shape("line", { x1: 0, x2: 600, y1: y, y2: y }));
   named.forEach(([, points], at) => {
@@ -31,7 +31,7 @@ export function chart(series, label) {
     picture.append(shape("polyline", { points: places.join(" "), class: `c${at}` }));
   });
   const legend = h("div", { class: "legend" },
-    h("span", { class: "soft" }, `0 to ${count(Math.round(most))}, last ${Math.round((until - from) / 1000)} s`),
-    named.map(([name, points], at) => h("span", { class: `c${at}` }, `${name}: ${count(Math.round(last(points)))}`)));
+    h("span", { class: "soft" }, `0 to ${shown(most)}, last ${Math.round((until - from) / 1000)} s`),
+    named.map(([name, points], at) => h("span", { class: `c${at}` }, `${name}: ${shown(last(points))}`)));
   return h("div", {}, picture, legend);
 }

@@ -5,26 +5,29 @@ import { count, fill, h, rate, size, table, time } from "./dom.js";
 export function overview(main) {
   const cards = h("div", { class: "cards" });
   const problems = h("section", { "aria-label": "Problems", id: "problems" });
-  const written = h("div", { class: "panel" });
+  const written = h("div", { class: "panel", id: "written" });
+  const bytes = h("div", { class: "panel", id: "bytes-written" });
   const brokers = h("div", { class: "panel", id: "overview-brokers" });
   const events = h("div", { class: "panel", id: "events" });
   main.append(h("h1", {}, "Overview"), problems, cards,
-    h("h2", {}, "Records written a second"), written, h("h2", {}, "Brokers"), brokers,
+    h("h2", {}, "Records written a second"), written, h("h2", {}, "Bytes written a second"), bytes, h("h2", {}, "Brokers"), brokers,
     h("h2", {}, "What happened"), events);
 
   function onLive(live) {
-    const now = live.rates.length ? live.rates[live.rates.length - 1][1] : 0;
+    const last = (points) => (points.length ? points[points.length - 1][1] : 0);
     const card = (name, value) => h("div", { class: "card" }, h("b", {}, value), h("span", { class: "soft" }, name));
     fill(cards, card("brokers", count(live.brokers.filter((each) => each.state === "up").length)),
       card("controller", live.controller === null || live.controller < 0 ? "–" : `broker ${live.controller}`),
       card("topics", count(live.topics)), card("partitions", count(live.partitions)),
-      card("groups", count(live.groups)), card("written", rate(now)));
+      card("groups", count(live.groups)), card("records written", rate(last(live.rates))),
+      card("bytes written", `${size(last(live.byte_rates))}/s`));
     fill(problems, live.problems.length ? live.problems.map(problem)
       : h("p", { class: "fine" }, "All is well: every broker answers and every partition has its replicas."));
     fill(written, chart({ "all topics": live.rates }, "records a second"));
-    fill(brokers, table(["broker", "address", "state", ">leads", ">replicas", ">written", ">on disk"],
+    fill(bytes, chart({ "all topics": live.byte_rates }, "bytes a second", (number) => `${size(number)}/s`));
+    fill(brokers, table(["broker", "address", "state", ">leads", ">replicas", ">records", ">bytes", ">on disk"],
       live.brokers.map((each) => [each.id, each.address, state(each), count(each.leads), count(each.replicas),
-        rate(each.records_per_s), size(each.size_bytes)]), "no broker has been seen yet"));
+        rate(each.records_per_s), `${size(each.bytes_per_s)}/s`, size(each.size_bytes)]), "no broker has been seen yet"));
     fill(events, live.events.length
       ? h("ul", {}, [...live.events].reverse().map((each) => h("li", {}, h("span", { class: "soft" }, `${time(each.at).slice(11, 19)} `), each.text)))
       : h("p", { class: "soft" }, "nothing since this console was started"));
@@ -44,5 +47,6 @@ function safe(link) {
 
 export function state(broker) {
   const text = { up: "up", silent: "does not answer", missing: "not running", unknown: "unknown" }[broker.state];
-  return h("span", { class: broker.state === "up" ? "" : "bad" }, broker.controller ? `${text}, controller` : text);
+  const more = [broker.controller ? ", controller" : "", broker.cordoned ? ", drained" : ""].join("");
+  return h("span", { class: broker.state === "up" ? "" : "bad" }, text + more);
 }

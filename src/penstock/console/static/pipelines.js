@@ -4,13 +4,16 @@ import { count, fill, h, table, time } from "./dom.js";
 
 export function pipelines(main) {
   const list = h("div", { id: "pipelines" });
-  main.append(h("h1", {}, "Pipelines"), list);
+  const queries = h("div", { class: "panel", id: "queries" });
+  main.append(h("h1", {}, "Pipelines"), list, h("h2", {}, "Streaming queries"), queries);
 
   async function load() {
     try {
       const found = await get("/api/pipelines");
       fill(list, found.pipelines.length ? found.pipelines.map(pipeline)
         : h("p", { class: "soft" }, "No pipelines of this user yet. Make one with: penstock pipeline init NAME"));
+      fill(queries, table(["query", "application", "state", ">rows", ">rows/s", ">batch time", ">lag", "last heard of", "last error"],
+        found.queries.map(query), "None report here. In any PySpark program: penstock.spark.watch(spark, \"HOST:PORT\")"));
     } catch (error) { fill(list, h("p", { class: "error" }, error.message)); }
   }
   load();
@@ -26,4 +29,12 @@ function pipeline(each) {
     table(["flow", "status", ">rows", ">rows/s", ">batch time", ">lag", "last error"], each.flows.map((flow) => [
       flow.name, String(flow.status).toLowerCase(), flow.streaming ? count(flow.rows) : "–", flow.batch === null ? "–" : count(Math.round(flow.rows_per_s)),
       flow.batch === null ? "–" : `${(flow.batch_ms / 1000).toFixed(1)} s`, count(flow.lag), flow.error || ""]), "it was never run: penstock pipeline run"));
+}
+
+function query(each) {
+  const bad = each.state === "FAILED" || each.state === "SILENT";
+  return [h("span", { title: `${each.sources.join(", ")} → ${each.sink}` }, each.name || each.id), `${each.application} on ${each.host}`,
+    h("span", { class: bad ? "bad" : "" }, each.state === "SILENT" ? "no news" : each.state.toLowerCase()),
+    count(each.rows), each.batch === null ? "–" : count(Math.round(each.rows_per_s)),
+    each.batch === null ? "–" : `${(each.batch_ms / 1000).toFixed(1)} s`, count(each.lag), time(each.updated_ms).slice(0, 19), each.error];
 }

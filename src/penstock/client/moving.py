@@ -1,4 +1,4 @@
-"""Moves that are carried out: a few at a time, watched until they are done.
+"""Moves of replicas, carried out: a few at a time, watched until they are done.
 
 Only what is under way is in the cluster's hands. So who stops watching leaves a cluster that ends
 what it has begun, in an order, and the same command goes on from there: a plan is made from where
@@ -29,6 +29,8 @@ _INTERVAL_S: Final = 0.25
 _LOOKS: Final = 4
 RATE: Final = "follower.replication.throttled.rate"
 REPLICAS: Final = "follower.replication.throttled.replicas"
+LEADER_RATE: Final = "leader.replication.throttled.rate"
+LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
 
 
 @dataclass(slots=True)
@@ -160,17 +162,31 @@ async def prefer(admin: Admin, places: Sequence[TopicPartition]) -> list[BrokerE
 
 
 async def throttle(admin: Admin, steps: Iterable[Step], bytes_per_s: int) -> None:
-    """Let each broker copy no more than this in a second, of the replicas that are added."""
-    lists: dict[str, list[str]] = {}
-    brokers: dict[int, None] = {}
+    """Let each broker take in no more than this in a second of the replicas that are added, and
+    give out no more of those that are there."""
+    lists: dict[str, dict[str, list[str]]] = {}
+    rates: dict[int, dict[str, str]] = {}
     for step in steps:
+        if not step.added:
+            continue
         for broker in step.added:
-            lists.setdefault(step.topic, []).append(f"{step.index}:{broker}")
-            brokers[broker] = None
+            _named(lists, step, REPLICAS, broker)
+            rates.setdefault(broker, {})[RATE] = str(bytes_per_s)
+        for broker in step.before:
+            _named(lists, step, LEADER_REPLICAS, broker)
+            rates.setdefault(broker, {})[LEADER_RATE] = str(bytes_per_s)
+    info = await admin.describe_cluster()
+    running = {broker.id for broker in info.brokers}
     for topic, replicas in lists.items():
-        await admin.alter_configs(topic=topic, set_values={REPLICAS: ",".join(replicas)})
-    for broker in brokers:
-        await admin.alter_configs(broker=broker, set_values={RATE: str(bytes_per_s)})
+        values = {name: ",".join(each) for name, each in replicas.items()}
+        await admin.alter_configs(topic=topic, set_values=values)
+    for broker, rate in rates.items():
+        if broker in running:
+            await admin.alter_configs(broker=broker, set_values=rate)
+
+
+def _named(lists: dict[str, dict[str, list[str]]], step: Step, name: str, broker: int) -> None:
+    lists.setdefault(step.topic, {}).setdefault(name, []).append(f"{step.index}:{broker}")
 
 
 async def lift_throttle(admin: Admin) -> bool:
@@ -178,16 +194,18 @@ async def lift_throttle(admin: Admin) -> bool:
     info = await admin.describe_cluster()
     found = False
     for broker in info.brokers:
-        if _is_set(await admin.describe_configs(broker=broker.id), RATE):
-            await admin.alter_configs(broker=broker.id, delete=[RATE])
+        configs = await admin.describe_configs(broker=broker.id)
+        if rates := _set_of(configs, RATE, LEADER_RATE):
+            await admin.alter_configs(broker=broker.id, delete=rates)
             found = True
     if found:
         for topic in await admin.list_topics(internal=True):
-            if _is_set(await admin.describe_configs(topic=topic.name), REPLICAS):
-                await admin.alter_configs(topic=topic.name, delete=[REPLICAS])
+            configs = await admin.describe_configs(topic=topic.name)
+            if lists := _set_of(configs, REPLICAS, LEADER_REPLICAS):
+                await admin.alter_configs(topic=topic.name, delete=lists)
     return found
 
 
-def _is_set(configs: Mapping[str, object], name: str) -> bool:
-    source = getattr(configs.get(name), "source", None)
-    return source in (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_TOPIC_CONFIG)
+def _set_of(configs: Mapping[str, object], *names: str) -> list[str]:
+    dynamic = ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_TOPIC_CONFIG
+    return [name for name in names if getattr(configs.get(name), "source", None) in dynamic]

@@ -1,0 +1,104 @@
+"""`penstock doctor`: whether this machine and a cluster are fit, and what to do where they are not.
+
+Each check is a function that returns findings; none of them raises for what it was made to find.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Annotated, Final
+
+import typer
+
+from penstock.broker.config import METRICS_OFFSET
+from penstock.cli import doctor_machine
+from penstock.cli.console_process import DEFAULT_PORT as CONSOLE_PORT
+from penstock.cli.doctor_cluster import check_cluster
+from penstock.cli.doctor_finding import Finding, State
+from penstock.cli.output import EXIT_UNSOUND, count, emit, emit_json, pipe_guard, printable, width
+from penstock.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, checked, run
+from penstock.cli.up import DEFAULT_DATA
+
+_HELP = """Check this machine and a cluster, and say what to do.
+
+Looks at Python, Java, optional parts, ports, the data directory and its disk, limits and clocks;
+then at the brokers, where there are any. Nothing is changed, but for a small file that is written
+and removed to time the disk; with --probe also a topic, to time every broker and compare clocks.
+
+Exit code: 0; 1 when there is a problem (warnings are none).
+
+\b
+Examples:
+  penstock doctor
+  penstock doctor --data /var/lib/penstock --port 9092
+  penstock doctor --bootstrap kafka1:9092 --probe
+  penstock doctor --json | jq '.findings[] | select(.state != "ok")'
+"""
+_MARKS: Final = {State.OK: "ok", State.NOTE: "note", State.WARNING: "WARN", State.PROBLEM: "BAD"}
+
+
+def register(root: typer.Typer) -> None:
+    root.command("doctor", help=_HELP)(doctor)
+
+
+def doctor(
+    *,
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data", "-d", envvar="PENSTOCK_DATA", metavar="DIR", help="Where data is to be kept."
+        ),
+    ] = DEFAULT_DATA,
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=1, max=64535, metavar="P", help="A broker's port.")
+    ] = 9092,
+    probe: Annotated[
+        bool,
+        typer.Option("--probe", help="Write and read a record on every broker, in a topic made."),
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    checked(bootstrap)
+    findings = [*doctor_machine.check_machine(data, (port, port + METRICS_OFFSET, CONSOLE_PORT))]
+    findings += run(check_cluster(bootstrap, expected=bootstrap != DEFAULT_BOOTSTRAP, probe=probe))
+    problems = sum(each.state is State.PROBLEM for each in findings)
+    warnings = sum(each.state is State.WARNING for each in findings)
+    with pipe_guard():
+        if json:
+            emit_json(
+                {
+                    "problems": problems,
+                    "warnings": warnings,
+                    "findings": [asdict(each) for each in findings],
+                }
+            )
+        else:
+            emit(_text(findings))
+            emit(f"\n{count(problems, 'problem')}, {count(warnings, 'warning')}")
+    if problems:
+        raise typer.Exit(EXIT_UNSOUND)
+
+
+def _text(findings: Iterable[Finding]) -> str:
+    shown = list(findings)
+    names = max(len(each.name) for each in shown)
+    lines: list[str] = []
+    for each in shown:
+        head = f"{_MARKS[each.state]:<4}  {each.name:<{names}}  "
+        indent = " " * len(head)
+        room = max(20, width() - 1)
+        lines += textwrap.wrap(
+            head + printable(each.found), room, subsequent_indent=indent, break_on_hyphens=False
+        )
+        if each.advice:
+            lines += textwrap.wrap(
+                "-> " + printable(each.advice),
+                room,
+                initial_indent=indent,
+                subsequent_indent=indent + "   ",
+                break_on_hyphens=False,
+            )
+    return "\n".join(lines)

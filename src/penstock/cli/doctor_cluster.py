@@ -1,0 +1,203 @@
+"""What `penstock doctor` looks at in a cluster: every broker from here, disks, partitions, clocks.
+
+Clocks are compared by a record: in a topic with `message.timestamp.type=LogAppendTime` a broker
+answers a produce request with the time at which it took it. That lies between the sending and the
+answer, so half the time in between is how wrong the comparison can be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Final
+
+from penstock.cli.doctor_finding import Finding, State
+from penstock.cli.output import count, size_text
+from penstock.cli.session import CLIENT_ID, CONNECT_TIMEOUT_MS, checked, connect
+from penstock.cli.status import gather
+from penstock.client.admin import BrokerInfo
+from penstock.client.administration import Admin
+from penstock.client.consuming.consumer import Consumer
+from penstock.client.errors import ClientError, ConnectFailed
+from penstock.client.inspection import LogDirInfo
+from penstock.client.model import TopicPartition
+from penstock.client.producing.producer import Producer
+from penstock.ports import Clock
+from penstock.runtime import SystemClock, SystemRandom
+
+SKEW_MS: Final = 1_000
+_SLOW_MS: Final = 500
+_PATIENCE_S: Final = 5.0
+_FREE_SHARE_LEAST: Final = 0.10
+_ANSWER_MS: Final = 10_000
+
+
+async def check_cluster(bootstrap: str, *, expected: bool, probe: bool) -> list[Finding]:
+    """`expected`: whether somebody said that there is a cluster, so that none is a problem."""
+    findings: list[Finding] = []
+    try:
+        async with connect(bootstrap) as admin:
+            async for each in _check(admin, bootstrap, probe):
+                findings.append(each)
+    except ConnectFailed as error:
+        advice = "start one with: penstock up, or say where with --bootstrap"
+        if expected:
+            findings.append(Finding("cluster", State.PROBLEM, str(error), advice))
+        else:
+            findings.append(Finding("cluster", State.NOTE, f"no broker at {bootstrap}", advice))
+    except ClientError as error:
+        findings.append(Finding("cluster", State.PROBLEM, str(error), "see the brokers' logs"))
+    return findings
+
+
+async def _check(admin: Admin, bootstrap: str, probe: bool) -> AsyncIterator[Finding]:
+    clock = SystemClock()
+    info = await admin.describe_cluster()
+    for broker in info.brokers:
+        yield await _check_broker(broker, clock)
+    for each in check_standing(await gather(admin)):
+        yield each
+    for each in check_disks(await admin.describe_log_dirs()):
+        yield each
+    if not probe:
+        found = "not compared with the brokers'"
+        yield Finding("clocks", State.NOTE, found, "penstock doctor --probe does")
+        return
+    async for each in _probe(admin, bootstrap, len(info.brokers), clock):
+        yield each
+
+
+async def _check_broker(broker: BrokerInfo, clock: Clock) -> Finding:
+    """By the address that clients are told: what a client that came by another would use next."""
+    name = f"broker {broker.id}"
+    began = clock.monotonic()
+    try:
+        async with asyncio.timeout(_PATIENCE_S), connect(str(broker.address)) as admin:
+            await admin.describe_cluster()
+    except (ClientError, TimeoutError) as error:
+        reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+        advice = (
+            "see its process and its log; if it runs, its advertised_host and advertised_port must "
+            "be what clients can reach"
+        )
+        return Finding(name, State.PROBLEM, f"{broker.address}: {reason}", advice)
+    took_ms = (clock.monotonic() - began) * 1000
+    found = f"{broker.address} answers in {took_ms:.0f} ms"
+    if took_ms > _SLOW_MS:
+        return Finding(name, State.WARNING, found, "it is far away, busy or hangs: see its log")
+    return Finding(name, State.OK, found)
+
+
+def check_standing(status: dict[str, object]) -> Iterator[Finding]:
+    """What `penstock status` says; partitions that cannot be used are a problem."""
+    advice = status["advice"]
+    assert isinstance(advice, list)
+    brokers = status["brokers"]
+    assert isinstance(brokers, list)
+    urgent = bool(status["offline_partitions"] or status["under_min_isr_partitions"])
+    for number, each in enumerate(advice):
+        found, _, what = str(each).partition(": ")
+        state = State.PROBLEM if urgent and number == 0 else State.WARNING
+        yield Finding("cluster", state, found, what)
+    if not advice:
+        found = f"{count(len(brokers), 'broker')}, {status['partitions']} partitions, all well"
+        yield Finding("cluster", State.OK, found)
+
+
+def check_disks(directories: Sequence[LogDirInfo]) -> Iterator[Finding]:
+    for each in directories:
+        name = f"disk of {each.broker}"
+        if each.error is not None:
+            advice = "repair the disk, then start the broker again"
+            yield Finding(name, State.PROBLEM, f"{each.path}: {each.error}", advice)
+        elif 0 <= each.usable_bytes < each.total_bytes * _FREE_SHARE_LEAST:
+            advice = "add space, or lower retention.ms and retention.bytes of large topics"
+            free = f"{size_text(each.usable_bytes)} free of {size_text(each.total_bytes)}"
+            yield Finding(name, State.WARNING, f"{each.path}: {free}", advice)
+
+
+async def _probe(
+    admin: Admin, bootstrap: str, brokers: int, clock: Clock
+) -> AsyncIterator[Finding]:
+    """One partition for each broker, a record into each and out again; then the topic goes."""
+    topic = f"penstock-doctor-{SystemRandom().bytes(6).hex()}"
+    settings = {"message.timestamp.type": "LogAppendTime"}
+    try:
+        await admin.create_topic(topic, brokers, 1, settings)
+    except ClientError as error:
+        yield Finding("probe", State.PROBLEM, f"no topic can be made: {error}", "see its log")
+        return
+    try:
+        info = await admin.describe_topic(topic)
+        leaders = {part.index: part.leader for part in info.partitions}
+        async with Producer(
+            checked(bootstrap),
+            client_id=CLIENT_ID,
+            socket_connection_setup_timeout_ms=CONNECT_TIMEOUT_MS,
+            request_timeout_ms=_ANSWER_MS,
+            delivery_timeout_ms=2 * _ANSWER_MS,
+        ) as producer:
+            for index in sorted(leaders, key=lambda each: leaders[each]):
+                yield await _write(producer, TopicPartition(topic, index), leaders, clock)
+        yield await _read_back(bootstrap, topic, len(leaders), clock)
+    finally:
+        await admin.delete_topic(topic)
+
+
+async def _write(
+    producer: Producer[bytes | None, bytes | None],
+    place: TopicPartition,
+    leaders: dict[int, int],
+    clock: Clock,
+) -> Finding:
+    name = f"probe {leaders[place.partition]}"
+    try:
+        # The first also opens the connection: what is timed is the second.
+        for _ in range(2):
+            before_ms = clock.wall_ms()
+            delivery = await producer.send(place.topic, b"?", partition=place.partition)
+            answer = await delivery
+            after_ms = clock.wall_ms()
+    except ClientError as error:
+        return Finding(name, State.PROBLEM, f"a record was refused: {error}", "see its log")
+    return compare_clocks(name, before_ms, answer.timestamp, after_ms)
+
+
+def compare_clocks(name: str, before_ms: int, broker_ms: int, after_ms: int) -> Finding:
+    """What is certain of the skew: by how much the broker's time lies outside of ours."""
+    ahead_ms = max(0, broker_ms - after_ms)
+    behind_ms = max(0, before_ms - broker_ms)
+    found = f"a record is acknowledged in {after_ms - before_ms} ms"
+    skew_ms = max(ahead_ms, behind_ms)
+    if skew_ms <= SKEW_MS:
+        return Finding(name, State.OK, f"{found}, its clock agrees with ours")
+    which = "ahead of" if ahead_ms else "behind"
+    advice = (
+        "synchronise both clocks (chrony, ntpd): retention and reads by time go by the broker's, "
+        "records are stamped by the producer's"
+    )
+    return Finding(
+        name, State.WARNING, f"{found}; its clock is {skew_ms / 1000:,.1f} s {which} ours", advice
+    )
+
+
+async def _read_back(bootstrap: str, topic: str, partitions: int, clock: Clock) -> Finding:
+    places = [TopicPartition(topic, index) for index in range(partitions)]
+    seen: set[int] = set()
+    began = clock.monotonic()
+    try:
+        async with Consumer(
+            checked(bootstrap),
+            client_id=CLIENT_ID,
+            auto_offset_reset="earliest",
+            socket_connection_setup_timeout_ms=CONNECT_TIMEOUT_MS,
+        ) as consumer:
+            consumer.assign(places)
+            async with asyncio.timeout(_ANSWER_MS / 1000):
+                while len(seen) < partitions:
+                    seen |= {each.partition for each in await consumer.poll(timeout_ms=500)}
+    except (ClientError, TimeoutError) as error:
+        reason = "they did not come in time" if isinstance(error, TimeoutError) else str(error)
+        return Finding("probe reads", State.PROBLEM, reason, "see the logs of the brokers")
+    took_ms = (clock.monotonic() - began) * 1000
+    return Finding("probe reads", State.OK, f"what was written was read in {took_ms:.0f} ms")

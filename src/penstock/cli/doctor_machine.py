@@ -1,0 +1,331 @@
+"""What `penstock doctor` looks at on this machine: software, ports, the disk, limits, the clock.
+
+What the system is asked (`os`, /proc) is asked in small functions that a test can replace; what
+follows from the answers is decided beside them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import resource
+import socket
+import sys
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from statistics import median
+from typing import Final
+
+from penstock.broker.config import BrokerConfig
+from penstock.cli.doctor_finding import Finding, State
+from penstock.cli.local_processes import listening_process, read_text
+from penstock.cli.output import size_text
+from penstock.client.address import Address
+from penstock.ports import Clock, Disk
+from penstock.runtime import SystemClock
+from penstock.storage.disk import OsDisk
+
+PYTHON_LEAST: Final = (3, 11)
+FREE_LEAST: Final = 1 << 30
+FREE_SHARE_LEAST: Final = 0.10
+FSYNC_SLOW_S: Final = 0.020
+MEMORY_LEAST: Final = 512 << 20
+_FSYNCS: Final = 15
+_OWNED_MAX: Final = 10_000
+_UNSYNCHRONIZED: Final = 5
+_IN_MEMORY: Final = ("tmpfs", "ramfs")
+_OVER_NETWORK: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs")
+_OPTIONAL: Final[tuple[tuple[str, tuple[int, ...], str, str], ...]] = (
+    # Distribution, its least version, extra, what it is for: as in pyproject.toml.
+    ("pyspark", (4, 3), "spark", "pipelines on Spark"),
+    ("aetcd", (1, 0), "etcd", "brokers on several machines"),
+    ("fastavro", (1, 9), "avro", "Avro"),
+    ("opentelemetry-api", (1, 27), "otel", "tracing"),
+)
+
+
+def check_machine(data: str, ports: Iterable[int]) -> Iterator[Finding]:
+    yield from check_software()
+    yield check_java_for_spark()
+    for port in ports:
+        yield check_port(port)
+    yield from check_directory(data)
+    yield check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE))
+    yield from check_memory(read_text("/proc/meminfo"))
+    yield check_clock(_clock_state())
+
+
+# Software
+
+
+def check_software() -> Iterator[Finding]:
+    version = platform.python_version()
+    if sys.version_info < PYTHON_LEAST:
+        least = ".".join(str(part) for part in PYTHON_LEAST)
+        yield Finding("python", State.PROBLEM, f"Python {version}", f"install {least} or newer")
+    else:
+        yield Finding("python", State.OK, f"Python {version}, penstock {_version('penstock')}")
+    yield check_kernels()
+    for name, wanted, extra, purpose in _OPTIONAL:
+        yield check_optional(
+            name, _version(name), wanted, f'pip install "penstock[{extra}]"', purpose
+        )
+
+
+def check_optional(
+    name: str, found: str | None, least: tuple[int, ...], how: str, purpose: str
+) -> Finding:
+    if found is None:
+        return Finding(name, State.NOTE, "not installed", f"for {purpose}: {how}")
+    parts = tuple(int(part) for part in found.split(".")[: len(least)] if part.isdecimal())
+    if parts < least:
+        wanted = ".".join(str(part) for part in least)
+        return Finding(name, State.WARNING, f"{found}: {purpose} needs {wanted} or newer", how)
+    return Finding(name, State.OK, found)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def check_kernels() -> Finding:
+    from penstock.records import kernels  # noqa: PLC0415 -- only this asks for them
+
+    slow = [] if kernels.COMPILED else ["the record kernels are not compiled"]
+    slow += [] if _version("uvloop") else ["uvloop is missing"]
+    if not slow:
+        return Finding("speed", State.OK, "compiled kernels, uvloop")
+    advice = (
+        "it works, several times slower: install gcc and the Python headers, then penstock anew"
+    )
+    return Finding("speed", State.WARNING, " and ".join(slow), advice)
+
+
+def check_java_for_spark() -> Finding:
+    from penstock.spark.java import JAVA_LEAST, JavaMissing, check_java  # noqa: PLC0415 -- as above
+
+    try:
+        check_java()
+    except JavaMissing as error:
+        # Nothing but Spark needs it: whoever has no Spark misses nothing.
+        state = State.NOTE if _version("pyspark") is None else State.WARNING
+        found, _, advice = str(error).partition(": ")
+        return Finding("java", state, found, advice)
+    return Finding("java", State.OK, f"Java {JAVA_LEAST} or newer")
+
+
+# Ports
+
+
+def check_port(port: int) -> Finding:
+    name = f"port {port}"
+    reason = _bind_error(port)
+    if reason == 0:
+        return Finding(name, State.OK, "free")
+    if reason != errno.EADDRINUSE:
+        advice = "choose one above 1023 with --port"
+        return Finding(name, State.PROBLEM, os.strerror(reason), advice)
+    pid = listening_process(Address("127.0.0.1", port))
+    program = "" if pid is None else _program(pid)
+    who = "another user's process" if pid is None else f"{program} (pid {pid})"
+    if "penstock" in program:
+        return Finding(name, State.OK, f"in use by {who}")
+    advice = "stop it, or choose another port: penstock up --port 19092"
+    return Finding(name, State.WARNING, f"in use by {who}", advice)
+
+
+def _bind_error(port: int) -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            return error.errno or errno.EINVAL
+    return 0
+
+
+def _program(pid: int) -> str:
+    """The command line, shortened to what tells programs apart."""
+    words = read_text(f"/proc/{pid}/cmdline").split("\0")
+    shown = [os.path.basename(word) for word in words[:3] if word and not word.startswith("-")]
+    return " ".join(shown) or "a process"
+
+
+# The data directory
+
+
+def check_directory(data: str, disk: Disk | None = None) -> Iterator[Finding]:
+    asked = os.path.abspath(data)
+    place = asked
+    while not os.path.exists(place):
+        place = os.path.dirname(place)
+    if not os.path.isdir(place):
+        yield Finding("data", State.PROBLEM, f"{place} is a file", "give a directory with --data")
+        return
+    if not os.access(place, os.W_OK | os.X_OK):
+        advice = "make it writable for this user, or choose another directory with --data"
+        yield Finding("data", State.PROBLEM, f"{place} is not writable", advice)
+        return
+    there = "" if place == asked else " (made at the first start)"
+    yield _check_owner(place) if place == asked else Finding("data", State.OK, asked + there)
+    yield from _check_file_system(place)
+    disk = disk or OsDisk()
+    yield check_space(disk.free_bytes(place), disk.total_bytes(place), place)
+    yield check_fsync(time_fsync(disk, place, SystemClock()), place)
+
+
+def _check_owner(place: str) -> Finding:
+    """A broker that ran as another user once, as root in most cases, left files behind."""
+    own = os.geteuid()
+    owner = os.stat(place).st_uid
+    if own == 0 and owner != 0:
+        found = f"{place} belongs to user {owner}, this is root"
+        advice = f"run the broker as user {owner}: what root writes there, it cannot write to later"
+        return Finding("data", State.WARNING, found, advice)
+    seen = 0
+    for folder, folders, files in os.walk(place):
+        for path in (folder, *(os.path.join(folder, each) for each in (*folders, *files))):
+            seen += 1
+            try:
+                owner = os.lstat(path).st_uid
+            except OSError:
+                continue  # deleted meanwhile
+            if own not in (owner, 0):
+                advice = f"chown -R {own} {place}, or run the broker as that user"
+                found = f"{path} belongs to user {owner}, this is user {own}"
+                return Finding("data", State.PROBLEM, found, advice)
+        if seen > _OWNED_MAX:
+            break
+    return Finding("data", State.OK, f"{place}, all of it ours")
+
+
+def _check_file_system(place: str) -> Iterator[Finding]:
+    kind = file_system(place, read_text("/proc/mounts"))
+    if kind in _IN_MEMORY:
+        advice = "records are gone when the machine stops: give a directory on a disk with --data"
+        yield Finding("file system", State.WARNING, f"{kind}: in memory", advice)
+    elif kind in _OVER_NETWORK:
+        advice = "locks and fsync may not hold there: give a directory on a local disk with --data"
+        yield Finding("file system", State.WARNING, f"{kind}: over a network", advice)
+    elif kind:
+        yield Finding("file system", State.OK, kind)
+
+
+def file_system(place: str, mounts: str) -> str:
+    """The kind of the deepest mount that holds the place; empty where nobody tells."""
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        cells = line.split()
+        if len(cells) < 3:
+            continue
+        point = cells[1].replace("\\040", " ")
+        inside = place == point or place.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, cells[2]
+    return kind
+
+
+def check_space(free: int, total: int, place: str) -> Finding:
+    found = f"{size_text(free)} free of {size_text(total)}"
+    reserve = BrokerConfig().disk_reserve_bytes
+    if free < reserve:
+        advice = f"brokers refuse records below {size_text(reserve)}: free space under {place}"
+        return Finding("disk space", State.PROBLEM, found, advice)
+    if free < FREE_LEAST or free < total * FREE_SHARE_LEAST:
+        advice = "free some, or lower retention.ms and retention.bytes of large topics"
+        return Finding("disk space", State.WARNING, found, advice)
+    return Finding("disk space", State.OK, found)
+
+
+def time_fsync(disk: Disk, place: str, clock: Clock) -> float:
+    """The median of a few appends of 4 KiB, each made durable, as acks=all asks of a broker."""
+    path = f"{place}/penstock-doctor-{os.getpid()}"
+    file = disk.open(path, create=True)
+    try:
+        took = []
+        for number in range(_FSYNCS):
+            began = clock.monotonic()
+            file.pwrite(b"\0" * 4096, number * 4096)
+            file.fsync()
+            took.append(clock.monotonic() - began)
+    finally:
+        file.close()
+        disk.unlink(path)
+    return median(took)
+
+
+def check_fsync(seconds: float, place: str) -> Finding:
+    found = f"{seconds * 1000:.2f} ms to make 4 KiB durable"
+    if seconds > FSYNC_SLOW_S:
+        advice = (
+            f"acks=all waits for the disk under {place}: take a faster one, or give topics that "
+            "can do with less durability=replicated"
+        )
+        return Finding("fsync", State.WARNING, found, advice)
+    return Finding("fsync", State.OK, found)
+
+
+# Limits
+
+
+def check_open_files(limits: tuple[int, int]) -> Finding:
+    defaults = BrokerConfig()
+    wanted = defaults.open_files_max + defaults.connections_max + 200
+    soft, hard = (sys.maxsize if each == resource.RLIM_INFINITY else each for each in limits)
+    if soft >= wanted:
+        return Finding("open files", State.OK, _limit(soft))
+    connections = max(0, soft - defaults.open_files_max - 200)
+    how = f"ulimit -n {wanted}" + ("" if hard >= wanted else " as root") + ", or LimitNOFILE="
+    advice = f"{how}{wanted} in its systemd unit, allows {defaults.connections_max:,} connections"
+    state = State.NOTE if connections >= 500 else State.WARNING
+    return Finding(
+        "open files", state, f"{_limit(soft)}: enough for {connections:,} connections", advice
+    )
+
+
+def _limit(number: int) -> str:
+    return "unlimited" if number == sys.maxsize else f"{number:,}"
+
+
+def check_memory(told: str) -> Iterator[Finding]:
+    for line in told.splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable" and rest.split()[:1]:
+            available = int(rest.split()[0]) * 1024
+            found = f"{size_text(available)} available"
+            if available < MEMORY_LEAST:
+                advice = "a broker takes about 100 MiB, and the page cache makes reads fast"
+                yield Finding("memory", State.WARNING, found, advice)
+            else:
+                yield Finding("memory", State.OK, found)
+
+
+# The clock
+
+
+def check_clock(state: int | None) -> Finding:
+    if state is None:
+        return Finding("clock", State.NOTE, "nobody can tell whether it is synchronised here")
+    if state == _UNSYNCHRONIZED:
+        advice = (
+            "run chrony, ntpd or systemd-timesyncd: retention by time and reads by time go by the "
+            "clocks of brokers and producers"
+        )
+        return Finding("clock", State.WARNING, "not synchronised", advice)
+    return Finding("clock", State.OK, "synchronised")
+
+
+def _clock_state() -> int | None:
+    """What the kernel says of its clock, whoever keeps it in time; None where it does not say."""
+    try:
+        ask = ctypes.CDLL(None).adjtimex
+    except (AttributeError, OSError):
+        return None
+    # All zeros asks and changes nothing; longer than the struct of any system.
+    answer: int = ask(ctypes.create_string_buffer(1024))
+    return None if answer < 0 else answer

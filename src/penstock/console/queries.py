@@ -1,0 +1,75 @@
+"""Streaming queries of any Spark that was told to report them (`penstock.spark.watch`).
+
+Reports are read from their topic as they come, from its beginning: it is compacted and small. The
+last of each query is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from typing import Any, Final
+
+from penstock.client.errors import ClientError
+from penstock.client.model import TopicPartition
+from penstock.console.link import Link
+from penstock.console.watch import Watch
+from penstock.spark.reports import TOPIC, Report, decode
+
+SILENT_MS: Final = 120_000
+"""A query at rest reports every ten seconds, unless Spark is set up otherwise."""
+_KEPT_MAX: Final = 1_000
+_POLL_MS: Final = 1_000
+_REST_S: Final = 2.0
+_log = logging.getLogger(__name__)
+
+
+class Queries:
+    def __init__(self, link: Link, watch: Watch) -> None:
+        self._link = link
+        self._watch = watch
+        self._reports: dict[str, Report] = {}
+
+    async def run(self) -> None:
+        """Ends by cancellation only."""
+        while True:
+            try:
+                if self._partitions():
+                    await self._follow()
+            except ClientError as error:
+                _log.debug("reports of queries: %s", error)
+            await self._link.env.clock.sleep(_REST_S)
+
+    def _partitions(self) -> int:
+        topic = self._watch.picture.by_name.get(TOPIC)
+        return 0 if topic is None else len(topic.partitions)
+
+    async def _follow(self) -> None:
+        """As long as the topic is there."""
+        async with self._link.consumer() as consumer:
+            consumer.assign([TopicPartition(TOPIC, index) for index in range(self._partitions())])
+            while self._partitions():
+                for record in await consumer.poll(timeout_ms=_POLL_MS):
+                    self.apply(record.key, record.value)
+        self._reports.clear()
+
+    def apply(self, key: bytes | None, value: bytes | None) -> None:
+        name = (key or b"").decode(errors="replace")
+        if value is None:
+            self._reports.pop(name, None)
+            return
+        report = decode(value)
+        if report is None or report.id != name:
+            return
+        self._reports[name] = report
+        if len(self._reports) > _KEPT_MAX:
+            del self._reports[min(self._reports, key=lambda each: self._reports[each].updated_ms)]
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Those that run first, then the ones heard of last."""
+        now_ms = self._link.env.clock.wall_ms()
+        rows = []
+        for report in self._reports.values():
+            silent = report.state == "RUNNING" and now_ms - report.updated_ms > SILENT_MS
+            rows.append({**asdict(report), "state": "SILENT" if silent else report.state})
+        return sorted(rows, key=lambda row: (row["state"] != "RUNNING", -row["updated_ms"]))

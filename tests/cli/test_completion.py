@@ -1,0 +1,58 @@
+"""Completion as a shell asks for it: a process for each Tab, told by the environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from client.fake_broker import FakeBroker
+from client.fake_model import Group
+
+PROGRAM = (sys.executable, "-m", "penstock.cli.main")
+
+
+@pytest.fixture(scope="module")
+def fake() -> Iterator[FakeBroker]:
+    with FakeBroker() as broker:
+        broker.model.add_topic("orders", 1)
+        broker.model.add_topic("users", 1)
+        yield broker
+
+
+def complete(line: str, bootstrap: str) -> list[str]:
+    """What bash would offer at the end of the line."""
+    words = line.split(" ")
+    environment = {
+        **os.environ,
+        "_PENSTOCK_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+        "PENSTOCK_BOOTSTRAP": bootstrap,
+    }
+    ended = subprocess.run(
+        PROGRAM, capture_output=True, text=True, env=environment, check=False, timeout=60
+    )
+    assert ended.stderr == ""
+    return ended.stdout.split()
+
+
+def test_topics(fake: FakeBroker) -> None:
+    """As arguments and as options; only those that begin as what is typed."""
+    assert complete("penstock topic describe ", fake.address) == ["orders", "users"]
+    assert complete("penstock consume us", fake.address) == ["users"]
+    assert complete("penstock cluster elect --topic or", fake.address) == ["orders"]
+
+
+def test_a_cluster_that_is_not_there_offers_nothing(fake: FakeBroker) -> None:
+    """And says nothing in the middle of somebody's command line."""
+    assert complete("penstock topic describe ", "localhost:1") == []
+
+
+def test_groups(fake: FakeBroker) -> None:
+    """By their names, for every command about one."""
+    fake.model.groups["billing"] = Group()
+    assert complete("penstock group describe b", fake.address) == ["billing"]

@@ -1,0 +1,251 @@
+"""`penstock doctor`: each check with what it should find, and the whole against real brokers."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Runner
+from penstock.cli import doctor_cluster, doctor_machine
+from penstock.cli.doctor_finding import Finding, State
+from penstock.client.errors import BrokerError
+from penstock.client.inspection import LogDirInfo
+from penstock.storage.disk import OsDisk
+from penstock.testing.broker import Broker
+from penstock.wire.errors import ErrorCode
+
+
+def by_name(findings: list[dict[str, str]]) -> dict[str, dict[str, str]]:
+    return {each["name"]: each for each in findings}
+
+
+def test_a_fit_machine_without_a_cluster_is_no_problem(
+    penstock: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first start there is nothing to complain about, and the next step is told."""
+    monkeypatch.delenv("PENSTOCK_BOOTSTRAP", raising=False)
+    monkeypatch.setattr(doctor_machine, "check_port", lambda port: ok(f"port {port}"))
+    monkeypatch.setattr("penstock.cli.doctor.DEFAULT_BOOTSTRAP", "localhost:1")
+    ended = penstock("doctor", "--json", "--data", str(tmp_path / "new"), "-b", "localhost:1")
+    assert ended.code == 0
+    found = by_name(ended.json["findings"])
+    assert found["python"]["state"] == "ok"
+    assert found["fsync"]["found"].endswith("to make 4 KiB durable")
+    assert found["data"]["found"] == f"{tmp_path}/new (made at the first start)"
+    assert found["cluster"]["state"] == "note"
+    assert "penstock up" in found["cluster"]["advice"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cluster_that_was_named_and_is_not_there_is_a_problem(
+    penstock: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1, lines of at most 80 columns, and what to do."""
+    monkeypatch.setenv("COLUMNS", "80")
+    ended = penstock("doctor", "--data", str(tmp_path), "--bootstrap", "localhost:1")
+    assert ended.code == 1
+    assert "BAD   cluster" in ended.out
+    assert "-> start one with: penstock up" in ended.out
+    assert all(len(line) <= 80 for line in ended.out.splitlines())
+    assert "1 problem," in ended.out.splitlines()[-1]
+
+
+def test_a_real_broker_is_asked_and_probed(
+    penstock: Runner, tmp_path: Path, penstock_broker: Broker
+) -> None:
+    """It answers by its own address; a record goes in and out, clocks agree, nothing is left."""
+    ended = penstock(
+        "doctor", "--probe", "--json", "--data", str(tmp_path), "-b", penstock_broker.bootstrap
+    )
+    assert ended.code == 0, ended
+    found = by_name(ended.json["findings"])
+    assert penstock_broker.bootstrap in found["broker 0"]["found"]
+    assert "its clock agrees with ours" in found["probe 0"]["found"]
+    assert found["probe reads"]["state"] == "ok"
+    topics = penstock("topic", "list", "--json", "-b", penstock_broker.bootstrap).json["topics"]
+    assert not [each for each in topics if each["name"].startswith("penstock-doctor")]
+
+
+def test_partitions_without_a_leader_are_a_problem() -> None:
+    """In the words of `penstock status`; what is less urgent is a warning."""
+    status = {
+        "advice": ["1 partition without a leader: wait", "broker 2 is not running: start it"],
+        "brokers": [{}],
+        "partitions": 3,
+        "offline_partitions": [{}],
+        "under_min_isr_partitions": [],
+    }
+    assert [*doctor_cluster.check_standing(status)] == [
+        Finding("cluster", State.PROBLEM, "1 partition without a leader", "wait"),
+        Finding("cluster", State.WARNING, "broker 2 is not running", "start it"),
+    ]
+    well = {**status, "advice": [], "offline_partitions": []}
+    (found,) = doctor_cluster.check_standing(well)
+    assert found.state is State.OK
+
+
+def test_a_taken_port_is_told_with_its_holder() -> None:
+    """And what to do; a port that is free is free."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        port = holder.getsockname()[1]
+        holder.listen()
+        found = doctor_machine.check_port(port)
+        assert found.state is State.WARNING
+        assert f"(pid {os.getpid()})" in found.found
+        assert "--port" in found.advice
+    assert doctor_machine.check_port(port).state is State.OK
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="to root everything is writable")
+def test_a_directory_that_is_not_writable(tmp_path: Path) -> None:
+    """Is a problem, and nothing else is measured there."""
+    tmp_path.chmod(0o500)
+    (found,) = doctor_machine.check_directory(str(tmp_path / "data"))
+    assert (found.name, found.state) == ("data", State.PROBLEM)
+
+
+def test_files_of_another_user_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a broker that ran as root leaves them."""
+    (tmp_path / "broker-0").mkdir()
+    stranger = os.stat(tmp_path).st_uid + 4711
+    monkeypatch.setattr(os, "geteuid", lambda: stranger)
+    found = next(iter(doctor_machine.check_directory(str(tmp_path), OsDisk())))
+    assert found.state is State.PROBLEM
+    assert f"chown -R {stranger}" in found.advice
+
+
+def test_root_is_told_whose_directory_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a broker of root's leaves files there that their owner cannot write."""
+    owner = 4711
+    if os.geteuid() == 0:
+        os.chown(tmp_path, owner, -1)
+    else:
+        owner = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+    found = next(iter(doctor_machine.check_directory(str(tmp_path), OsDisk())))
+    assert (found.state, f"user {owner}" in found.advice) == (State.WARNING, True)
+
+
+def test_a_file_in_the_place_of_a_directory(tmp_path: Path) -> None:
+    """Is told as such."""
+    (tmp_path / "data").write_text("")
+    (found,) = doctor_machine.check_directory(str(tmp_path / "data"))
+    assert found.found.endswith("is a file")
+
+
+MOUNTS = """\
+/dev/sda1 / ext4 rw 0 0
+tmpfs /tmp tmpfs rw 0 0
+server:/x /mnt/my\\040data nfs4 rw 0 0
+broken line
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [("/tmp/x", "tmpfs"), ("/tmpfoo", "ext4"), ("/mnt/my data/y", "nfs4"), ("/", "ext4")],
+)
+def test_the_deepest_mount_counts(place: str, kind: str) -> None:
+    """Also with a space in its name."""
+    assert doctor_machine.file_system(place, MOUNTS) == kind
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "state"),
+    [
+        (100 << 30, 200 << 30, State.OK),
+        (15 << 30, 200 << 30, State.WARNING),
+        (900 << 20, 2 << 30, State.WARNING),
+        (100 << 20, 200 << 30, State.PROBLEM),
+    ],
+)
+def test_space(free: int, total: int, state: State) -> None:
+    """Below the brokers' reserve nothing can be written."""
+    assert doctor_machine.check_space(free, total, "/data").state is state
+
+
+def test_a_slow_disk() -> None:
+    """Is told with the setting that does without it."""
+    assert doctor_machine.check_fsync(0.001, "/data").state is State.OK
+    slow = doctor_machine.check_fsync(0.050, "/data")
+    assert slow.state is State.WARNING
+    assert "durability=replicated" in slow.advice
+
+
+def test_open_files() -> None:
+    """Enough, little, and too few; the hard limit decides who may raise it."""
+    assert doctor_machine.check_open_files((-1, -1)).state is State.OK
+    little = doctor_machine.check_open_files((4096, 100_000))
+    assert little.state is State.NOTE
+    assert "as root" not in little.advice
+    few = doctor_machine.check_open_files((1024, 4096))
+    assert few.state is State.WARNING
+    assert "as root" in few.advice
+
+
+def test_memory_and_clock() -> None:
+    """As the kernel tells of them, or does not."""
+    (low,) = doctor_machine.check_memory("MemTotal: 1 kB\nMemAvailable:  1024 kB\n")
+    assert low.state is State.WARNING
+    assert [*doctor_machine.check_memory("")] == []
+    assert doctor_machine.check_clock(0).state is State.OK
+    assert doctor_machine.check_clock(5).state is State.WARNING
+    assert doctor_machine.check_clock(None).state is State.NOTE
+
+
+def test_optional_parts() -> None:
+    """Missing ones are told with how to get them, old ones are warned of."""
+
+    def check(found: str | None) -> Finding:
+        return doctor_machine.check_optional("pyspark", found, (4, 3), "pip", "Spark")
+
+    assert check(None).state is State.NOTE
+    assert check("4.2.1").state is State.WARNING
+    assert check("4.3.0").state is State.OK
+    assert check("10.0.dev1").state is State.OK
+
+
+@pytest.mark.parametrize(
+    ("broker_ms", "state", "word"),
+    [
+        (1_005, State.OK, "agrees"),
+        (500, State.OK, "agrees"),
+        (9_000, State.WARNING, "8.0 s ahead of"),
+        (-4_000, State.WARNING, "5.0 s behind"),
+    ],
+)
+def test_clocks_are_compared_within_what_is_certain(
+    broker_ms: int, state: State, word: str
+) -> None:
+    """The broker took the record between the sending and the answer."""
+    found = doctor_cluster.compare_clocks("probe 1", 1_000, broker_ms, 1_010)
+    assert found.state is state
+    assert word in found.found
+
+
+def test_disks_of_brokers() -> None:
+    """A failed one is a problem, a nearly full one a warning."""
+    error = BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "it broke")
+    found = [
+        *doctor_cluster.check_disks(
+            [
+                LogDirInfo(0, "/a", {}, 100, 50, None),
+                LogDirInfo(1, "/b", {}, 100, 5, None),
+                LogDirInfo(2, "/c", {}, 100, 50, error),
+            ]
+        )
+    ]
+    assert [(each.name, each.state) for each in found] == [
+        ("disk of 1", State.WARNING),
+        ("disk of 2", State.PROBLEM),
+    ]
+
+
+def ok(name: str) -> Finding:
+    return Finding(name, State.OK, "")

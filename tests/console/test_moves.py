@@ -1,0 +1,58 @@
+"""Moves that a console carries out, against a cluster made for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from cli.cluster_model import ClusterModel
+from client.fake_broker import FakeBroker
+from console.running import Browserless, eventually, running_console
+from penstock.client import moving
+from penstock.wire.errors import ErrorCode
+
+Seen = list[tuple[dict[int, dict[str, str]], dict[str, str]]]
+
+
+@pytest.fixture
+def cluster() -> Iterator[tuple[FakeBroker, ClusterModel]]:
+    """Four brokers; broker 3 is new, 0 and 1 have everything."""
+    with FakeBroker() as fake:
+        model = ClusterModel(fake, brokers=4)
+        model.place("orders", *([0, 1] for _ in range(4)))
+        yield fake, model
+
+
+def test_a_throttle_is_there_while_it_is_needed(
+    cluster: tuple[FakeBroker, ClusterModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Set before the first move, lifted after the last."""
+    fake, model = cluster
+    seen: Seen = []
+    alter = model._alter
+
+    def spying(place: tuple[str, int], target: list[int] | None) -> ErrorCode:
+        settings = {broker: dict(values) for broker, values in model.broker_settings.items()}
+        seen.append((settings, dict(model.topics["orders"].configs)))
+        return alter(place, target)
+
+    monkeypatch.setattr(model, "_alter", spying)
+    with running_console(fake.address) as url:
+        visitor = Browserless(url)
+        visitor.log_in()
+        begun = visitor.post("/api/change/rebalance", {"drain": [], "throttle": 5000})
+        assert begun.status == 200, begun.body
+        eventually(lambda: seen and is_lifted(visitor, model))
+        wrong = visitor.post("/api/change/rebalance", {"drain": [], "throttle": 0})
+        assert wrong.status == 400
+    settings, configs = seen[0]
+    assert settings[3][moving.RATE] == "5000"
+    assert configs[moving.REPLICAS]
+    assert {each for held in model.replicas().values() for each in held} == {0, 1, 2, 3}
+
+
+def is_lifted(visitor: Browserless, model: ClusterModel) -> bool:
+    assert visitor.get("/api/topics").status == 200  # gives the others time
+    values = [*model.broker_settings.values(), *(each.configs for each in model.topics.values())]
+    return bool(model.changed.elections) and not any(values)
