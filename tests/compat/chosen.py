@@ -89,6 +89,8 @@ CHOSEN: list[Chosen] = [
 
 
 def shown(chosen: Any) -> str:
+    """The same in every process: two of them must agree on what there is to run."""
     if isinstance(chosen, partial):
-        return "-".join([shown(chosen.func), *map(str, chosen.keywords.values())])
+        given = (getattr(each, "name", each) for each in chosen.keywords.values())
+        return "-".join([shown(chosen.func), *map(str, given)])
     return str(chosen.__name__)
