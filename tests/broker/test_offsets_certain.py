@@ -132,3 +132,17 @@ def test_while_the_store_is_away_and_followers_follow_offsets_are_answered(
         assert await ask(cluster, leader) == (0, 5)
 
     play(tmp_path, script)
+
+
+def test_who_is_to_lead_and_has_not_opened_the_log_yet_says_so(tmp_path: Path) -> None:
+    """Clients are sent there already: not all of them look for another one, but all try again."""
+
+    async def script(cluster: Trio, leader: int) -> None:
+        services = cluster.broker(leader).services
+        assert services is not None
+        services.groups._shells.clear()
+        assert await ask(cluster, leader) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None)
+        follower = next(node.broker_id for node in cluster.running if node.broker_id != leader)
+        assert await ask(cluster, follower) == (ErrorCode.NOT_COORDINATOR, None)
+
+    play(tmp_path, script)

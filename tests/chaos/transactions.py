@@ -23,6 +23,7 @@ import argparse
 import json
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -351,6 +352,8 @@ def main() -> int:
         parser.add_argument(f"--{name}", choices=known, action="append", help="only this one")
     parser.add_argument("--keep", action="store_true", help="leave the files of bad cells")
     given = parser.parse_args()
+    # Whoever ends this ends its brokers, copiers and stores as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)

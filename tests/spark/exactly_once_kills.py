@@ -23,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -71,7 +70,7 @@ class KillsFailed(AssertionError):
 class Outcome:
     rows: int = 0
     batches: int = 0
-    kills: Counter[str] = field(default_factory=Counter)
+    kills: dict[str, int] = field(default_factory=dict)
     ended: list[str] = field(default_factory=list)
     """Why the query ended by itself, each time that it did."""
     starts: int = 0
@@ -430,7 +429,7 @@ class Run:
             query = self._start()
         else:
             query.kill_executor(self.random, alone=kind == "executor alone")
-        self.outcome.kills[kind] += 1
+        self.outcome.kills[kind] = self.outcome.kills.get(kind, 0) + 1
         seconds = monotonic() - self._began
         print(f"{seconds:.0f} s, kill {self._kill_count}: {kind}, after {done} batches", flush=True)
         return query

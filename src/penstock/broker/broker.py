@@ -236,11 +236,12 @@ class Broker:
 
     def _wire(self) -> Services:
         env, broker_id, spawn = self._env, self._config.broker_id, self._spawn
-        groups = GroupCoordinator(env, self.cluster, self._group_config(), spawn)
+        groups = GroupCoordinator(env, broker_id, self.cluster, self._group_config(), spawn)
         producer_ids = ProducerIds(self.controller)
         writer = MarkerWriter(env, self.replicas, groups)
         transactions = TransactionCoordinator(
             env,
+            broker_id,
             self.cluster,
             self._transaction_config(),
             producer_ids,

@@ -156,15 +156,15 @@ class GroupCoordinator(Shards[ShardRuntime]):
     def __init__(
         self,
         env: Env,
+        broker_id: int,
         cluster: ClusterView,
         config: GroupConfig,
         spawn: Callable[..., None],
     ) -> None:
-        super().__init__(OFFSETS_TOPIC, spawn)
+        super().__init__(OFFSETS_TOPIC, broker_id, cluster, spawn)
         self._rebalances_before = 0
         """Of terms that are over."""
         self._env = env
-        self._cluster = cluster
         self._config = config
 
     def make(self, hosted: HostedPartition) -> ShardRuntime:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from penstock.broker.cluster import ClusterView
 from penstock.broker.failures import EXPECTED, code_of
 from penstock.broker.hosted import HostedPartition, Written
 from penstock.ports import Env
@@ -316,8 +317,12 @@ Shell = TypeVar("Shell", bound="ShardShell[Any, Any, Any]")
 class Shards(ABC, Generic[Shell]):
     """The shards of one internal topic whose partitions this broker leads."""
 
-    def __init__(self, topic: str, spawn: Callable[..., None]) -> None:
+    def __init__(
+        self, topic: str, broker_id: int, cluster: ClusterView, spawn: Callable[..., None]
+    ) -> None:
         self.topic = topic
+        self._broker_id = broker_id
+        self._cluster = cluster
         self._spawn = spawn
         self._shells: dict[int, Shell] = {}
 
@@ -353,11 +358,16 @@ class Shards(ABC, Generic[Shell]):
 
     def require_at(self, index: int) -> Shell:
         shell = self._shells.get(index)
-        if shell is None:
+        if shell is None and not self._is_to_lead(index):
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
-        if not shell.loaded:
+        if shell is None or not shell.loaded:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shell
+
+    def _is_to_lead(self, index: int) -> bool:
+        """Whether clients are sent here already, and the log is still being opened."""
+        partition = self._cluster.image.partition(self.topic, index)
+        return partition is not None and partition.leader == self._broker_id
 
     def loaded(self) -> list[Shell]:
         return [shell for shell in self._shells.values() if shell.loaded]

@@ -177,15 +177,15 @@ class TransactionCoordinator(Shards[TransactionRuntime]):
     def __init__(
         self,
         env: Env,
+        broker_id: int,
         cluster: ClusterView,
         config: TransactionConfig,
         producer_ids: ProducerIds,
         markers: MarkerSender,
         spawn: Callable[..., None],
     ) -> None:
-        super().__init__(TOPIC, spawn)
+        super().__init__(TOPIC, broker_id, cluster, spawn)
         self._env = env
-        self._cluster = cluster
         self._config = config
         self._producer_ids = producer_ids
         self._markers = markers

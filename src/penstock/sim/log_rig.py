@@ -219,6 +219,12 @@ class LogRig(LogProcess):
             return
         if not self.armed and self.config.crash_chance and self.draws.random() < 0.4:
             self.arm(self.draws.randrange(0, 9 * len(task.done) + 2))
+        joined = max((len(replaced) for _, replaced in task.done), default=0)
+        if not self.armed and self.config.crash_chance and joined > 1:
+            # While segments that are joined go one after the other only a swap that is finished
+            # saves what was in them: too short a moment to be met by chance alone. The clock
+            # stands in for a draw, so that other cases stay as they are.
+            self.arm(5 + self.now_ms % (4 * joined + 4))
         flight = Flight(cleaning=True)
         # Also below the log start, where nobody reads: producers are replayed from there.
         self.model.compacted = True

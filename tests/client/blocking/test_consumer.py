@@ -312,11 +312,16 @@ def test_a_consumer_that_is_dropped_leaves_its_group(live_broker: Broker) -> Non
     """Its thread ends, and what was handed out is committed; a warning says what was forgotten."""
     topic = fill(live_broker, 10)
     group = live_broker.new_name("group")
+    before = threading.enumerate()
     consumer = member(live_broker, topic, group)
     for record in consumer:
         if record.offset == 4:
             break
-    thread = next(each for each in threading.enumerate() if each.name == "penstock consumer")
+    (thread,) = (
+        each
+        for each in threading.enumerate()
+        if each.name == "penstock consumer" and each not in before
+    )
     with pytest.warns(ResourceWarning, match="consumer was dropped"):
         del consumer
         gc.collect()

@@ -228,9 +228,14 @@ def test_tables(live_broker: Broker) -> None:
 def test_a_producer_that_is_dropped_is_closed(live_broker: Broker) -> None:
     """Its thread ends, what it was sent arrives, and a warning says that `close` was forgotten."""
     topic = live_broker.new_topic()
+    before = threading.enumerate()
     producer = Producer(live_broker.bootstrap, linger_ms=5_000)
     delivery = producer.send(topic, b"v")
-    thread = next(each for each in threading.enumerate() if each.name == "penstock producer")
+    (thread,) = (
+        each
+        for each in threading.enumerate()
+        if each.name == "penstock producer" and each not in before
+    )
     with pytest.warns(ResourceWarning, match="producer was dropped"):
         del producer
         gc.collect()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any, assert_type
 
 from billing.orders import ORDER, Order
 from penstock import (
     BufferExhausted,
     ClientError,
+    Consumer,
     Delivery,
     Producer,
     Record,
     RecordMetadata,
     TopicPartition,
     aio,
+    exactly_once,
     routers,
     serializers,
 )
@@ -133,6 +136,29 @@ async def copy(bootstrap: str, stop: asyncio.Event) -> int:
         ) as consumer,
     ):
         summary = await aio.exactly_once(consumer, producer, bill, stop=stop)
+        return assert_type(summary.processed, int)
+
+
+def copy_some(bootstrap: str, stop: threading.Event) -> int:
+    with (
+        Producer(bootstrap, value_serializer=ORDER, transactional_id="billing-3") as producer,
+        Consumer(
+            bootstrap,
+            topics="orders",
+            group_id="billing",
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            value_deserializer=ORDER,
+        ) as consumer,
+    ):
+        summary = exactly_once(
+            consumer,
+            producer,
+            lambda records: [
+                ProducerRecord("bills", record.value, record.key) for record in records
+            ],
+            stop=stop,
+        )
         return assert_type(summary.processed, int)
 
 

@@ -53,11 +53,13 @@ class Story:
 
     def on_change(self, changed: Changed) -> None:
         image = self._broker.cluster.image
-        for broker in changed.brokers:
+        # The first image shows what has been there all along.
+        is_news = self._broker.services is not None
+        for broker in changed.brokers if is_news else ():
             self._on_broker(broker, image)
         if changed.controller:
             self._on_controller(image)
-        for topic in changed.topics:
+        for topic in changed.topics if is_news else ():
             self._on_topic(topic, image)
         if self._gathered and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(GATHER_S, self.flush)
@@ -108,9 +110,7 @@ class Story:
     def _on_topic(self, change: TopicChange, image: ClusterImage) -> None:
         before, after = change.before, change.after
         if after is None or before is None or after.topic_id != before.topic_id:
-            # The image of a start holds topics that are not new at all.
-            if self._broker.services is not None:
-                self._tell_topic(change)
+            self._tell_topic(change)
             return
         for index, partition in enumerate(after.partitions[: len(before.partitions)]):
             earlier = before.partitions[index]
