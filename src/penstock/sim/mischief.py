@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 from penstock.metadata.keys import topic_key
@@ -224,9 +223,13 @@ class Mischief(Meddling):
             self._errand(self._stop_and_start(node))
 
     async def _stop_and_start(self, node: BrokerNode) -> None:
-        # Killed, frozen or cut off while it stops, it never says that it has.
-        with suppress(TimeoutError):
+        try:
             await node.stop(timeout_s=20.0)
+        except TimeoutError:
+            # Killed, frozen or cut off while it stops, it never says that it has. Whoever has
+            # stopped it waits no longer.
+            if node.state == "stopping":
+                self._faults.kill(node.name)
         await self._stage.rest(self._duration_s() / 3)
         self._start(node)
 

@@ -159,6 +159,8 @@ class _Run:
         world.tell("all is mended")
         await come_together(world, stage, invariants)
         await actors.finish()
+        # What they did last may have left a transaction open, which its time has to end.
+        await come_together(world, stage, invariants)
         for name, work in (
             ("probe", probe_producing),
             ("probe-offsets", probe_group),
