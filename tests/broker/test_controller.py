@@ -278,7 +278,7 @@ async def test_the_preferred_replica_leads_again_by_itself(stage: Stage) -> None
     first = only(stage, "t").replicas[0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("penstock.broker.controller.PREFER_SOON_S", 0.02)
-        await stage.brokers[first].controller.hand_over([("t", 0)])
+        await stage.brokers[first].controller.hand_over()
         moved = only(stage, "t")
         assert moved.leader != first
 
@@ -306,7 +306,7 @@ async def test_leaders_stay_where_they_are_if_that_is_wanted(stage: Stage) -> No
     """Then only an operator moves them."""
     await create(stage, "t", 2)
     first = only(stage, "t").replicas[0]
-    await stage.brokers[first].controller.hand_over([("t", 0)])
+    await stage.brokers[first].controller.hand_over()
     before = only(stage, "t")
     controller = next(each.controller for each in stage.brokers if each.controller.term)
     controller._on_prefer()

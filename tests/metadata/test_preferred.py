@@ -155,17 +155,6 @@ def test_handing_over_many_topics_takes_several_rounds() -> None:
     assert cluster.commit(hand_over(cluster.image, 0)) == 0
 
 
-def test_a_broker_gives_up_single_partitions() -> None:
-    """Those whose logs have failed; the rest it leads on."""
-    cluster = Cluster(brokers=2)
-    for name in ("t", "u"):
-        cluster.create(name, 1, 2)
-    before = cluster.image.topics["u"]
-    assert cluster.commit(hand_over(cluster.image, 0, {("t", 0)})) == 0
-    assert (only(cluster).leader, only(cluster).isr) == (1, (1,))
-    assert cluster.image.topics["u"] == before
-
-
 def test_when_the_preferred_replica_is_to_lead_again() -> None:
     """It is in sync, alive and not about to stop, and another leads."""
     cluster = with_leader_away()

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 from penstock.broker.cluster import ClusterView
@@ -31,7 +31,7 @@ from penstock.metadata.elections import elect_among
 from penstock.metadata.image import Changed, ClusterImage
 from penstock.metadata.membership import claim_controller
 from penstock.metadata.model import NO_LEADER, Controller, Topic
-from penstock.metadata.preferred import Place, elect, hand_over, in_portions, is_due
+from penstock.metadata.preferred import elect, hand_over, in_portions, is_due
 from penstock.ports import Env
 from penstock.stores.errors import LeaseNotFound, OutcomeUnknown, StoreError
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -115,15 +115,15 @@ class ControllerRuntime:
         """Carry out a decision that any broker may make."""
         return await self._commits.commit(make)
 
-    async def hand_over(self, places: Collection[Place] | None = None) -> int:
-        """Take this broker out of what it leads and is in sync for: all of it, or these partitions.
+    async def hand_over(self) -> int:
+        """Take this broker out of all that it leads and is in sync for.
 
-        Returns how many of them it still leads, since nobody else can.
+        Returns how much it still leads, since nobody else can.
         """
 
         def step(image: ClusterImage) -> Decision[tuple[bool, int]]:
             decision = hand_over(
-                image, self._broker_id, places, stopping=image.stopping, static=self.static
+                image, self._broker_id, stopping=image.stopping, static=self.static
             )
             result = bool(decision.changes), decision.result
             return Decision(decision.changes, result, decision.guards)

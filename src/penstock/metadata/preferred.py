@@ -167,24 +167,20 @@ def _unclean(
 def hand_over(
     image: ClusterImage,
     broker_id: int,
-    places: Collection[Place] | None = None,
     *,
     stopping: Collection[int] = _NOBODY,
     static: Mapping[str, str] = NO_STATIC,
 ) -> Decision[int]:
     """Take a broker that is about to stop out of a portion of what it leads or is in sync for.
 
-    With `places` only out of these: its logs of them have failed. The result is how many of them
-    it will lead after that. Repeat as long as there are changes.
+    The result is how many it will lead after that. Repeat as long as there are changes.
     """
     edits = TopicEdits(image, static)
     leads = 0
     for topic in image.topics.values():
         has_room = not edits.is_full
         for index, partition in enumerate(topic.partitions):
-            if broker_id not in partition.isr or (
-                places is not None and (topic.name, index) not in places
-            ):
+            if broker_id not in partition.isr:
                 continue
             after = None
             if has_room:
