@@ -11,7 +11,10 @@ import pytest
 
 from client.consuming.rig import batch_of, consumer_of, drain, run
 from client.fake_broker import DROP, GARBAGE, SILENCE, FakeBroker
+from penstock.client.consuming import positions
 from penstock.client.consuming.fetching import Fetcher
+from penstock.client.consuming.positions import EpochEnd
+from penstock.client.consuming.subscription import Need
 from penstock.client.consuming.tables import PARTITION_BYTES
 from penstock.client.environment import default_environment
 from penstock.client.errors import BrokerError, NoOffset, NotKafka
@@ -393,3 +396,31 @@ def test_nothing_runs_in_circles_while_metadata_is_asked_for(
             return rounds
 
     assert run(work) < 20
+
+
+def test_an_answer_about_an_epoch_is_not_taken_for_what_was_fetched_since(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetch that was under way when the leader was asked brings more, of a later epoch: that the
+    epoch before ended earlier is no truncation."""
+    fill(fake)
+
+    async def work() -> None:
+        async with consumer_of(fake.address, auto_offset_reset="none") as consumer:
+            consumer.assign([PLACE])
+            consumer.seek(PLACE, 0)
+            await drain(consumer, 12)
+            fetcher = consumer._core._fetcher
+            assert fetcher is not None
+            state = consumer._core.subscription.states[PLACE]
+
+            async def ask(*_: Any) -> dict[TopicPartition, EpochEnd]:
+                state.fetch_offset, state.fetch_epoch = 92, 13
+                return {PLACE: EpochEnd(11, 84)}
+
+            monkeypatch.setattr(positions, "ask_epoch_ends", ask)
+            state.fetch_offset, state.fetch_epoch, state.need = 80, 11, Need.VALIDATION
+            await fetcher._positions._resolve_epochs([state])
+            assert (state.need, state.error, state.fetch_offset) == (Need.VALIDATION, None, 92)
+
+    run(work)

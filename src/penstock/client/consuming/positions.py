@@ -216,6 +216,7 @@ class Positions:
             return
         tokens = {state.place: state.token for state in states}
         epochs = {state.place: state.fetch_epoch for state in states}
+        fetched = {state.place: state.fetch_offset for state in states}
         outcomes: Mapping[TopicPartition, EpochEnd | ClientError]
         try:
             await know_leaders(self._cluster, epochs, fresh=self._failed_before(tokens))
@@ -228,6 +229,10 @@ class Positions:
                 state.need = Need.NOTHING
             elif isinstance(outcome, ClientError):
                 self.put_off(state, outcome)
+            elif fetched[state.place] != state.fetch_offset:
+                # A fetch that was under way has brought more since, perhaps of another epoch: the
+                # answer is not about that, so the question is asked again.
+                state.succeeded()
             else:
                 state.succeeded()
                 lost = self._subscription.validated(state, *outcome, may_reset=self.may_reset)
