@@ -141,8 +141,7 @@ def run_tasks(
             progress.advance(bar)
         return
     left = iter(tasks)
-    # A process for so many seeds only: whatever a run leaves behind in memory goes with it.
-    with ProcessPoolExecutor(jobs, max_tasks_per_child=None) as workers:
+    with ProcessPoolExecutor(jobs) as workers:
         running: set[Future[Report]] = set()
         try:
             while True:
