@@ -119,6 +119,25 @@ def test_sequences_that_repeat_or_skip(cluster: Cluster, sequences: tuple[int, .
     assert breaks(cluster) == "I9"
 
 
+@pytest.mark.parametrize(("sequence", "verdict"), [(7, None), (0, "I9")])
+def test_the_numbers_of_deleted_records_may_be_forgotten(
+    cluster: Cluster, sequence: int, verdict: str | None
+) -> None:
+    """I9: batches that were given up may be missing then; none is there twice."""
+    for broker_id in (0, 1):
+        cluster.write(broker_id, b"c", producer_id=5, producer_epoch=0, base_sequence=0)
+    cluster.commit(3)
+    cluster.check()
+    for broker_id in (0, 1):
+        cluster.nodes[broker_id].log.delete_before(3)
+        cluster.write(broker_id, b"d", producer_id=5, producer_epoch=0, base_sequence=sequence)
+    cluster.commit(4)
+    if verdict is None:
+        cluster.check()
+    else:
+        assert breaks(cluster) == verdict
+
+
 def test_sequences_in_order(cluster: Cluster) -> None:
     """A new epoch of the producer begins at zero again."""
     for epoch, sequence in ((0, 0), (0, 1), (1, 0)):

@@ -63,6 +63,8 @@ class Truth:
     """The furthest end that clients may have been told."""
     sequences: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By producer: its epoch and the next sequence."""
+    lasts: dict[int, int] = field(default_factory=dict)
+    """By producer: the offset of the last that is numbered."""
     batches: dict[tuple[int, int], int] = field(default_factory=dict)
     """By epoch and offset: the chain up to and with that batch, of whatever log had it."""
 
@@ -71,14 +73,14 @@ class Truth:
             if mark.base_offset != self.end_offset:
                 text = f"offsets from {self.end_offset} to {mark.base_offset} were left out"
                 raise broken("I1", self.place, text, self.end_offset)
-            self._check_sequence(mark)
+            self._check_sequence(mark, shadow.log.log_start_offset)
             txns.on_committed(self.place, mark, shadow)
             self.marks.append(mark)
             before = self.chains[self.end_offset]
             self.end_offset = mark.next_offset
             self.chains[self.end_offset] = hash((before, mark))
 
-    def _check_sequence(self, mark: Mark) -> None:
+    def _check_sequence(self, mark: Mark, start_offset: int) -> None:
         if mark.producer_id < 0:
             return
         epoch, due = self.sequences.get(mark.producer_id, (-1, 0))
@@ -91,13 +93,17 @@ class Truth:
             # A marker, or offsets that a broker wrote for the producer: they are not numbered.
             self.sequences[mark.producer_id] = (mark.producer_epoch, due)
             return
-        if mark.base_sequence != due:
+        # A replica that began where records had been deleted up to never saw the producer's last
+        # number. As leader it takes any, also one behind batches that were given up.
+        is_forgotten = self.lasts.get(mark.producer_id, start_offset) < start_offset
+        if mark.base_sequence != due and not (is_forgotten and mark.base_sequence > due):
             text = (
                 f"producer {mark.producer_id} has sequence {mark.base_sequence} committed "
                 f"where {due} was due"
             )
             raise broken("I9", self.place, text, mark.base_offset)
         following = (mark.base_sequence + mark.record_count) % _SEQUENCES
+        self.lasts[mark.producer_id] = mark.next_offset - 1
         self.sequences[mark.producer_id] = (mark.producer_epoch, following)
 
 

@@ -359,6 +359,52 @@ def test_the_replica_that_the_leader_names_is_read_from(fake: FakeBroker) -> Non
         run(work)
 
 
+@pytest.mark.parametrize("queued_bytes_max", [64 << 20, 1 << 20])
+def test_no_broker_waits_for_the_room_that_others_take(
+    fake: FakeBroker, queued_bytes_max: int
+) -> None:
+    """Two fetches that are always under way at one broker, and one at another, do not use up the
+    room of a third; where there is room for one fetch at a time they take turns."""
+    with FakeBroker() as second, FakeBroker() as third:
+        others = [second, third]
+        leaders = [fake, fake, second, third]
+        for each in (fake, *others):
+            each.model.add_topic("t", len(leaders))
+
+        def with_others(plain: Callable[..., Any]) -> Callable[..., Any]:
+            def metadata(request: Any, version: int) -> Any:
+                answer = plain(request, version)
+                for number, other in enumerate(others, 1):
+                    answer.brokers.append(
+                        MetadataResponse.Broker(number, "127.0.0.1", other.model.port)
+                    )
+                for topic in answer.topics:
+                    for part in topic.partitions:
+                        leader = leaders[part.partition_index]
+                        part.leader_id = others.index(leader) + 1 if leader in others else 0
+                return answer
+
+            return metadata
+
+        fake.model.metadata = with_others(fake.model.metadata)  # type: ignore[method-assign]
+        places = [TopicPartition("t", number) for number in range(len(leaders))]
+
+        async def work() -> list[bytes | None]:
+            options = {"queued_bytes_max": queued_bytes_max, "fetch_max_wait_ms": 100}
+            async with consumer_of(fake.address, **options) as consumer:
+                consumer.assign(places[:1])
+                await consumer.poll(timeout_ms=50)
+                # From now on both lanes of one broker have something to ask, each for itself.
+                consumer.assign(places[:2])
+                await consumer.poll(timeout_ms=150)
+                consumer.assign(places)
+                await consumer.poll(timeout_ms=300)
+                third.model.topics["t"].logs[3].append(batch_of([b"at last"]))
+                return [record.value for record in await drain(consumer, 1)]
+
+        assert run(work) == [b"at last"]
+
+
 def test_old_brokers_without_sessions_or_epochs_will_do(fake: FakeBroker) -> None:
     with FakeBroker(versions={ApiKey.FETCH: (4, 4), ApiKey.LIST_OFFSETS: (1, 1)}) as old:
         fill(old)

@@ -173,6 +173,9 @@ class Fetcher:
         self._flights: dict[_Lane, _Flight] = {}
         self._sessions: dict[_Lane, FetchSession] = defaultdict(FetchSession)
         self._answers = 0
+        self._turn = 0
+        self._turns: dict[int, int] = {}
+        """By broker: when, in the order of all fetches, it was last asked."""
         self._resolving = False
         self._refreshing = False
         self._refresh_at = 0.0
@@ -224,13 +227,17 @@ class Fetcher:
         if not self._resolving and self._positions.is_due(now):
             self._resolving = True
             self._tasks.create_task(self._resolve_positions())
-        for broker_id, states in brokers.items():
+        # Whoever was not asked for longest comes first: where there is room for few, none starves.
+        for broker_id in sorted(brokers, key=lambda each: self._turns.get(each, 0)):
             lane = self._free_lane(broker_id)
             if lane is None:
                 continue
             room = self._room(len(brokers.keys() | {lane.broker_id for lane in self._flights}))
             if room is None:
                 break
+            states = brokers[broker_id]
+            self._turn += 1
+            self._turns[broker_id] = self._turn
             flight = _Flight(self._wanted(states, room), room)
             self._flights[lane] = flight
             self._tasks.create_task(self._fetch(lane, flight))
@@ -281,7 +288,9 @@ class Fetcher:
         free = self._free_bytes()
         if free < least:
             return None
-        return min(options.fetch_max_bytes, free, max(least, total // brokers))
+        # One broker's second fetch takes nothing from another's first.
+        shares = brokers * _LANES if brokers > 1 else 1
+        return min(options.fetch_max_bytes, free, max(least, total // shares))
 
     def _free_bytes(self) -> int:
         reserved = sum(flight.room for flight in self._flights.values())
