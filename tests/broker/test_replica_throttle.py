@@ -15,7 +15,7 @@ def test_without_a_rate_nobody_waits() -> None:
 
 
 def test_over_time_no_more_than_the_rate_is_fetched() -> None:
-    """A second's worth may come at once, after a pause."""
+    """A tenth of a second's worth may come at once, after a pause."""
     throttle = ReplicaThrottle(2)
     now_ms, fetched = 10_000, 0
     assert throttle.wait_ms(1000, now_ms) == 0
@@ -27,7 +27,15 @@ def test_over_time_no_more_than_the_rate_is_fetched() -> None:
             fetched += 700
         else:
             now_ms += wait_ms
-    assert 19_000 <= fetched <= 22_000
+    assert 19_000 <= fetched <= 21_000
+
+
+def test_what_is_asked_for_at_once_is_in_proportion_to_the_rate() -> None:
+    """A tenth of a second's worth among all that are throttled, in pieces that are worth it."""
+    throttle = ReplicaThrottle(2)
+    assert throttle.piece(20_000_000, 4) == 500_000
+    assert throttle.piece(20_000_000, 1) == 2_000_000
+    assert throttle.piece(20_000_000, 1000) == 64 << 10
 
 
 def test_a_rate_of_nothing_is_looked_at_again() -> None:

@@ -113,6 +113,35 @@ def test_a_throttle_is_there_while_it_is_needed(
     assert all(not topic.configs for topic in cluster.topics.values())
 
 
+def test_copying_is_gentle_unless_somebody_says_otherwise(
+    cluster: ClusterModel, penstock: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not for ever: the limit is doubled while nothing arrives."""
+    rates: list[str] = []
+    alter = cluster._alter
+
+    def spying(place: tuple[str, int], target: list[int] | None) -> ErrorCode:
+        rates.append(cluster.broker_settings.get(3, {}).get(moving.RATE, "none"))
+        return alter(place, target)
+
+    monkeypatch.setattr(cluster, "_alter", spying)
+    monkeypatch.setattr(moving, "_PATIENCE_S", 0.2)
+    cluster.stuck = True
+    ended = penstock("cluster", "rebalance", "--execute", "--timeout", "2")
+    assert ended.code == 1
+    assert "not done after 2 s" in ended.err
+    assert "brokers may copy 40 MB/s now" in ended.err
+    assert "brokers may copy 80 MB/s now" in ended.err
+    assert rates[0] == "20000000"
+    assert int(cluster.broker_settings[3][moving.RATE]) >= 80_000_000
+    cluster.stuck = False
+    assert penstock("cluster", "reassign", "--wait").code == 0
+    assert all(not values for values in cluster.broker_settings.values())
+    rates.clear()
+    assert penstock("cluster", "drain", "3", "--throttle", "0").code == 0
+    assert set(rates) == {"none"}
+
+
 def test_a_broker_is_drained(cluster: ClusterModel, penstock: Runner) -> None:
     """And nothing else is moved; also one that is gone."""
     ended = penstock("cluster", "drain", "0", "--dry-run")

@@ -44,7 +44,7 @@ def test_a_throttle_is_there_while_it_is_needed(
         begun = visitor.post("/api/change/rebalance", {"drain": [], "throttle": 5000})
         assert begun.status == 200, begun.body
         eventually(lambda: seen and is_lifted(visitor, model))
-        wrong = visitor.post("/api/change/rebalance", {"drain": [], "throttle": 0})
+        wrong = visitor.post("/api/change/rebalance", {"drain": [], "throttle": -1})
         assert wrong.status == 400
     settings, configs = seen[0]
     assert settings[3][moving.RATE] == "5000"

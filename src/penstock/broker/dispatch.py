@@ -29,6 +29,7 @@ from penstock.wire.codec import (
     UnsupportedRequest,
     decode_request,
     encode_response,
+    prepare,
     response_class,
 )
 from penstock.wire.errors import ErrorCode, ProtocolError
@@ -90,6 +91,13 @@ HANDLED: Final[dict[ApiKey, str]] = {
     ApiKey.END_TRANSACTIONS: "penstock.broker.handlers.end_transactions",
 }
 """The APIs this broker serves, and the module of each."""
+
+
+def load_handlers() -> None:
+    """All that is otherwise loaded when somebody first asks for it, while all others wait."""
+    for api_key, module in HANDLED.items():
+        import_module(module)
+        prepare(api_key)
 
 
 class Dispatcher:

@@ -168,18 +168,21 @@ class LeaderLink:
 
     def take(self) -> list[Asked]:
         """All that is ready and may be asked for now, as the next request."""
-        now_ms, parts = self.parts.now_ms(), self.parts
-        rate = parts.configs().int_value("follower.replication.throttled.rate")
+        now_ms, parts, configs = self.parts.now_ms(), self.parts, self.parts.configs()
+        rate = configs.int_value("follower.replication.throttled.rate")
         throttled_ms = parts.throttle.wait_ms(rate, now_ms)
         asked: list[Asked] = []
         ready, self.ready = self.ready, {}
-        for followed in ready.values():
-            if throttled_ms and followed.lags and self._is_throttled(followed):
+        throttled = {key for key, each in ready.items() if each.lags and self._is_throttled(each)}
+        bytes_max = configs.int_value("replica.fetch.max.bytes")
+        piece = min(bytes_max, parts.throttle.piece(rate, len(throttled)))
+        for key, followed in ready.items():
+            if throttled_ms and key in throttled:
                 self.offer_at(followed, now_ms + throttled_ms)
                 continue
             fetch = followed.following.next_fetch()
             if fetch is not None:
-                asked.append(Asked(followed, fetch))
+                asked.append(Asked(followed, fetch, piece if key in throttled else bytes_max))
             elif followed.retry_at_ms > now_ms:
                 self.offer_at(followed, followed.retry_at_ms)
             elif followed.following.is_current and followed.following.waits_for_flush:

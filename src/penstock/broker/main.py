@@ -14,6 +14,7 @@ from functools import partial
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig, ConfigError
+from penstock.broker.dispatch import load_handlers
 from penstock.broker.watch.logs import configure_logging
 from penstock.broker.watch.watching import Watch, watching
 from penstock.net.memory import keep_large_blocks
@@ -52,6 +53,7 @@ async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
     threads = Threads(config.flush_threads)
     clock, random = SystemClock(), SystemRandom()
     store = await open_store(config, clock, random, threads)
+    loading: list[asyncio.Task[None]] = []
 
     def ready(watch: Watch, host: str, port: int) -> None:
         # What a start leaves behind lives as long as the broker; a request's objects die by
@@ -63,6 +65,7 @@ async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
         watch.health.is_serving = True
         if on_ready is not None:
             on_ready([f"{host}:{port}"])
+        loading.append(loop.create_task(threads.run(load_handlers)))
 
     try:
         env = Env(
@@ -78,6 +81,7 @@ async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
         async with watching(env, config, broker, stop) as watch:
             await broker.run(stop, partial(ready, watch))
     finally:
+        await asyncio.gather(*loading)
         await store.close()
         threads.close()
     return 0

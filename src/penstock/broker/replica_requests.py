@@ -50,6 +50,7 @@ _Key = tuple[bytes, int]
 class Asked(NamedTuple):
     followed: Followed
     fetch: Fetch
+    bytes_max: int
 
     @property
     def key(self) -> _Key:
@@ -104,7 +105,7 @@ class FetchSession:
             max_bytes=configs.int_value("replica.fetch.response.max.bytes"),
             session_id=self._session_id,
             session_epoch=self._epoch,
-            topics=_topics(named, configs.int_value("replica.fetch.max.bytes")),
+            topics=_topics(named),
             forgotten_topics_data=list(forgotten.values()),
         )
 
@@ -163,9 +164,9 @@ class FetchSession:
         self._epoch = _NEW_SESSION if self._is_kept else _NO_SESSION
 
 
-def _topics(named: Iterable[Asked], bytes_max: int) -> list[FetchRequest.Topic]:
+def _topics(named: Iterable[Asked]) -> list[FetchRequest.Topic]:
     topics: dict[bytes, FetchRequest.Topic] = {}
-    for followed, fetch in named:
+    for followed, fetch, bytes_max in named:
         hosted = followed.following.hosted
         topic = topics.get(hosted.topic_id)
         if topic is None:
@@ -206,7 +207,7 @@ def bounds_requests(asked: Sequence[Asked], broker_id: int) -> Iterator[ListOffs
     """Where the leader's logs start, and where they end: to a replica, the very end."""
     for timestamp in (_EARLIEST, _LATEST):
         topics: dict[str, ListOffsetsRequest.Topic] = {}
-        for followed, fetch in asked:
+        for followed, fetch, _ in asked:
             name, index = followed.key
             topic = topics.setdefault(name, ListOffsetsRequest.Topic(name))
             topic.partitions.append(

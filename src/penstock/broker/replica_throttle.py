@@ -4,8 +4,10 @@
 topic's `follower.replication.throttled.replicas` names (`leader_link`).
 `leader.replication.throttled.rate` is for what it gives out, of those that
 `leader.replication.throttled.replicas` names (`handlers/fetch`). Of either only followers that lag
-are slowed down: one in sync never is, or `acks=all` would be. An allowance grows with time, up to a
-second's worth, and falls by what is fetched; while it is below zero the throttled ones wait.
+are slowed down: one in sync never is, or `acks=all` would be. An allowance grows with time and
+falls by what is fetched; while it is below zero the throttled ones wait. It grows up to a tenth of
+a second's worth, and no more is asked for at a time: what comes in one burst is in everybody's way
+for as long, whatever the rate is over a second.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from typing import Final
 UNLIMITED: Final = 2**63 - 1
 _LOOK_AGAIN_MS: Final = 1_000
 """The rate may be changed in the meantime."""
+_BURSTS_PER_S: Final = 10
+_PIECE_MIN: Final = 64 << 10
 
 
 class ReplicaThrottle:
@@ -33,13 +37,17 @@ class ReplicaThrottle:
             self._allowance, self._counted_ms = 0.0, now_ms
             return 0
         gained = rate * (now_ms - self._counted_ms) / 1000
-        self._allowance = min(self._allowance + gained, float(rate))
+        self._allowance = min(self._allowance + gained, rate / _BURSTS_PER_S)
         self._counted_ms = now_ms
         if rate == 0:
             return _LOOK_AGAIN_MS
         if self._allowance >= 0:
             return 0
         return min(_LOOK_AGAIN_MS, int(-self._allowance * 1000 / rate) + 1)
+
+    def piece(self, rate: int, throttled: int) -> int:
+        """How much to ask for of each of so many that are throttled."""
+        return max(_PIECE_MIN, rate // _BURSTS_PER_S // max(1, throttled))
 
     def on_fetched(self, size: int) -> None:
         self._allowance -= size

@@ -81,7 +81,11 @@ _Execute = Annotated[
 _Throttle = Annotated[
     int | None,
     typer.Option(
-        "--throttle", min=1, metavar="BYTES", help="How much a broker may copy in a second."
+        "--throttle",
+        min=0,
+        metavar="BYTES",
+        help="How much a broker may copy in a second; 0: as fast as it can.",
+        show_default="20 MB, twice as much after every minute in which nothing arrives",
     ),
 ]
 _AtOnce = Annotated[
@@ -232,15 +236,16 @@ async def _carry_out(
 ) -> Ended:
     """Do the steps, or watch those that have begun, to the end or the timeout."""
     moves = Moves(admin, steps, SystemClock(), pace.at_once)
-    if pace.throttle is not None and not begun:
-        await moving.throttle(admin, steps, pace.throttle)
     awaited = {each for step in steps for each in step.added} - found.racks.keys()
     if awaited:
         _say(f"waiting for broker {sorted(awaited)[0]}, which is not running")
     with progress_bar(moving.work(steps), quiet=False) as advance:
         try:
             async with asyncio.timeout(pace.timeout_s):
-                ended = await (moves.watch(advance) if begun else moves.run(advance))
+                if begun:
+                    return await moves.watch(advance)
+                async with moving.braked(admin, moves, pace.throttle, SystemClock(), _say_eased):
+                    return await moves.run(advance)
         except TimeoutError:
             raise CommandFailed(
                 f"not done after {pace.timeout_s:g} s: {_how_to_go_on(moves)}", EXIT_REFUSED
@@ -248,9 +253,6 @@ async def _carry_out(
         except asyncio.CancelledError:
             _say(f"stopped: {_how_to_go_on(moves)}")
             raise
-    if pace.throttle is not None:
-        await lift_throttle(admin)
-    return ended
 
 
 def _how_to_go_on(moves: Moves) -> str:
@@ -260,6 +262,10 @@ def _how_to_go_on(moves: Moves) -> str:
         f"{left if moves.left else ''}. To see, await or cancel them: "
         "penstock cluster reassign --status | --wait | --cancel"
     )
+
+
+def _say_eased(rate: int) -> None:
+    _say(f"nothing has arrived for a while: brokers may copy {rate // 10**6} MB/s now")
 
 
 def _say(text: str) -> None:

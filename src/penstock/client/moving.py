@@ -11,14 +11,17 @@ that has just become the controller may tell old news.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from penstock.client.admin import PartitionInfo
 from penstock.client.administration import Admin
-from penstock.client.errors import BrokerError
+from penstock.client.errors import BrokerError, ClientError
 from penstock.client.model import TopicPartition
 from penstock.metadata.config_types import ConfigSource
 from penstock.metadata.rebalance import Step
@@ -27,6 +30,10 @@ from penstock.wire.errors import ErrorCode
 
 _INTERVAL_S: Final = 0.25
 _LOOKS: Final = 4
+_ASKED_AT_ONCE: Final = 50
+GENTLE_BYTES_PER_S: Final = 20_000_000
+_FASTEST_BYTES_PER_S: Final = 10**12
+_PATIENCE_S: Final = 60.0
 RATE: Final = "follower.replication.throttled.rate"
 REPLICAS: Final = "follower.replication.throttled.replicas"
 LEADER_RATE: Final = "leader.replication.throttled.rate"
@@ -56,6 +63,7 @@ def _work(step: Step) -> int:
 
 class Moves:
     def __init__(self, admin: Admin, steps: Sequence[Step], clock: Clock, at_once: int) -> None:
+        self.steps = steps
         self._admin = admin
         self._clock = clock
         self._at_once = at_once
@@ -74,6 +82,11 @@ class Moves:
     def left(self) -> int:
         """Those that have not begun."""
         return len(self._waiting)
+
+    @property
+    def arrived(self) -> int:
+        """The replicas that have caught up so far."""
+        return sum(self._counted.values())
 
     async def run(self, advance: Callable[[int], None]) -> Ended:
         """Until all is done; `advance` is told how many more replicas have caught up."""
@@ -161,25 +174,88 @@ async def prefer(admin: Admin, places: Sequence[TopicPartition]) -> list[BrokerE
 # The throttle
 
 
-async def throttle(admin: Admin, steps: Iterable[Step], bytes_per_s: int) -> None:
+@asynccontextmanager
+async def braked(
+    admin: Admin,
+    moves: Moves,
+    bytes_per_s: int | None,
+    clock: Clock,
+    on_eased: Callable[[int], None],
+) -> AsyncIterator[None]:
+    """Carry out moves with each broker copying no more than this in a second; 0 is without limit.
+
+    Where nobody says how much it begins gently, and is doubled whenever nothing has arrived for a
+    while: a partition that is written faster than it may be copied would never arrive. `on_eased`
+    is told the new rate. If the block fails the brake stays on the moves that are under way.
+    """
+    steps = moves.steps
+    if bytes_per_s == 0 or not any(step.added for step in steps):
+        yield
+        return
+    await throttle(admin, steps, bytes_per_s or GENTLE_BYTES_PER_S)
+    easing = None
+    if bytes_per_s is None:
+        easing = asyncio.create_task(_ease(admin, moves, clock, on_eased))
+    try:
+        yield
+    finally:
+        if easing is not None:
+            easing.cancel()
+            await asyncio.wait([easing])
+    await lift_throttle(admin)
+
+
+async def _ease(admin: Admin, moves: Moves, clock: Clock, on_eased: Callable[[int], None]) -> None:
+    rate = GENTLE_BYTES_PER_S
+    while rate < _FASTEST_BYTES_PER_S:
+        arrived = moves.arrived
+        await clock.sleep(_PATIENCE_S)
+        if moves.arrived != arrived:
+            continue
+        try:
+            await _set_rates(admin, moves.steps, rate * 2)
+        except ClientError:
+            continue  # Whoever carries out the moves hears of it as well.
+        rate *= 2
+        on_eased(rate)
+
+
+async def throttle(admin: Admin, steps: Sequence[Step], bytes_per_s: int) -> None:
     """Let each broker take in no more than this in a second of the replicas that are added, and
     give out no more of those that are there."""
     lists: dict[str, dict[str, list[str]]] = {}
-    rates: dict[int, dict[str, str]] = {}
     for step in steps:
         if not step.added:
             continue
         for broker in step.added:
             _named(lists, step, REPLICAS, broker)
-            rates.setdefault(broker, {})[RATE] = str(bytes_per_s)
         for broker in step.before:
             _named(lists, step, LEADER_REPLICAS, broker)
+
+    async def name(topic: str) -> None:
+        values = {name: ",".join(each) for name, each in lists[topic].items()}
+        try:
+            await admin.alter_configs(topic=topic, set_values=values)
+        except BrokerError as error:
+            # Whoever asks for its move is told so.
+            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+
+    await _each(name, lists)
+    await _set_rates(admin, steps, bytes_per_s)
+
+
+async def _set_rates(admin: Admin, steps: Iterable[Step], bytes_per_s: int) -> None:
+    rates: dict[int, dict[str, str]] = {}
+    for step in steps:
+        if not step.added:
+            continue
+        for broker in step.added:
+            rates.setdefault(broker, {})[RATE] = str(bytes_per_s)
+        for broker in step.before:
             rates.setdefault(broker, {})[LEADER_RATE] = str(bytes_per_s)
     info = await admin.describe_cluster()
     running = {broker.id for broker in info.brokers}
-    for topic, replicas in lists.items():
-        values = {name: ",".join(each) for name, each in replicas.items()}
-        await admin.alter_configs(topic=topic, set_values=values)
     for broker, rate in rates.items():
         if broker in running:
             await admin.alter_configs(broker=broker, set_values=rate)
@@ -198,12 +274,22 @@ async def lift_throttle(admin: Admin) -> bool:
         if rates := _set_of(configs, RATE, LEADER_RATE):
             await admin.alter_configs(broker=broker.id, delete=rates)
             found = True
+
+    async def lift(topic: str) -> None:
+        configs = await admin.describe_configs(topic=topic)
+        if lists := _set_of(configs, REPLICAS, LEADER_REPLICAS):
+            await admin.alter_configs(topic=topic, delete=lists)
+
     if found:
-        for topic in await admin.list_topics(internal=True):
-            configs = await admin.describe_configs(topic=topic.name)
-            if lists := _set_of(configs, REPLICAS, LEADER_REPLICAS):
-                await admin.alter_configs(topic=topic.name, delete=lists)
+        await _each(lift, [topic.name for topic in await admin.list_topics(internal=True)])
     return found
+
+
+async def _each(work: Callable[[str], Awaitable[None]], names: Iterable[str]) -> None:
+    """A few at a time: there may be thousands of topics."""
+    rest = iter(names)
+    while some := [*islice(rest, _ASKED_AT_ONCE)]:
+        await asyncio.gather(*map(work, some))
 
 
 def _set_of(configs: Mapping[str, object], *names: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ from penstock.console.picture import Picture
 from penstock.console.watch import Watch
 from penstock.metadata.rebalance import NotEnoughBrokers, Placed, Plan, plan
 from penstock.wire.errors import ErrorCode
+
+_log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 20
 
@@ -78,8 +81,8 @@ class Brokers:
     async def rebalance(self, drain: Sequence[int], throttle: int | None) -> dict[str, Any]:
         """Begin to carry out the plan of this moment.
 
-        `throttle` is how many bytes each broker may copy in a second. It is lifted when all is
-        done; a job that is stopped leaves it to the moves under way, as the command line does.
+        `throttle` is how many bytes each broker may copy in a second, as for the command line. It
+        is lifted when all is done; a job that is stopped leaves it to the moves under way.
         """
         title = f"drain broker {drain[0]}" if drain else "rebalance the cluster"
         admin = await self._link.changing(title)
@@ -91,11 +94,8 @@ class Brokers:
                     await cordon(admin, broker)
             job.total = moving.work(planned.steps)
             moves = Moves(admin, planned.steps, self._link.env.clock, _AT_ONCE)
-            if throttle is not None:
-                await moving.throttle(admin, planned.steps, throttle)
-            ended = await moves.run(job.advance)
-            if throttle is not None:
-                await moving.lift_throttle(admin)
+            async with moving.braked(admin, moves, throttle, self._link.env.clock, _log_eased):
+                ended = await moves.run(job.advance)
             unled = await moving.prefer(
                 admin, [TopicPartition(step.topic, step.index) for step in planned.steps]
             )
@@ -133,6 +133,10 @@ class Brokers:
         await moving.lift_throttle(admin)
         await self._watch.survey_topics()
         return {"cancelled": len(under_way)}
+
+
+def _log_eased(rate: int) -> None:
+    _log.info("nothing has arrived for a while: brokers may copy %d bytes a second now", rate)
 
 
 def _outcome(ended: Ended, steps: int, unled: Sequence[BrokerError]) -> str:

@@ -336,7 +336,7 @@ class Web:
 
     async def _rebalance(self, request: Request) -> Response:
         body = await Body.read(request)
-        throttle = body.maybe_whole("throttle", least=1)
+        throttle = body.maybe_whole("throttle", least=0)
         return JSONResponse(await self._brokers.rebalance(body.wholes("drain"), throttle))
 
     async def _undrain(self, request: Request) -> Response:

@@ -252,6 +252,13 @@ def response_class(api_key: ApiKey) -> type[Response]:
     return found
 
 
+def prepare(api_key: ApiKey) -> None:
+    """Compile an API's newest version now; others, as all, when they are first used."""
+    for message_class in (request_class(api_key), response_class(api_key)):
+        if message_class is not None:
+            _codec(message_class, _versions(message_class).last)
+
+
 def _versions(message_class: type[Message]) -> Versions:
     return message_schema(message_class.__name__).versions
 

@@ -36,7 +36,7 @@ export function brokers(main) {
     try {
       const found = await post("/api/read/plan", { drain });
       if (!found.moves.length) { toast("nothing to move: replicas and leaders are where they belong"); return; }
-      ask(title, [{ name: "throttle", label: "Bytes a broker may copy in a second (empty: as fast as it can)", inputmode: "numeric" }], {
+      ask(title, [{ name: "throttle", label: "Bytes a broker may copy in a second (empty: gently; 0: as fast as it can)", inputmode: "numeric" }], {
         button: drain.length ? "Drain" : "Rebalance", danger: true,
         note: `${count(found.moves.length)} partitions to change, ${count(found.copies)} replicas to copy (${size(found.copied_bytes)}).`,
         send: async ({ throttle }) => {
