@@ -214,7 +214,8 @@ def main() -> None:
                     f"  three {rate['three_per_s']:9,.0f}/s  ratio {rate['ratio']:.2f}"
                 )
         if options.only != "throughput":
-            grown = growth(f"{root}/growing", calm_s, messages)
+            # As much as it takes the gentle pace to copy for about as long as the calm is measured.
+            grown = growth(f"{root}/growing", calm_s, 4 * messages)
             result["growth"] = grown
             print("growth", *(f"{key}={value:.2f}" for key, value in grown.items()))
     finally:
