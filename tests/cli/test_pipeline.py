@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +118,21 @@ def test_status_shows_the_last_run(penstock: Runner, tmp_path: Path) -> None:
     assert penstock("pipeline", "list", "--json").json["pipelines"][0]["state"] == "INTERRUPTED"
     (tmp_path / "views" / "spark-pipeline.yml").unlink()
     assert penstock("pipeline", "list", "--json").json["pipelines"] == []
+
+
+def test_page_views_without_a_broker_are_one_line(tmp_path: Path) -> None:
+    """The generator is the newcomer's second command."""
+    make_project(tmp_path, "views", "127.0.0.1:9")
+    ended = subprocess.run(
+        [sys.executable, str(tmp_path / "views" / "generate.py")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PENSTOCK_BOOTSTRAP": "127.0.0.1:9"},
+    )
+    assert ended.returncode == 1
+    assert ended.stderr == "generate.py: cannot connect to 127.0.0.1:9: nothing listens there\n"
 
 
 def test_a_second_run_of_a_project_is_refused(tmp_path: Path) -> None:

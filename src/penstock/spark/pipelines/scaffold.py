@@ -106,8 +106,9 @@ import argparse
 import json
 import os
 import random
+import sys
 
-from penstock import Producer
+from penstock import ClientError, Producer
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--count", type=int, default=1_000)
@@ -115,11 +116,14 @@ parser.add_argument("--bootstrap", default=os.environ.get("PENSTOCK_BOOTSTRAP", 
 given = parser.parse_args()
 
 pages = ["/", "/", "/", "/pricing", "/docs", "/docs/spark", "/blog"]
-with Producer(given.bootstrap) as producer:
-    for _ in range(given.count):
-        user = f"user-{random.randrange(50)}"
-        view = {"user": user, "page": random.choice(pages), "seconds": random.uniform(0, 30)}
-        producer.send("$views", json.dumps(view).encode(), key=user.encode())
+try:
+    with Producer(given.bootstrap) as producer:
+        for _ in range(given.count):
+            user = f"user-{random.randrange(50)}"
+            view = {"user": user, "page": random.choice(pages), "seconds": random.uniform(0, 30)}
+            producer.send("$views", json.dumps(view).encode(), key=user.encode())
+except ClientError as error:
+    sys.exit(f"generate.py: {error}")
 print(f"sent {given.count} page views to $views")
 ''')
 
