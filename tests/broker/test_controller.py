@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -362,6 +363,33 @@ async def test_an_outcome_that_cannot_be_learned_is_not_guessed(stage: Stage) ->
         patch.setattr(store, "get", fail)
         with pytest.raises(OutcomeUnknown, match="may have been made or not"):
             await create(stage, "t", 1)
+
+
+@staged_with(brokers=2)
+async def test_a_block_of_producer_ids_is_one_brokers_whatever_is_not_heard(stage: Stage) -> None:
+    """Two take a block at the same time. One does not hear that it was too late, and finds that the
+    counter stands where it wanted it."""
+    late, first = stage.brokers
+    assert late.services is not None
+    assert first.services is not None
+    first_ids = first.services.producer_ids
+    store = late.membership._env.store
+    commit = store.commit
+    taken: list[int] = []
+
+    async def lose_first(compares: Any, changes: Any) -> Committed:
+        if taken:
+            return await commit(compares, changes)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "commit", commit)
+            taken.append(await first_ids.next())
+            await commit(compares, changes)
+        raise OutcomeUnknown("no answer")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "commit", lose_first)
+        taken.append(await late.services.producer_ids.next())
+    assert sorted(taken) == [0, 1000]
 
 
 @staged_with(brokers=2)

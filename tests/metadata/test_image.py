@@ -157,7 +157,7 @@ def test_other_keys_are_taken_in() -> None:
     claim = claim_controller(cluster.image, 0)
     assert claim is not None
     cluster.commit(claim)
-    cluster.commit(allocate_producer_ids(cluster.image))
+    cluster.commit(allocate_producer_ids(cluster.image, b"b" * 16))
     image = cluster.image
     assert image.cluster_id == "the-cluster"
     assert image.controller is not None

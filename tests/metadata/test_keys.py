@@ -75,7 +75,7 @@ def test_the_rest_is_read_as_it_was_written(
     assert keys.decode_controller_epoch(keys.encode_controller_epoch(port)) == port
     assert keys.decode_cluster(keys.encode_cluster(text)) == text
     assert keys.decode_stopping("/penstock/stopping/7", keys.encode_stopping(port)) == port
-    assert keys.decode_producer_ids(keys.encode_producer_ids(port)) == port
+    assert keys.decode_producer_ids(keys.encode_producer_ids(port, incarnation)) == port
     key = keys.broker_config_key(None)
     assert dict(keys.decode_configs(key, keys.encode_configs({text: text}))) == {text: text}
 

@@ -169,12 +169,15 @@ def test_only_a_registered_broker_may_claim() -> None:
 def test_producer_ids_are_given_out_once() -> None:
     """In blocks; of two brokers that ask at once, one must ask again."""
     cluster = Cluster()
-    late = allocate_producer_ids(cluster.image)
-    assert cluster.commit(allocate_producer_ids(cluster.image)) == ProducerIdBlock(0, 1000)
+    late = allocate_producer_ids(cluster.image, b"a" * 16)
+    first = allocate_producer_ids(cluster.image, b"b" * 16)
+    assert first.changes != late.changes
+    assert cluster.commit(first) == ProducerIdBlock(0, 1000)
     with pytest.raises(Conflict):
         cluster.commit(late)
-    assert cluster.commit(allocate_producer_ids(cluster.image, 5)) == ProducerIdBlock(1000, 5)
-    assert allocate_producer_ids(cluster.reloaded()).result.first == 1005
+    second = allocate_producer_ids(cluster.image, b"b" * 16, 5)
+    assert cluster.commit(second) == ProducerIdBlock(1000, 5)
+    assert allocate_producer_ids(cluster.reloaded(), b"b" * 16).result.first == 1005
 
 
 def test_producer_ids_end_somewhere() -> None:
@@ -182,4 +185,4 @@ def test_producer_ids_end_somewhere() -> None:
     cluster = Cluster()
     cluster.image.next_producer_id = 2**63 - 500
     with pytest.raises(KafkaError, match="given out"):
-        allocate_producer_ids(cluster.image)
+        allocate_producer_ids(cluster.image, b"b" * 16)

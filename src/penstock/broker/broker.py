@@ -237,7 +237,7 @@ class Broker:
     def _wire(self) -> Services:
         env, broker_id, spawn = self._env, self._config.broker_id, self._spawn
         groups = GroupCoordinator(env, broker_id, self.cluster, self._group_config(), spawn)
-        producer_ids = ProducerIds(self.controller)
+        producer_ids = ProducerIds(self.controller, env.random)
         writer = MarkerWriter(env, self.replicas, groups)
         transactions = TransactionCoordinator(
             env,

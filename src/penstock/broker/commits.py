@@ -108,7 +108,8 @@ class Commits:
 
     async def _is_in_force(self, decision: Decision[R]) -> bool:
         """Whether the store holds what was to be written. By whom makes no difference: a decision
-        is the state that follows from another, and the same for whoever makes it."""
+        is the state that follows from another, and the same for whoever makes it. One that gives
+        something to a broker must say to which, or two would hold it."""
         for change in decision.changes:
             try:
                 entry = await self._store.get(change.key)

@@ -48,6 +48,7 @@ _MEMBER_EPOCHS: Final = "member_epochs"
 _ADDING: Final = "adding_replicas"
 _REMOVING: Final = "removing_replicas"
 _OPTIONAL_PARTITION_FIELDS: Final = frozenset({_ELIGIBLE, _MEMBER_EPOCHS, _ADDING, _REMOVING})
+_TAKER_ID: Final = "taker_id"
 _LOSSLESS_SINCE: Final = "lossless_since"
 _SYNCED_SINCE: Final = "synced_since"
 _OPTIONAL_BROKER_FIELDS: Final = frozenset({_LOSSLESS_SINCE, _SYNCED_SINCE})
@@ -177,12 +178,15 @@ def decode_controller_epoch(value: bytes) -> int:
     return _count(key, _decode(key, value, frozenset({"epoch"})), "epoch")
 
 
-def encode_producer_ids(next_producer_id: int) -> bytes:
-    return _encode({"next": next_producer_id})
+def encode_producer_ids(next_producer_id: int, taker_id: bytes) -> bytes:
+    """With who has taken the last block: no two brokers write the same."""
+    return _encode({"next": next_producer_id, _TAKER_ID: to_text(taker_id)})
 
 
 def decode_producer_ids(value: bytes) -> int:
-    return _count(PRODUCER_IDS_KEY, _decode(PRODUCER_IDS_KEY, value, frozenset({"next"})), "next")
+    """The id that was not given out yet."""
+    key = PRODUCER_IDS_KEY
+    return _count(key, _decode(key, value, frozenset({"next"}), frozenset({_TAKER_ID})), "next")
 
 
 def encode_configs(configs: Mapping[str, str]) -> bytes:

@@ -1,7 +1,8 @@
 """Producer ids, given out to brokers in blocks.
 
-An id is never given out twice: a block is a broker's once the counter behind it is committed. What
-a broker does not use before it stops is lost; there are 2**63.
+An id is never given out twice: a block is a broker's once the counter behind it is committed, with
+the broker's own mark: one that did not hear the outcome must not take another's block for its own.
+What a broker does not use before it stops is lost; there are 2**63.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class ProducerIdBlock:
 
 
 def allocate_producer_ids(
-    image: ClusterImage, count: int = BLOCK_SIZE
+    image: ClusterImage, taker_id: bytes, count: int = BLOCK_SIZE
 ) -> Decision[ProducerIdBlock]:
     first = image.next_producer_id
     if first + count > _ID_MAX:
@@ -33,6 +34,6 @@ def allocate_producer_ids(
             ErrorCode.UNKNOWN_SERVER_ERROR,
             "All producer ids have been given out: move the topics to a new cluster.",
         )
-    value = encode_producer_ids(first + count)
+    value = encode_producer_ids(first + count, taker_id)
     change = Change(PRODUCER_IDS_KEY, value, image.revision_of(PRODUCER_IDS_KEY))
     return Decision((change,), ProducerIdBlock(first, count))
