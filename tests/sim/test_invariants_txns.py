@@ -21,10 +21,10 @@ from storage.bench import NOW_MS, LogBench
 PRODUCER: dict[str, Any] = {"producer_id": 5, "base_sequence": 0, "transactional": True}
 
 
-def decide(cluster: Cluster, state: State, epoch: int) -> None:
+def decide(cluster: Cluster, state: State, epoch: int, name: str = "x") -> None:
     """As the coordinators' log would say, once that is committed."""
     transaction = Transaction(
-        "x", 5, epoch, 1000, state, NOW_MS, NOW_MS, frozenset({TopicPartition("t", 0)})
+        name, 5, epoch, 1000, state, NOW_MS, NOW_MS, frozenset({TopicPartition("t", 0)})
     )
     record = transaction_record(transaction)
     bench = LogBench(SimDisk(Random(1), Random(2)))
@@ -75,6 +75,13 @@ def test_a_marker_that_nobody_decided(cluster: Cluster, decided: State | None) -
         decide(cluster, decided, 2)
     cluster.mark(0, ControlType.COMMIT, 5, 2)
     assert breaks(cluster) == "I9"
+
+
+def test_a_producer_id_that_is_given_to_two(cluster: Cluster) -> None:
+    """I9: one would pass for the other."""
+    decide(cluster, State.ONGOING, 2)
+    with pytest.raises(InvariantBroken, match="y was given producer 5, which is x's"):
+        decide(cluster, State.ONGOING, 0, "y")
 
 
 def test_a_write_of_who_was_fenced(cluster: Cluster) -> None:

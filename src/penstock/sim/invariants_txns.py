@@ -1,9 +1,9 @@
 """What must hold of transactions in the memory and on the disks of all brokers, after every step.
 
 I9   nothing of a producer is committed that was written after another had taken its place, and was
-     told so; a marker says what the coordinator decided, and comes after the decision is committed;
-     readers of committed records are let as far as the first transaction that is open, or whose
-     marker is not committed
+     told so; no two have the same id; a marker says what the coordinator decided, and comes after
+     the decision is committed; readers of committed records are let as far as the first transaction
+     that is open, or whose marker is not committed
 I12  what a broker knows of transactions follows from its log alone: which are open and which were
      aborted; of what it has synced nothing is missing when it opens its log again
 
@@ -31,6 +31,8 @@ class TrueTransactions:
     """By producer id: the epoch that somebody was given when it took over."""
     decided: dict[tuple[int, int, ControlType], None] = field(default_factory=dict)
     """Producer id and epoch, as its markers carry them, and how its transaction ends."""
+    owners: dict[int, str] = field(default_factory=dict)
+    """By producer id: whose it is, by the transactional id."""
     late: dict[tuple[str, int, int], str] = field(default_factory=dict)
     """By place, leader epoch and offset: batches that must not come to be committed, and why."""
     synced: dict[tuple[int, str], tuple[int, int | None]] = field(default_factory=dict)
@@ -60,12 +62,19 @@ class TrueTransactions:
             raise broken("I9", place, late, mark.base_offset)
         if shadow.bodies is not None and place.startswith(TOPIC) and mark.marker is None:
             for record in read_records(shadow.bodies[mark.base_offset]):
-                self._note_decision(record.key, record.value)
+                self._note_decision(place, record.key, record.value)
 
-    def _note_decision(self, key: bytes | None, value: bytes | None) -> None:
+    def _note_decision(self, place: str, key: bytes | None, value: bytes | None) -> None:
         entry = read_record(key, value)
         transaction = None if entry is None else entry.transaction
-        if transaction is not None and transaction.state.is_preparing:
+        if transaction is None:
+            return
+        mine = transaction.transactional_id
+        owner = self.owners.setdefault(transaction.producer_id, mine)
+        if owner != mine:
+            text = f"{mine} was given producer {transaction.producer_id}, which is {owner}'s"
+            raise broken("I9", place, text)
+        if transaction.state.is_preparing:
             committed = transaction.state.is_committed
             kind = ControlType.COMMIT if committed else ControlType.ABORT
             self.decided[transaction.producer_id, transaction.producer_epoch, kind] = None
