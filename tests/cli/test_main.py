@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Coroutine
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from penstock.cli import log_items
+from penstock.cli import log_items, session
 from penstock.cli.app import COMMANDS, run
 from penstock.cli.main import main
 from penstock.ports import Disk
@@ -177,3 +180,20 @@ def test_the_exit_code_reaches_the_shell(tmp_path: Path) -> None:
     (directory / "partition.metadata").unlink()
     assert penstock("log", "verify", str(directory)).returncode == 1
     assert penstock("log", "verify", str(directory / "missing")).returncode == 2
+
+
+def test_a_second_ctrl_c_is_an_interrupt_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """asyncio makes another error of it, when it comes while the loop is being closed."""
+
+    async def nothing() -> None:
+        raise AssertionError("it is not run")
+
+    def closing(main: Coroutine[Any, Any, None]) -> None:
+        main.close()
+        stopped = RuntimeError("Event loop stopped before Future completed.")
+        stopped.__context__ = KeyboardInterrupt()
+        raise stopped
+
+    monkeypatch.setattr(asyncio, "run", closing)
+    with pytest.raises(KeyboardInterrupt):
+        session.run(nothing())

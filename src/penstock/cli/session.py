@@ -80,6 +80,11 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(main)
     except ClientError as error:
         raise CommandFailed(explain_client(error), exit_code(error)) from error
+    except RuntimeError as error:
+        # A second Ctrl-C while the loop is being closed, as asyncio tells of it.
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
 
 
 def exit_code(error: ClientError) -> int:
