@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from typing import Any
+
 import pytest
 
 from penstock.partition.replication import Leadership
 from penstock.sim.planted import BUGS, describe, planted
 from penstock.sim.planted_txns import TRANSACTION_BUGS
+from penstock.sim.planting import patch
 
 
 def test_a_bug_is_gone_after_its_block() -> None:
@@ -23,6 +27,29 @@ def test_every_bug_can_be_planted(name: str) -> None:
     with planted(name):
         pass
     assert describe()[name]
+
+
+def test_a_bug_that_cannot_be_called_is_not_planted() -> None:
+    """It would be found at once, by its own failure."""
+
+    class Product:
+        def work(self, much: int, *, fast: bool) -> None:
+            pass
+
+    def without_fast(self: Product, much: int) -> None:
+        pass
+
+    def without_much(self: Product, *, fast: bool) -> None:
+        pass
+
+    def fitting(self: Product, *given: Any, **named: Any) -> None:
+        pass
+
+    with ExitStack() as patches:
+        for wrong in (without_fast, without_much):
+            with pytest.raises(TypeError, match="what is planted for work takes"):
+                patch(patches, Product, "work", wrong)
+        patch(patches, Product, "work", fitting)
 
 
 def test_there_are_enough_of_them() -> None:

@@ -215,8 +215,8 @@ def _appends_duplicates(patches: ExitStack) -> None:
     """A batch that comes again is written again."""
     check = ProducerStates.check
 
-    def lax(self: ProducerStates, header: BatchHeader, *, from_client: bool = True) -> None:
-        check(self, header, from_client=from_client)
+    def lax(self: ProducerStates, header: BatchHeader, **named: Any) -> None:
+        check(self, header, **named)
 
     patch(patches, ProducerStates, "check", lax)
 
