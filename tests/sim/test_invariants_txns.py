@@ -150,3 +150,24 @@ def test_a_log_that_is_opened_without_what_was_synced(cluster: Cluster) -> None:
         txns.check_opened(1, "t-0", opened())
     txns.forget(cluster.invariants.metadata.image, disturbed=[1])
     txns.check_opened(1, "t-0", opened())
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_log_that_failed_while_it_was_cut(cluster: Cluster, *, is_committed: bool) -> None:
+    """I12: what is not committed may be gone by then, or be there still; all else must be."""
+    node = cluster.nodes[1]
+    if not is_committed:
+        cluster.write(1, b"d")
+        cluster.check()
+    end = node.log.end_offset
+    node.log._failure = "the disk failed"
+    cluster.check()
+    node.log._failure = None
+    node.log.truncate_to(end - 1)
+    shadow = Shadow(node.log, node.bench.sim.peek)
+    shadow.refresh()
+    if not is_committed:
+        cluster.invariants.txns.check_opened(1, "t-0", shadow)
+        return
+    with pytest.raises(InvariantBroken, match="2 records, of 3"):
+        cluster.invariants.txns.check_opened(1, "t-0", shadow)

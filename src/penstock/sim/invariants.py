@@ -191,12 +191,17 @@ class Invariants:
             log, led = hosted.log, hosted.leadership
             if hosted is not one.hosted:
                 break
+            if log._failure is not None:
+                truth = self.truths.get(one.place)
+                chains = {} if truth is None else truth.chains
+                self.txns.on_failed(broker_id, one.place, chains)
+                continue
             if (
                 log._end_offset == one.end_offset
                 and log._recovery_point == one.recovery_point
                 and led is one.led
                 and (hosted if led is None else led).high_watermark == one.high_watermark
-            ) or log._failure is not None:
+            ):
                 continue
             one.end_offset, one.recovery_point = log.end_offset, log.recovery_point
             one.high_watermark = hosted.high_watermark

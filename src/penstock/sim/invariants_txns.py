@@ -148,6 +148,13 @@ class TrueTransactions:
             end = min(shadow.log.recovery_point, shadow.end_offset)
             self.synced[broker_id, place] = (end, shadow.chain_at(end))
 
+    def on_failed(self, broker_id: int, place: str, committed: Mapping[int, int]) -> None:
+        """Perhaps in the middle of a truncation, which may be half done: then what it was to take
+        away may be there or not. `committed` has chains by their ends."""
+        end, chain = self.synced.get((broker_id, place), (0, None))
+        if chain is not None and committed.get(end) != chain:
+            del self.synced[broker_id, place]
+
     def check_opened(self, broker_id: int, place: str, shadow: Shadow) -> None:
         synced = self.synced.get((broker_id, place))
         if synced is None or not shadow.is_whole:
