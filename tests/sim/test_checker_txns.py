@@ -237,5 +237,7 @@ def test_what_was_deleted_is_no_gap() -> None:
     first = poll(90, {A: ((0, "v0"),)})
     on = poll(110, {A: ((3, "v3"), (4, "v4"))})
     assert rules(*sends, deleted, first, on, *drains(A, None, **kept)) == []
+    more = Deleted(process="o", status=INFO, begun_ms=105, ended_ms=105, place=A, offset=99)
+    assert rules(*sends, deleted, more, first, on, *drains(A, None, **kept)) == []
     too_far = poll(110, {A: ((4, "v4"),)})
     assert rules(*sends, deleted, first, too_far, *drains(A, None, **kept)) == ["E7"]

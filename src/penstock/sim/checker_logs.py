@@ -80,10 +80,16 @@ class PlaceLog:
         if offset not in (places := self.committed_reads.setdefault(value, [])):
             places.append(offset)
 
-    def deleted_before(self, now_ms: float) -> int:
-        """Below which offset records may have been deleted by then."""
-        cuts = (each.offset for each in self.deleted if each.begun_ms < now_ms)
-        return max(cuts, default=0)
+    def deleted_before(self, now_ms: float, offset: int) -> int:
+        """Below what may have been deleted by then, where a record at `offset` was still there."""
+        return max(
+            (
+                each.offset
+                for each in self.deleted
+                if each.begun_ms < now_ms and each.offset <= offset
+            ),
+            default=0,
+        )
 
 
 def build_logs(entries: Iterable[Entry]) -> dict[str, PlaceLog]:

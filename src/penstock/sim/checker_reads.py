@@ -65,7 +65,7 @@ def _follows(
     if offset not in ranks or previous not in ranks:
         return  # Aborted, and read as committed: that is E4.
     step = ranks[offset] - ranks[previous]
-    if step > 1 and offset >= (cut := log.deleted_before(entry.ended_ms)) > previous:
+    if step > 1 and (cut := log.deleted_before(entry.ended_ms, offset)) > previous:
         step = sum(cut <= known <= offset for known in ranks)
     if step > 1:
         text = f"{entry.process} read offset {offset} after {previous} and left out {step - 1}"
