@@ -361,7 +361,7 @@ def test_the_replica_that_the_leader_names_is_read_from(fake: FakeBroker) -> Non
 
 @pytest.mark.parametrize("queued_bytes_max", [64 << 20, 1 << 20])
 def test_no_broker_waits_for_the_room_that_others_take(
-    fake: FakeBroker, queued_bytes_max: int
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, queued_bytes_max: int
 ) -> None:
     """Two fetches that are always under way at one broker, and one at another, do not use up the
     room of a third; where there is room for one fetch at a time they take turns."""
@@ -386,7 +386,7 @@ def test_no_broker_waits_for_the_room_that_others_take(
 
             return metadata
 
-        fake.model.metadata = with_others(fake.model.metadata)  # type: ignore[method-assign]
+        monkeypatch.setattr(fake.model, "metadata", with_others(fake.model.metadata))
         places = [TopicPartition("t", number) for number in range(len(leaders))]
 
         async def work() -> list[bytes | None]:
