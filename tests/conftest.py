@@ -3,14 +3,20 @@
 `make test` runs on two processes. What belongs together stays on one of them: a file, the tests
 that share a Spark session, those that share a browser. The long ones come first, so that both
 processes end at about the same time.
+
+A test's timeout is an exception in the main thread. It cannot reach a foreign library that waits in
+C, and whoever cleans up after it may wait again, with no timeout left. So behind it is a watchdog
+that needs neither the interpreter nor anybody's help: it prints where every thread is and ends the
+process, and the run fails with the test's name instead of hanging.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import PurePath
@@ -44,6 +50,53 @@ if os.environ.get("PENSTOCK_PURE") == "1":
         "the kernels were imported before they could be replaced"
     )
     sys.meta_path.insert(0, _PureKernels())
+
+
+_GRACE_S = 90.0
+"""For what a timed out test tears down, and for a process that has run its last test."""
+_STDERR = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """While tests run what goes to 2 is captured, and would be lost with the process."""
+    config.stash[_STDERR] = os.dup(2)
+
+
+def _watch(config: pytest.Config, limit_s: float) -> None:
+    faulthandler.dump_traceback_later(limit_s + _GRACE_S, exit=True, file=config.stash[_STDERR])
+
+
+def _timeout_s(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("timeout")
+    if marker is not None:
+        return float(marker.args[0])
+    given = item.config.getoption("timeout")
+    return float(item.config.getini("timeout") if given is None else given)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    limit_s = _timeout_s(item)
+    if limit_s == 0 or sys.gettrace() is not None:
+        return (yield)  # Somebody is debugging.
+    _watch(item.config, limit_s)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Again, as pytest calls the watchdog off when a test fails."""
+    limit_s = _timeout_s(item)
+    if limit_s > 0 and sys.gettrace() is None:
+        _watch(item.config, limit_s)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if not hasattr(session.config, "workerinput"):  # Those wait until the last of them is done.
+        _watch(session.config, 0)
 
 
 def _folder(item: pytest.Item) -> str:
