@@ -7,7 +7,9 @@ by the same processors: a third would be all that could be hoped for if the disk
 
 Growth: three brokers hold some data and take a steady trickle of records. What a record takes
 until it is acknowledged is compared between a calm time and the time in which a fourth broker
-joins and `penstock cluster rebalance` moves its share there.
+joins and `penstock cluster rebalance` moves its share there, and that in which `penstock cluster
+drain` moves it back. All of them share this machine's processors and its disk: the newcomer's
+start and the deletion of what has moved away are felt by those who would not feel them elsewhere.
 
 Run it from the project's root: `python -m benchmarks.cluster --json`.
 """
@@ -24,7 +26,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
@@ -138,12 +140,12 @@ class Trickle:
         self._thread.join()
         self._producer.flush(TIMEOUT_S)
 
-    def p99_ms(self) -> float:
-        """Of what was acknowledged since it was last asked."""
+    def taken_ms(self) -> tuple[float, float]:
+        """What was acknowledged since it was last asked took: at p99, and at the worst."""
         taken, self._latencies_s = sorted(self._latencies_s), []
         if not taken:
             raise RuntimeError("nothing was acknowledged")
-        return taken[int(len(taken) * 0.99)] * 1000
+        return taken[int(len(taken) * 0.99)] * 1000, taken[-1] * 1000
 
     def _run(self) -> None:
         for number in count():
@@ -163,7 +165,7 @@ class Trickle:
 
 
 def growth(root: str, calm_s: float, preload: int) -> dict[str, float]:
-    """p99 of produce in calm times, while a fourth broker joins, and their ratio."""
+    """p99 of produce in calm times, while a fourth broker joins and while it is drained again."""
     with ExitStack() as stack:
         bootstrap = stack.enter_context(running(*brokers(root, 3)))
         configs = {"min.insync.replicas": "2"}
@@ -171,28 +173,34 @@ def growth(root: str, calm_s: float, preload: int) -> dict[str, float]:
         produce(bootstrap, name, preload, 1024, "all")
         trickle = stack.enter_context(Trickle(bootstrap, name))
         resting = threading.Event()
-        resting.wait(2)
-        trickle.p99_ms()
-        resting.wait(calm_s)
-        calm_ms = trickle.p99_ms()
-        began = time.perf_counter()
-        fourth = ("--set", "broker_id=3", "--set", "port=0", "--set", f"data_dir={root}/broker-3")
-        stack.enter_context(running("broker", "--config", f"{root}/broker-0.toml", *fourth))
-        subprocess.run(
-            [PENSTOCK, "cluster", "rebalance", "--execute", "--json", "-b", bootstrap],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            timeout=300,
-        )
-        joining_ms, joining_s = trickle.p99_ms(), time.perf_counter() - began
+        found: dict[str, float] = {}
+
+        def meanwhile(what: str, work: Callable[[], object]) -> None:
+            resting.wait(2)
+            trickle.taken_ms()
+            began = time.perf_counter()
+            work()
+            found[f"{what}_s"] = time.perf_counter() - began
+            found[f"{what}_p99_ms"], found[f"{what}_worst_ms"] = trickle.taken_ms()
+            found[f"{what}_ratio"] = found[f"{what}_p99_ms"] / found["calm_p99_ms"]
+
+        def move(*command: str) -> None:
+            tool = [PENSTOCK, "cluster", *command, "--execute", "--json", "-b", bootstrap]
+            subprocess.run(tool, check=True, stdout=subprocess.DEVNULL, timeout=600)
+
+        def join() -> None:
+            settings = ("broker_id=3", "port=0", f"data_dir={root}/broker-3")
+            options = [part for each in settings for part in ("--set", each)]
+            fourth = ("broker", "--config", f"{root}/broker-0.toml", *options)
+            stack.enter_context(running(*fourth))
+            move("rebalance")
+
+        meanwhile("calm", lambda: resting.wait(calm_s))
+        meanwhile("joining", join)
+        meanwhile("draining", lambda: move("drain", "3"))
         if trickle.failures:
-            raise RuntimeError(f"records failed while a broker joined: {trickle.failures[:1]}")
-        return {
-            "calm_p99_ms": calm_ms,
-            "joining_p99_ms": joining_ms,
-            "ratio": joining_ms / calm_ms,
-            "joining_s": joining_s,
-        }
+            raise RuntimeError(f"records failed while brokers changed: {trickle.failures[:1]}")
+        return found
 
 
 def main() -> None:
@@ -214,8 +222,8 @@ def main() -> None:
                     f"  three {rate['three_per_s']:9,.0f}/s  ratio {rate['ratio']:.2f}"
                 )
         if options.only != "throughput":
-            # As much as it takes the gentle pace to copy for about as long as the calm is measured.
-            grown = growth(f"{root}/growing", calm_s, 4 * messages)
+            # A minute's copying at the gentle pace: who has less to move has less to fear.
+            grown = growth(f"{root}/growing", calm_s, 12 * messages)
             result["growth"] = grown
             print("growth", *(f"{key}={value:.2f}" for key, value in grown.items()))
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from itertools import chain
 
 import pytest
 
@@ -63,17 +64,35 @@ def test_a_plan_changes_nothing(cluster: ClusterModel, penstock: Runner) -> None
 
 
 def test_a_plan_is_executed(cluster: ClusterModel, penstock: Runner) -> None:
-    """All of it, a few at a time; then the preferred replicas lead, and there is no more to do."""
+    """All of it, a few at a time; those that are done are led by their preferred replicas."""
     ended = penstock("cluster", "rebalance", "--execute", "--at-once", "2")
     assert ended.code == 0, ended.err
     assert ended.out.endswith("done: 4 partitions moved\n")
     assert all(len(asked) <= 2 for asked in cluster.changed.moves)
-    (election,) = cluster.changed.elections
-    assert (election[0], len(election[1] or ())) == (0, 4)
+    elected = [places or [] for kind, places in cluster.changed.elections if kind == 0]
+    assert sorted(chain(*elected)) == sorted(chain(*cluster.changed.moves))
+    assert [len(places) for places in elected] == [2, 2]
     assert all(spot.leader == spot.replicas[0] for spot in cluster.spots.values())
     again = penstock("cluster", "rebalance", "--execute")
     assert "nothing to move" in again.out
-    assert len(cluster.changed.elections) == 1
+    assert len(cluster.changed.elections) == 2
+
+
+@pytest.mark.parametrize(("looks", "sizes"), [(4, [3, 6, 12, 20]), (1, [3, 3, 3, 3])])
+def test_small_partitions_move_more_at_a_time(
+    cluster: ClusterModel,
+    penstock: Runner,
+    monkeypatch: pytest.MonkeyPatch,
+    looks: int,
+    sizes: list[int],
+) -> None:
+    """Large ones do not: the end of each is felt by clients."""
+    monkeypatch.setattr(moving, "_QUICK_LOOKS", looks)
+    cluster.place("many", *([0, 1] for _ in range(74)))
+    ended = penstock("cluster", "rebalance", "--execute")
+    assert ended.code == 0, ended.err
+    asked = [len(moves) for moves in cluster.changed.moves]
+    assert (asked[:4], max(asked)) == (sizes, sizes[-1])
 
 
 def test_a_throttle_is_there_while_it_is_needed(

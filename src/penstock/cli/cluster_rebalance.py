@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -28,9 +28,8 @@ from penstock.cli.tables import Column, table
 from penstock.client import moving
 from penstock.client.administration import Admin
 from penstock.client.cordons import cordon, uncordon
-from penstock.client.errors import BrokerError
 from penstock.client.model import TopicPartition
-from penstock.client.moving import Ended, Moves, lift_throttle, prefer
+from penstock.client.moving import Ended, Moves, lift_throttle
 from penstock.metadata.rebalance import NotEnoughBrokers, Plan, Step, plan
 from penstock.runtime import SystemClock
 
@@ -73,7 +72,6 @@ Examples:
   penstock cluster reassign --cancel
   penstock cluster reassign --move orders-0=1,2,3 --move orders-1=2,3,1
 """
-_AT_ONCE: Final = 20
 
 _Execute = Annotated[
     bool, typer.Option("--execute/--dry-run", help="Do it, or only show what would be done.")
@@ -89,7 +87,14 @@ _Throttle = Annotated[
     ),
 ]
 _AtOnce = Annotated[
-    int, typer.Option("--at-once", min=1, metavar="N", help="Partitions on the move at a time.")
+    int | None,
+    typer.Option(
+        "--at-once",
+        min=1,
+        metavar="N",
+        help="Partitions on the move at a time.",
+        show_default="3, up to 20 while they take no second",
+    ),
 ]
 _Timeout = Annotated[
     float | None,
@@ -102,7 +107,7 @@ class Pace:
     """How moves are carried out."""
 
     throttle: int | None
-    at_once: int
+    at_once: int | None
     timeout_s: float | None
 
 
@@ -125,7 +130,7 @@ def rebalance(
         typer.Option("--exclude", metavar="BROKER", help="Leave it as it is; may be repeated."),
     ] = None,
     throttle: _Throttle = None,
-    at_once: _AtOnce = _AT_ONCE,
+    at_once: _AtOnce = None,
     timeout: _Timeout = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
@@ -141,7 +146,7 @@ def drain(
     *,
     execute: _Execute = True,
     throttle: _Throttle = None,
-    at_once: _AtOnce = _AT_ONCE,
+    at_once: _AtOnce = None,
     timeout: _Timeout = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
@@ -186,7 +191,7 @@ def _plan_and_do(
     json: bool,
     level: bool,
 ) -> None:
-    async def main() -> tuple[Plan, Ended | None, list[BrokerError]]:
+    async def main() -> tuple[Plan, Ended | None]:
         async with connect(bootstrap) as admin:
             found = await look(admin, sizes=True)
             _check_brokers(found, (*drained, *excluded))
@@ -195,21 +200,19 @@ def _plan_and_do(
                 with pipe_guard():
                     emit(plan_text(planned, found))
             if not execute:
-                return planned, None, []
+                return planned, None
             for broker in drained:
                 if broker in found.racks:
                     await cordon(admin, broker)
-            ended = await _carry_out(admin, planned.steps, found, pace)
-            leads = [TopicPartition(step.topic, step.index) for step in planned.steps]
-            return planned, ended, await prefer(admin, leads)
+            return planned, await _carry_out(admin, planned.steps, found, pace, lead=True)
 
-    planned, ended, unled = run(main())
+    planned, ended = run(main())
     if json:
         emit_json({**plan_json(planned), "executed": execute, **_ended_json(ended)})
     elif planned.steps and ended is None:
         emit("nothing was changed: give --execute to do it")
     elif planned.steps and ended is not None:
-        _report_text(ended, unled)
+        _report_text(ended)
     if ended is not None and not ended.is_whole:
         raise typer.Exit(EXIT_REFUSED)
 
@@ -232,10 +235,16 @@ def _check_brokers(found: Found, named: Sequence[int]) -> None:
 
 
 async def _carry_out(
-    admin: Admin, steps: Sequence[Step], found: Found, pace: Pace, *, begun: bool = False
+    admin: Admin,
+    steps: Sequence[Step],
+    found: Found,
+    pace: Pace,
+    *,
+    begun: bool = False,
+    lead: bool = False,
 ) -> Ended:
     """Do the steps, or watch those that have begun, to the end or the timeout."""
-    moves = Moves(admin, steps, SystemClock(), pace.at_once)
+    moves = Moves(admin, steps, SystemClock(), pace.at_once, lead=lead)
     awaited = {each for step in steps for each in step.added} - found.racks.keys()
     if awaited:
         _say(f"waiting for broker {sorted(awaited)[0]}, which is not running")
@@ -283,9 +292,9 @@ def _ended_json(ended: Ended | None) -> dict[str, Any]:
     }
 
 
-def _report_text(ended: Ended, unled: Sequence[BrokerError]) -> None:
+def _report_text(ended: Ended) -> None:
     emit(f"done: {count(len(ended.done), 'partition')} moved")
-    for error in (*ended.refused, *unled):
+    for error in (*ended.refused, *ended.unled):
         _say(explain_client(error))
     if ended.cancelled:
         _say(
@@ -323,7 +332,7 @@ def reassign(
         ),
     ] = None,
     throttle: _Throttle = None,
-    at_once: _AtOnce = _AT_ONCE,
+    at_once: _AtOnce = None,
     timeout: _Timeout = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
@@ -360,7 +369,7 @@ def reassign(
         for error in ended.refused:
             _say(explain_client(error))
     else:
-        _report_text(ended, ())
+        _report_text(ended)
     if not ended.is_whole:
         raise typer.Exit(EXIT_REFUSED)
 

@@ -30,6 +30,9 @@ from penstock.wire.errors import ErrorCode
 
 _INTERVAL_S: Final = 0.25
 _LOOKS: Final = 4
+_GENTLY_AT_ONCE: Final = 3
+_QUICKLY_AT_ONCE: Final = 20
+_QUICK_LOOKS: Final = 4
 _ASKED_AT_ONCE: Final = 50
 GENTLE_BYTES_PER_S: Final = 20_000_000
 _FASTEST_BYTES_PER_S: Final = 10**12
@@ -46,6 +49,8 @@ class Ended:
     refused: list[BrokerError] = field(default_factory=list)
     cancelled: list[TopicPartition] = field(default_factory=list)
     """By somebody else, or the topic was deleted."""
+    unled: list[BrokerError] = field(default_factory=list)
+    """Why preferred replicas do not lead."""
 
     @property
     def is_whole(self) -> bool:
@@ -62,11 +67,28 @@ def _work(step: Step) -> int:
 
 
 class Moves:
-    def __init__(self, admin: Admin, steps: Sequence[Step], clock: Clock, at_once: int) -> None:
+    """`at_once` of them at a time. Where nobody says how many it is a few, as clients feel the end
+    of each: old replicas go, and leaders change. It is more while all that has begun ends within a
+    second, as the moves of small partitions do.
+
+    With `lead` preferred replicas lead as soon as their move is done, not all of them at the end.
+    """
+
+    def __init__(
+        self,
+        admin: Admin,
+        steps: Sequence[Step],
+        clock: Clock,
+        at_once: int | None,
+        *,
+        lead: bool = False,
+    ) -> None:
         self.steps = steps
         self._admin = admin
         self._clock = clock
-        self._at_once = at_once
+        self._at_once = self._at_first = at_once or _GENTLY_AT_ONCE
+        self._at_once_max = at_once or _QUICKLY_AT_ONCE
+        self._lead = lead
         self._waiting = deque(steps)
         self._steps: dict[TopicPartition, Step] = {}
         """Those under way."""
@@ -90,12 +112,18 @@ class Moves:
 
     async def run(self, advance: Callable[[int], None]) -> Ended:
         """Until all is done; `advance` is told how many more replicas have caught up."""
+        looks = 0
         while self._waiting or self._steps:
             await self._begin(advance)
             if self._steps:
                 await self._look(advance)
+            looks += 1
             if self._steps:
                 await self._clock.sleep(_INTERVAL_S)
+                continue
+            quick = looks <= _QUICK_LOOKS
+            self._at_once = min(2 * self._at_once, self._at_once_max) if quick else self._at_first
+            looks = 0
         return self.ended
 
     async def watch(self, advance: Callable[[int], None]) -> Ended:
@@ -125,6 +153,7 @@ class Moves:
     async def _look(self, advance: Callable[[int], None]) -> None:
         listed = await self._admin.list_partition_reassignments([*self._steps])
         partitions = await self._partitions()
+        done = []
         for place, step in [*self._steps.items()]:
             found = partitions.get(place)
             if place in listed and found is not None:
@@ -134,13 +163,16 @@ class Moves:
                 continue
             self._looks[place] = self._looks.get(place, 0) + 1
             if found is not None and found.replicas == step.after:
-                self.ended.done.append(place)
+                done.append(place)
             elif self._looks[place] >= _LOOKS:
                 self.ended.cancelled.append(place)
             else:
                 continue
             del self._steps[place]
             self._count(place, _work(step), advance)
+        self.ended.done += done
+        if self._lead:
+            self.ended.unled += await _prefer(self._admin, done)
 
     def _count(self, place: TopicPartition, number: int, advance: Callable[[int], None]) -> None:
         before = self._counted.get(place, 0)
@@ -159,7 +191,7 @@ class Moves:
         }
 
 
-async def prefer(admin: Admin, places: Sequence[TopicPartition]) -> list[BrokerError]:
+async def _prefer(admin: Admin, places: Sequence[TopicPartition]) -> list[BrokerError]:
     """Let the preferred replicas lead; those that cannot."""
     if not places:
         return []

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from penstock.client import moving
 from penstock.client.cordons import cordon, uncordon
-from penstock.client.errors import BrokerError
-from penstock.client.model import TopicPartition
 from penstock.client.moving import Ended, Moves
 from penstock.console.errors import BadRequest
 from penstock.console.jobs import Job, Jobs
@@ -20,8 +18,6 @@ from penstock.metadata.rebalance import NotEnoughBrokers, Placed, Plan, plan
 from penstock.wire.errors import ErrorCode
 
 _log = logging.getLogger(__name__)
-
-_AT_ONCE: Final = 20
 
 
 class Brokers:
@@ -93,15 +89,12 @@ class Brokers:
                 if broker not in self._picture.missing:
                     await cordon(admin, broker)
             job.total = moving.work(planned.steps)
-            moves = Moves(admin, planned.steps, self._link.env.clock, _AT_ONCE)
+            moves = Moves(admin, planned.steps, self._link.env.clock, None, lead=True)
             async with moving.braked(admin, moves, throttle, self._link.env.clock, _log_eased):
                 ended = await moves.run(job.advance)
-            unled = await moving.prefer(
-                admin, [TopicPartition(step.topic, step.index) for step in planned.steps]
-            )
             await self._watch.survey_topics()
             await self._watch.survey_disks()
-            return _outcome(ended, len(planned.steps), unled)
+            return _outcome(ended, len(planned.steps))
 
         return self._jobs.begin(title, work).as_dict()
 
@@ -139,8 +132,8 @@ def _log_eased(rate: int) -> None:
     _log.info("nothing has arrived for a while: brokers may copy %d bytes a second now", rate)
 
 
-def _outcome(ended: Ended, steps: int, unled: Sequence[BrokerError]) -> str:
-    trouble = [str(error) for error in (*ended.refused, *unled)]
+def _outcome(ended: Ended, steps: int) -> str:
+    trouble = [str(error) for error in (*ended.refused, *ended.unled)]
     trouble += [f"the move of {place} was cancelled" for place in ended.cancelled]
     if not trouble:
         return f"{steps} partitions are where they belong"
