@@ -46,7 +46,9 @@ def create_topic(bootstrap: str, configs: dict[str, str]) -> str:
     return name
 
 
-def produce(bootstrap: str, topic: str, messages: int, size: int, acks: str) -> float:
+def produce(
+    bootstrap: str, topic: str, messages: int, size: int, acks: str, partitions: int = PARTITIONS
+) -> float:
     """Messages a second, all of them acknowledged."""
     failures: list[KafkaError] = []
     delivered = 0
@@ -73,7 +75,7 @@ def produce(bootstrap: str, topic: str, messages: int, size: int, acks: str) -> 
         while len(producer) > 150_000:
             producer.poll(0.01)
         for number in range(first, min(first + BURST, messages)):
-            producer.produce(topic, value, partition=number % PARTITIONS, on_delivery=on_delivery)
+            producer.produce(topic, value, partition=number % partitions, on_delivery=on_delivery)
         producer.poll(0)
     left = producer.flush(TIMEOUT_S)
     elapsed = time.perf_counter() - began

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -262,7 +264,39 @@ async def test_a_deleted_topic_is_gone(stage: Stage) -> None:
     assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
     assert not stage.broker.cluster.image.topics
     assert stage.broker.replicas.get("orders", 0) is None
-    assert not [name for name in stage.disks[0].listdir(root) if name.startswith("orders")]
+    assert "orders-0" not in stage.disks[0].listdir(root)
+    await stage.until(lambda: not any("orders" in each for each in stage.disks[0].listdir(root)))
+
+
+@staged
+async def test_freeing_space_holds_nothing_up(stage: Stage) -> None:
+    """Large files take their time to go: others are made and written meanwhile, also one of the
+    same name. What fails is told, and the next is freed all the same."""
+    await stage.create("orders")
+    released = asyncio.Event()
+    replicas, tried = stage.broker.replicas, []
+    run = replicas._env.executor.run
+
+    async def slow(work: Callable[[], Any]) -> Any:
+        if "LogDirectory.delete" not in getattr(work, "__qualname__", ""):
+            return await run(work)
+        tried.append(work)
+        await released.wait()
+        if len(tried) == 1:
+            raise OSError("the disk is having a bad day")
+        return await run(work)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replicas._env.executor, "run", slow)
+        for _ in range(2):
+            assert await delete(stage, Doomed("orders")) == [("orders", ErrorCode.NONE)]
+            await stage.create("orders")
+            assert await stage.produce("orders", [b"z"]) == 0
+        assert len(tried) == 1
+        released.set()
+        await stage.until(lambda: len(tried) == 2)
+        names = stage.disks[0].listdir
+        await stage.until(lambda: sum("-delete" in each for each in names("/broker-0/logs")) == 1)
 
 
 @staged

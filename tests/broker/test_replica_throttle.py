@@ -15,7 +15,7 @@ def test_without_a_rate_nobody_waits() -> None:
 
 
 def test_over_time_no_more_than_the_rate_is_fetched() -> None:
-    """A tenth of a second's worth may come at once, after a pause."""
+    """A fiftieth of a second's worth may come at once, after a pause."""
     throttle = ReplicaThrottle(2)
     now_ms, fetched = 10_000, 0
     assert throttle.wait_ms(1000, now_ms) == 0
@@ -31,10 +31,10 @@ def test_over_time_no_more_than_the_rate_is_fetched() -> None:
 
 
 def test_what_is_asked_for_at_once_is_in_proportion_to_the_rate() -> None:
-    """A tenth of a second's worth among all that are throttled, in pieces that are worth it."""
+    """A fiftieth of a second's worth among all that are throttled, in pieces that are worth it."""
     throttle = ReplicaThrottle(2)
-    assert throttle.piece(20_000_000, 4) == 500_000
-    assert throttle.piece(20_000_000, 1) == 2_000_000
+    assert throttle.piece(20_000_000, 4) == 100_000
+    assert throttle.piece(20_000_000, 1) == 400_000
     assert throttle.piece(20_000_000, 1000) == 64 << 10
 
 

@@ -231,6 +231,19 @@ def test_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
     assert not [path for path in (tmp_path / "logs").iterdir() if path.is_dir()]
 
 
+def test_several_may_be_on_their_way_out_under_one_name(bench: LogBench) -> None:
+    """A partition that came, went, and came again; partitions whose names are cut off."""
+    directory = new_directory(bench)
+    freeing = []
+    for partition in (1, 1, 2):
+        make(directory, "t" * 249, partition)
+        freeing.append(directory.delete("t" * 249, partition))
+    assert len([name for name in bench.disk.listdir(ROOT) if name.endswith("-delete")]) == 3
+    freeing[1]()
+    assert open_all(new_directory(bench)) == []
+    assert not [name for name in bench.disk.listdir(ROOT) if name.endswith("-delete")]
+
+
 def test_what_is_not_ours_is_left_alone(bench: LogBench) -> None:
     """Files and directories that no log of ours can have made."""
     bench.disk.mkdir(f"{ROOT}/lost+found")

@@ -190,7 +190,8 @@ class Broker:
                 def start(*works: Coroutine[Any, Any, None]) -> None:
                     running.extend(tasks.create_task(work) for work in works)
 
-                start(self.replicas.flusher.run(), self.cluster.follow(), self.replicas.run())
+                start(self.replicas.flusher.run(), self.cluster.follow())
+                start(self.replicas.run(), self.replicas.free_space())
                 place = await self._join()
                 start(self.membership.keep(lambda: self._start_over(place)))
                 await self.controller.begin()

@@ -5,9 +5,9 @@ topic's `follower.replication.throttled.replicas` names (`leader_link`).
 `leader.replication.throttled.rate` is for what it gives out, of those that
 `leader.replication.throttled.replicas` names (`handlers/fetch`). Of either only followers that lag
 are slowed down: one in sync never is, or `acks=all` would be. An allowance grows with time and
-falls by what is fetched; while it is below zero the throttled ones wait. It grows up to a tenth of
-a second's worth, and no more is asked for at a time: what comes in one burst is in everybody's way
-for as long, whatever the rate is over a second.
+falls by what is fetched; while it is below zero the throttled ones wait. It grows up to a fiftieth
+of a second's worth, and no more is asked for at a time: what comes in one burst is in everybody's
+way for as long, whatever the rate is over a second.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 UNLIMITED: Final = 2**63 - 1
 _LOOK_AGAIN_MS: Final = 1_000
 """The rate may be changed in the meantime."""
-_BURSTS_PER_S: Final = 10
+_BURSTS_PER_S: Final = 50
 _PIECE_MIN: Final = 64 << 10
 
 

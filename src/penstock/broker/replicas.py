@@ -1,11 +1,13 @@
 """The partitions on this broker, kept in step with the cluster's image.
 
-Changes are worked off in order by one task: logs are made and deleted on threads, and a partition
-is led or followed once its log is there. Between a topic's creation and that moment its partitions
-answer NOT_LEADER_OR_FOLLOWER, which every client retries.
+Changes are worked off in order by one task: logs are made on threads, and a partition is led or
+followed once its log is there. Between a topic's creation and that moment its partitions answer
+NOT_LEADER_OR_FOLLOWER, which every client retries.
 
 A log is deleted when its topic is, or when the metadata names this broker no longer among the
-replicas of that very topic, by its id: never for lack of metadata.
+replicas of that very topic, by its id: never for lack of metadata. It is gone at once, under
+another name. Another task frees the space: of large files that takes its time, keeps the syncs of
+others waiting, and must not hold up the changes that come next. What it leaves, a restart removes.
 
 A log that has failed, or could not be opened, has no role: `failed_logs` sees to it that others
 have its partition, and asks for the log to be opened anew.
@@ -69,6 +71,7 @@ class Replicas:
         self._hosted: dict[tuple[str, int], HostedPartition] = {}
         self._by_directory: dict[str, HostedPartition] = {}
         self._due: asyncio.Queue[TopicChange] = asyncio.Queue()
+        self._doomed: asyncio.Queue[Callable[[], None]] = asyncio.Queue()
         self._leading: list[Listener] = []
         self._resigned: list[Listener] = []
         self._roles: list[Listener] = []
@@ -216,6 +219,19 @@ class Replicas:
                 for _ in changes:
                     self._due.task_done()
 
+    async def free_space(self) -> None:
+        """Remove the files of deleted logs until cancelled, one log at a time, with a pause after
+        each for the syncs that it kept waiting."""
+        clock = self._env.clock
+        while True:
+            remove = await self._doomed.get()
+            began = clock.monotonic()
+            try:
+                await self._env.executor.run(remove)
+            except OSError as error:
+                _log.error("a deleted log's files remain, which a restart removes: %s", error)
+            await clock.sleep(clock.monotonic() - began)
+
     async def _apply(self, changes: list[TopicChange]) -> None:
         for change in changes:
             before, after = change.before, change.after
@@ -249,7 +265,7 @@ class Replicas:
             log = self._directory.get(topic.name, index)
             if log is not None and log.topic_id != to_text(topic.topic_id):
                 # Of a topic that was deleted under the same name while this broker was away.
-                await self._env.executor.run(self._directory.delete(topic.name, index))
+                self._doomed.put_nowait(self._directory.delete(topic.name, index))
                 log = None
             if log is not None:
                 self._add(topic, index, log)
@@ -387,7 +403,7 @@ class Replicas:
         for note in report.notes:
             _log.warning("%s: %s", report.directory, note)
         if log.topic_id != to_text(topic.topic_id):
-            await run(self._directory.delete(*place))
+            self._doomed.put_nowait(self._directory.delete(*place))
             del self._unopened[place]
             return
         self._add(topic, index, log)
@@ -431,14 +447,13 @@ class Replicas:
             if hosted is not None:
                 await self._delete(hosted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             else:
-                await self._env.executor.run(self._directory.delete(topic.name, index))
+                self._doomed.put_nowait(self._directory.delete(topic.name, index))
 
     async def _delete(self, hosted: HostedPartition, code: ErrorCode) -> None:
         self._drop(hosted, code)
         async with self.flusher.exclusive(hosted.log):
-            free_space = self._directory.delete(hosted.topic, hosted.index)
+            self._doomed.put_nowait(self._directory.delete(hosted.topic, hosted.index))
         self.flusher.forget(hosted.log)
-        await self._env.executor.run(free_space)
 
     def _drop(self, hosted: HostedPartition, code: ErrorCode) -> None:
         del self._hosted[hosted.topic, hosted.index]

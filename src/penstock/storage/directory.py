@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, count
 
 from penstock.ports import Disk
 from penstock.storage.config import LogConfig
@@ -201,15 +202,21 @@ class LogDirectory:
         log = self._logs.get((topic, partition))
         if log is None:
             raise StorageError(f"{partition_directory(topic, partition)} does not exist")
-        # A topic's name may be as long as a file name almost: the mark needs room.
-        name = partition_directory(topic, partition)[:_NAME_KEPT]
-        doomed = f"{self.root}/{name}.{log.topic_id}-delete"
         with disk_trouble(f"{log.directory} could not be deleted"):
+            doomed = self._doomed(topic, partition, log.topic_id)
             self.disk.rename(log.directory, doomed)
             self.disk.sync_directory(self.root)
         log.abandon("it was deleted")
         del self._logs[topic, partition]
         return lambda: self._remove_tree(doomed)
+
+    def _doomed(self, topic: str, partition: int, topic_id: str) -> str:
+        # A topic's name may be as long as a file name almost: the mark needs room.
+        name = f"{partition_directory(topic, partition)[:_NAME_KEPT]}.{topic_id}"
+        # Another of that name may be on its way out: of a longer name, or that has come and gone.
+        marks = chain(("",), (f".{number}" for number in count(1)))
+        paths = (f"{self.root}/{name}{mark}-delete" for mark in marks)
+        return next(path for path in paths if not self.disk.exists(path))
 
     def _remove_tree(self, path: str) -> None:
         # The metadata last: by it an interrupted deletion is recognised as ours.
