@@ -172,10 +172,11 @@ def test_deleted_log_is_gone_at_once(bench: LogBench) -> None:
     directory = new_directory(bench)
     log = make(directory)
     append(log, 3)
-    free_space = directory.delete("t", 0)
+    hide = directory.delete("t", 0)
     assert directory.get("t", 0) is None
     with pytest.raises(LogOffline, match="it was deleted"):
         log.read(0, 100)
+    free_space = hide()
     again = directory.create("t", 0, topic_id="id2", config=LogConfig(), now_ms=NOW_MS)
     assert again.end_offset == 0
     append(again)
@@ -202,7 +203,8 @@ def test_interrupted_deletion_is_finished() -> None:
         log.flush(checkpoint=True)
 
         def delete() -> None:
-            free_space = directory.delete("t", 0)
+            hide = directory.delete("t", 0)
+            free_space = hide()
             free_space()
 
         return delete
@@ -227,7 +229,7 @@ def test_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
     directory.create(
         topic, 12345, topic_id="rcl_Dw3sTlyGZKr7PBVqUQ", config=LogConfig(), now_ms=NOW_MS
     )
-    directory.delete(topic, 12345)()
+    directory.delete(topic, 12345)()()
     assert not [path for path in (tmp_path / "logs").iterdir() if path.is_dir()]
 
 
@@ -237,7 +239,7 @@ def test_several_may_be_on_their_way_out_under_one_name(bench: LogBench) -> None
     freeing = []
     for partition in (1, 1, 2):
         make(directory, "t" * 249, partition)
-        freeing.append(directory.delete("t" * 249, partition))
+        freeing.append(directory.delete("t" * 249, partition)())
     assert len([name for name in bench.disk.listdir(ROOT) if name.endswith("-delete")]) == 3
     freeing[1]()
     assert open_all(new_directory(bench)) == []
@@ -334,7 +336,7 @@ def test_real_directory(tmp_path: Path) -> None:
     directory = LogDirectory(OsDisk(), str(tmp_path / "logs"), SMALL)
     for number in range(3):
         append(make(directory, "t", number), 4)
-    directory.delete("t", 1)()
+    directory.delete("t", 1)()()
     assert directory.close() == []
     directory = LogDirectory(OsDisk(), str(tmp_path / "logs"), SMALL)
     open_all(directory)

@@ -11,13 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from penstock.runtime import SystemClock
+from penstock.runtime import SystemClock, SystemRandom
 from penstock.testing import Broker, BrokerFailed
 from penstock.testing.ask import ask
+from penstock.testing.ports import free_port
 from penstock.wire.messages import MetadataRequest, MetadataResponse
 
 _CLOCK = SystemClock()
 WAIT_S = 10.0
+
+
+@pytest.mark.parametrize("worker", ["gw0", "gw1", "gw2"])
+def test_ports_of_test_processes_differ(worker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one has left for a moment, for a restart, no other may take. gw2 replaced gw0."""
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "2")
+    ports = {free_port(SystemRandom()) for _ in range(20)}
+    assert {port % 2 for port in ports} == {int(worker[2:]) % 2}
 
 
 def topics(broker: Broker, timeout_s: float = 5.0) -> dict[str, int]:
@@ -34,16 +44,13 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_start_is_quick_and_topics_are_there_at_once() -> None:
-    """A broker is ready within a second or so, and what it made is known when the call returns."""
-    begun = _CLOCK.monotonic()
+def test_topics_are_there_at_once() -> None:
+    """What it made is known when the call returns."""
     with Broker() as broker:
-        took_s = _CLOCK.monotonic() - begun
         first = broker.new_topic(partitions=3)
         second = broker.new_topic(name="orders", configs={"cleanup.policy": "compact"})
         assert second == "orders"
         assert topics(broker) == {first: 3, "orders": 1}
-    assert took_s < 5.0, "far more than the half second it takes on an idle machine"
 
 
 def test_data_and_address_outlive_a_kill_and_a_restart() -> None:

@@ -265,7 +265,7 @@ class Replicas:
             log = self._directory.get(topic.name, index)
             if log is not None and log.topic_id != to_text(topic.topic_id):
                 # Of a topic that was deleted under the same name while this broker was away.
-                self._doomed.put_nowait(self._directory.delete(topic.name, index))
+                await self._doom(topic.name, index)
                 log = None
             if log is not None:
                 self._add(topic, index, log)
@@ -403,7 +403,7 @@ class Replicas:
         for note in report.notes:
             _log.warning("%s: %s", report.directory, note)
         if log.topic_id != to_text(topic.topic_id):
-            self._doomed.put_nowait(self._directory.delete(*place))
+            await self._doom(*place)
             del self._unopened[place]
             return
         self._add(topic, index, log)
@@ -447,13 +447,17 @@ class Replicas:
             if hosted is not None:
                 await self._delete(hosted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             else:
-                self._doomed.put_nowait(self._directory.delete(topic.name, index))
+                await self._doom(topic.name, index)
 
     async def _delete(self, hosted: HostedPartition, code: ErrorCode) -> None:
         self._drop(hosted, code)
         async with self.flusher.exclusive(hosted.log):
-            self._doomed.put_nowait(self._directory.delete(hosted.topic, hosted.index))
+            await self._doom(hosted.topic, hosted.index)
         self.flusher.forget(hosted.log)
+
+    async def _doom(self, topic: str, index: int) -> None:
+        free_space = await self._env.executor.run(self._directory.delete(topic, index))
+        self._doomed.put_nowait(free_space)
 
     def _drop(self, hosted: HostedPartition, code: ErrorCode) -> None:
         del self._hosted[hosted.topic, hosted.index]

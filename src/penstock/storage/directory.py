@@ -197,17 +197,21 @@ class LogDirectory:
             log, _ = open_log(self._resources, path, config, now_ms)
         return self.adopt(log)
 
-    def delete(self, topic: str, partition: int) -> Callable[[], None]:
-        """Take the log out at once; the returned work frees its space, on any thread."""
-        log = self._logs.get((topic, partition))
+    def delete(self, topic: str, partition: int) -> Callable[[], Callable[[], None]]:
+        """Take the log out at once. Two pieces of work are left, for any thread: the first makes it
+        last, before there may be another log of that name, and returns the second, which frees the
+        space."""
+        log = self._logs.pop((topic, partition), None)
         if log is None:
             raise StorageError(f"{partition_directory(topic, partition)} does not exist")
+        log.abandon("it was deleted")
+        return lambda: self._hide(topic, partition, log)
+
+    def _hide(self, topic: str, partition: int, log: Log) -> Callable[[], None]:
         with disk_trouble(f"{log.directory} could not be deleted"):
             doomed = self._doomed(topic, partition, log.topic_id)
             self.disk.rename(log.directory, doomed)
             self.disk.sync_directory(self.root)
-        log.abandon("it was deleted")
-        del self._logs[topic, partition]
         return lambda: self._remove_tree(doomed)
 
     def _doomed(self, topic: str, partition: int, topic_id: str) -> str:
