@@ -171,8 +171,8 @@ async def probe_joining(actor: Actor) -> None:
 async def drain(actor: Actor, *, committed: bool = False) -> None:
     """Read every partition from its start to its end.
 
-    The end is that of whoever drained it before, if anybody: what is written in between was sent by
-    somebody who has given it up, and reached a broker late."""
+    The end is that of whoever drained it before, if anybody: what is written later was sent by
+    somebody who has given it up, or is a copy of it, and reached a broker late."""
     stage = actor.stage
     drained = {
         entry.place: entry.end_offset
@@ -219,7 +219,7 @@ async def drain(actor: Actor, *, committed: bool = False) -> None:
                 records=tuple(
                     (offset, value)
                     for offset, value in found[str(place)]
-                    if offset < drained.get(str(place), offset + 1)
+                    if offset < drained.get(str(place), ends.get(place, offset + 1))
                 ),
                 committed=committed,
             )
