@@ -55,7 +55,7 @@ tools: $(STAMP)
 	  || echo "chromium is not here and could not be installed: the console's browser tests are skipped"
 
 test: lint tools
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 	PENSTOCK_PURE=1 $(BIN)/python -m pytest tests/records
 
 lint: $(STAMP)

@@ -7,7 +7,8 @@ processes end at about the same time.
 A test's timeout is an exception in the main thread. It cannot reach a foreign library that waits in
 C, and whoever cleans up after it may wait again, with no timeout left. So behind it is a watchdog
 that needs neither the interpreter nor anybody's help: it prints where every thread is and ends the
-process, and the run fails with the test's name instead of hanging.
+process, and the run fails with the test's name instead of hanging. `--max-worker-restart 0`, as
+xdist would run that test again, and may itself hang with a worker in another's place.
 """
 
 from __future__ import annotations
