@@ -58,6 +58,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
     "src/penstock/runtime.py": {
         "time.monotonic": "the real Clock",
         "time.time_ns": "the real Clock",
+        "time.sleep": "no sleep: a turn for another thread",
         "random": "the real Random draws from the system's own",
         "os.urandom": "the real Random",
     },

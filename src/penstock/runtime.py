@@ -56,3 +56,8 @@ class Threads:
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)
+
+
+def give_way() -> None:
+    """Let another thread have the interpreter, which it might get only milliseconds later."""
+    time.sleep(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -50,6 +51,24 @@ def committed(broker: Broker, topic: str, wanted: int) -> list[bytes | None]:
             found += [record.value for record in records]
         found += [record.value for record in consumer.poll(200)]
     return found
+
+
+@pytest.mark.parametrize(("transactional", "batch_size"), [(1, 1_000), (1, 80_000), (0, 80_000)])
+def test_full_batches_leave_before_the_commit(
+    live_broker: Broker, monkeypatch: pytest.MonkeyPatch, *, transactional: bool, batch_size: int
+) -> None:
+    """The loop gets a turn for every few; without a transaction nobody waits for it."""
+    turns: list[None] = []
+    monkeypatch.setattr("penstock.client.blocking.producer.give_way", lambda: turns.append(None))
+    topic = live_broker.new_topic()
+    name = topic if transactional else None
+    with (
+        Producer(live_broker.bootstrap, transactional_id=name, batch_size=batch_size) as producer,
+        producer.transaction() if transactional else nullcontext(),
+    ):
+        for _ in range(2_000):
+            producer.send(topic, b"x" * 200)
+    assert len(turns) in (range(3, 10) if transactional else [0])
 
 
 def test_a_block_is_one_transaction(live_broker: Broker) -> None:

@@ -3,6 +3,10 @@
 `send` takes the producer's lock, packs the record and is gone: no hop to the loop, which is woken
 only when there is something to send. Only where the async producer would wait, for room or for a
 topic that it does not know yet, does this one go through the portal and wait there.
+
+In a transaction the loop is given a turn whenever some full batches have come together: the commit
+waits for the last of them, and those before should be on their way by then. Without one nobody
+waits, and the turns would only cost time; so would one for every small batch.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, Unpack, overload
 
 from penstock.client.blocking.life import Life
 from penstock.client.blocking.portal import Forks
@@ -25,11 +29,13 @@ from penstock.client.producing.deliveries import Delivery
 from penstock.client.producing.producer import Producer as AsyncProducer
 from penstock.client.producing.tickets import DeliveryCallback
 from penstock.client.serializers import Serializer
+from penstock.runtime import give_way
 
 if TYPE_CHECKING:
     from penstock.client.producing.tables import ArrowTable, TableDelivery
 
 Bootstrap = str | Sequence[str]
+_TURN_BYTES: Final = 64 << 10
 
 
 class Producer(Generic[K, V]):
@@ -106,6 +112,10 @@ class Producer(Generic[K, V]):
         self.options = core.options
         self.env = core.env
         self._send_nowait = core.send_nowait
+        self._accumulator = core._accumulator
+        self._takes_turns = core.options.transactional_id is not None
+        self._turn_after = _TURN_BYTES // max(1, core.options.batch_size)
+        self._filled = 0
         # An interceptor must see a record once, so a record must not be tried and then sent anew.
         self._only_slow = bool(core.options.interceptors)
         self._forks = Forks.count
@@ -170,7 +180,7 @@ class Producer(Generic[K, V]):
             headers = tuple(headers)
         if not self._only_slow and self._started and self._forks == Forks.count:
             try:
-                return self._send_nowait(
+                delivery = self._send_nowait(
                     topic,
                     value,
                     key=key,
@@ -186,6 +196,14 @@ class Producer(Generic[K, V]):
                 # The topic may have grown: asking costs a round trip, and so is done slowly.
                 if partition is None:
                     raise
+            else:
+                if self._takes_turns and self._accumulator.has_filled:
+                    self._accumulator.has_filled = False
+                    self._filled += 1
+                    if self._filled >= self._turn_after:
+                        self._filled = 0
+                        give_way()
+                return delivery
         return self._send_slowly(topic, value, key, headers, partition, timestamp_ms, on_delivery)
 
     def _send_slowly(
