@@ -11,6 +11,7 @@ from penstock.client.consuming.consumer import Consumer
 from penstock.client.model import Record, TopicPartition
 from penstock.records.record import Record as RawRecord
 from penstock.records.record import build_batch
+from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ProduceRequest, ProduceResponse
 
 T = TypeVar("T")
@@ -25,6 +26,9 @@ QUICK: dict[str, Any] = {
     "fetch_max_wait_ms": 100,
     "default_api_timeout_ms": 5_000,
 }
+
+
+NOT_YET = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def consumer_of(bootstrap: str, **options: Any) -> Consumer[Any, Any]:
@@ -53,10 +57,13 @@ async def produce(bootstrap: str, place: TopicPartition, *batches: bytes | bytea
         for batch in batches:
             part = ProduceRequest.Partition(place.partition, batch)
             topic = ProduceRequest.Topic(place.topic, partition_data=[part])
-            answer = await connection.call(
-                ProduceRequest(None, -1, 10_000, [topic]), ProduceResponse
-            )
-            assert answer.responses[0].partition_responses[0].error_code == 0
+            request = ProduceRequest(None, -1, 10_000, [topic])
+            code = None
+            # A leader of a new partition may hear of it later than others.
+            while code is None or code in NOT_YET:
+                answer = await connection.call(request, ProduceResponse)
+                code = answer.responses[0].partition_responses[0].error_code
+            assert code == 0, ErrorCode(code)
 
 
 async def numbered(bootstrap: str, topic: str, partitions: int, count: int, per: int) -> None:
