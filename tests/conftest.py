@@ -67,20 +67,20 @@ def _watch(config: pytest.Config, limit_s: float) -> None:
     faulthandler.dump_traceback_later(limit_s + _GRACE_S, exit=True, file=config.stash[_STDERR])
 
 
-def _timeout_s(item: pytest.Item) -> float:
-    marker = item.get_closest_marker("timeout")
+def _watch_test(item: pytest.Item) -> None:
+    marker, limit_s = item.get_closest_marker("timeout"), item.config.getoption("timeout")
     if marker is not None:
-        return float(marker.args[0])
-    given = item.config.getoption("timeout")
-    return float(item.config.getini("timeout") if given is None else given)
+        limit_s = marker.args[0]
+    elif limit_s is None:
+        limit_s = item.config.getini("timeout")
+    is_debugged = float(limit_s) == 0 or sys.gettrace() is not None
+    if not is_debugged:
+        _watch(item.config, float(limit_s))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    limit_s = _timeout_s(item)
-    if limit_s == 0 or sys.gettrace() is not None:
-        return (yield)  # Somebody is debugging.
-    _watch(item.config, limit_s)
+    _watch_test(item)
     try:
         return (yield)
     finally:
@@ -90,9 +90,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Again, as pytest calls the watchdog off when a test fails."""
-    limit_s = _timeout_s(item)
-    if limit_s > 0 and sys.gettrace() is None:
-        _watch(item.config, limit_s)
+    _watch_test(item)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

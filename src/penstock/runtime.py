@@ -60,4 +60,4 @@ class Threads:
 
 def give_way() -> None:
     """Let another thread have the interpreter, which it might get only milliseconds later."""
-    time.sleep(0)
+    time.sleep(0)  # No time passes; the interpreter's lock is let go of.
