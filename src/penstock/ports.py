@@ -99,6 +99,12 @@ class Disk(Protocol):
 
     def unlink(self, path: str) -> None: ...
 
+    def discard(self, path: str) -> bool:
+        """Remove a file that nobody will open again, or a piece of it if it is large; whether it is
+        gone. To free much space in one go may keep everybody's fsync waiting.
+
+        Whoever has it open already still reads all of it."""
+
     def rmdir(self, path: str) -> None: ...
 
     def sync_directory(self, path: str) -> None:

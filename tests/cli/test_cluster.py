@@ -78,7 +78,7 @@ def test_a_plan_is_executed(cluster: ClusterModel, penstock: Runner) -> None:
     assert len(cluster.changed.elections) == 2
 
 
-@pytest.mark.parametrize(("looks", "sizes"), [(4, [3, 6, 12, 20]), (1, [3, 3, 3, 3])])
+@pytest.mark.parametrize(("looks", "sizes"), [(4, [1, 2, 4, 8, 16, 20]), (1, [1] * 6)])
 def test_small_partitions_move_more_at_a_time(
     cluster: ClusterModel,
     penstock: Runner,
@@ -92,7 +92,25 @@ def test_small_partitions_move_more_at_a_time(
     ended = penstock("cluster", "rebalance", "--execute")
     assert ended.code == 0, ended.err
     asked = [len(moves) for moves in cluster.changed.moves]
-    assert (asked[:4], max(asked)) == (sizes, sizes[-1])
+    assert (asked[:6], max(asked)) == (sizes, sizes[-1])
+
+
+def test_no_broker_takes_part_in_two_moves(
+    fake: FakeBroker, penstock: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But others need not wait for it."""
+    monkeypatch.setattr(moving, "_INTERVAL_S", 0.001)
+    cluster = ClusterModel(fake, brokers=4)
+    cluster.place("pairs", [0], [0], [0], [0], [1], [1], [1], [1])
+    monkeypatch.setattr(moving, "_QUICK_LOOKS", 0)
+    ended = penstock("cluster", "rebalance", "--execute")
+    assert ended.code == 0, ended.err
+    assert [len(moves) for moves in cluster.changed.moves] == [2, 2]
+    targets = cluster.replicas()
+    for moves in cluster.changed.moves:
+        before = {0 if place[1] < 4 else 1 for place in moves}
+        after = {targets[place][0] for place in moves}
+        assert (before, after) == ({0, 1}, {2, 3})
 
 
 def test_a_throttle_is_there_while_it_is_needed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from collections.abc import Callable
 from errno import EIO
@@ -343,6 +344,20 @@ def test_real_directory(tmp_path: Path) -> None:
     assert sorted(log.partition for log in directory) == [0, 2]
     assert all(offsets_of(log) == [0, 1, 2, 3] for log in directory)
     directory.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who has a file open")
+def test_much_space_is_freed_in_pieces(tmp_path: Path) -> None:
+    """Of a deleted log nothing is open any more, but what an answer on its way is sent from."""
+    directory = LogDirectory(OsDisk(), str(tmp_path / "logs"), SMALL)
+    append(make(directory), 6, size=1_000_000)
+    free_some = directory.delete("t", 0)()
+    (file,) = (tmp_path / "logs").glob("*-delete/*.log")
+    before = file.stat().st_size
+    assert not free_some()
+    assert 0 < file.stat().st_size < before
+    assert free_some()
+    assert not file.parent.exists()
 
 
 # Logs that failed

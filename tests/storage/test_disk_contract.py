@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from pathlib import Path
 from random import Random
 
@@ -209,6 +210,36 @@ def test_an_unlinked_file_lives_while_open(place: Place) -> None:
     assert file.pread(10, 0) == b"Still here"
     assert place.read("log") == b"another"
     file.close()
+
+
+def test_a_discarded_file_is_gone_in_the_end(place: Place) -> None:
+    place.write("log", b"0123456789" * 1_000_000)
+    while not place.disk.discard(place("log")):
+        assert place.disk.exists(place("log"))
+    assert not place.disk.exists(place("log"))
+    with pytest.raises(FileNotFoundError):
+        place.disk.discard(place("log"))
+
+
+def test_a_discarded_file_is_whole_for_who_reads_it(place: Place) -> None:
+    """An answer that is on its way may still be sent from a deleted log's file."""
+    data = b"0123456789" * 1_000_000
+    place.write("log", data)
+    file = place.disk.open(place("log"))
+    assert place.disk.discard(place("log"))
+    assert file.pread(len(data), 0) == data
+    file.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who has a file open")
+def test_a_large_file_is_freed_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(bytes(9 << 20))
+    sizes = []
+    while not OsDisk().discard(str(path)):
+        sizes.append(path.stat().st_size)
+    assert sizes == [5 << 20, 1 << 20]
+    assert not path.exists()
 
 
 def test_rename_keeps_handles(place: Place) -> None:

@@ -42,8 +42,9 @@ EXPRESS_WAIT_MS: Final = 20
 """How long a leader keeps a request of the express lane."""
 GATHER_S: Final = 0.01
 """How long a lane waits for the flushes that its last answer has caused."""
-MERGE_S: Final = 0.5
-"""How often a busy main lane waits for the express lane to take over what is there."""
+MERGE_S: Final = 5.0
+"""How often a busy main lane waits for the express lane to take over what is there. Not often: what
+becomes ready while both wait, for as long as EXPRESS_WAIT_MS, is late by that."""
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 1.0
 _RESPONSE_SLACK_BYTES: Final = 128 << 20

@@ -42,6 +42,7 @@ from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log
 from penstock.wire.errors import ErrorCode, KafkaError
 
+_BETWEEN_PIECES_S: Final = 0.01
 _BUILT_AT_ONCE: Final = 100
 _BUILT_IN_TURN: Final = 25
 _NEVER: Final = 1 << 62
@@ -71,7 +72,7 @@ class Replicas:
         self._hosted: dict[tuple[str, int], HostedPartition] = {}
         self._by_directory: dict[str, HostedPartition] = {}
         self._due: asyncio.Queue[TopicChange] = asyncio.Queue()
-        self._doomed: asyncio.Queue[Callable[[], None]] = asyncio.Queue()
+        self._doomed: asyncio.Queue[Callable[[], bool]] = asyncio.Queue()
         self._leading: list[Listener] = []
         self._resigned: list[Listener] = []
         self._roles: list[Listener] = []
@@ -220,17 +221,21 @@ class Replicas:
                     self._due.task_done()
 
     async def free_space(self) -> None:
-        """Remove the files of deleted logs until cancelled, one log at a time, with a pause after
-        each for the syncs that it kept waiting."""
+        """Remove the files of deleted logs until cancelled, piece by piece, with a pause after each
+        for the syncs that it kept waiting."""
         clock = self._env.clock
         while True:
             remove = await self._doomed.get()
-            began = clock.monotonic()
-            try:
-                await self._env.executor.run(remove)
-            except OSError as error:
-                _log.error("a deleted log's files remain, which a restart removes: %s", error)
-            await clock.sleep(clock.monotonic() - began)
+            is_gone = False
+            while not is_gone:
+                began = clock.monotonic()
+                try:
+                    is_gone = await self._env.executor.run(remove)
+                except OSError as error:
+                    _log.error("a deleted log's files remain, which a restart removes: %s", error)
+                    is_gone = True
+                taken_s = clock.monotonic() - began
+                await clock.sleep(taken_s if is_gone else max(_BETWEEN_PIECES_S, taken_s))
 
     async def _apply(self, changes: list[TopicChange]) -> None:
         for change in changes:

@@ -30,8 +30,7 @@ from penstock.wire.errors import ErrorCode
 
 _INTERVAL_S: Final = 0.25
 _LOOKS: Final = 4
-_GENTLY_AT_ONCE: Final = 3
-_QUICKLY_AT_ONCE: Final = 20
+_AT_ONCE_MAX: Final = 20
 _QUICK_LOOKS: Final = 4
 _ASKED_AT_ONCE: Final = 50
 GENTLE_BYTES_PER_S: Final = 20_000_000
@@ -66,10 +65,14 @@ def _work(step: Step) -> int:
     return max(1, len(step.added))
 
 
+def _brokers(step: Step) -> set[int]:
+    return {*step.before, *step.after}
+
+
 class Moves:
-    """`at_once` of them at a time. Where nobody says how many it is a few, as clients feel the end
-    of each: old replicas go, and leaders change. It is more while all that has begun ends within a
-    second, as the moves of small partitions do.
+    """`at_once` of them at a time. Where nobody says how many no broker takes part in two, as
+    clients feel the end of each: old replicas go, and leaders change. There are more while all that
+    has begun ends within a second, as the moves of small partitions do.
 
     With `lead` preferred replicas lead as soon as their move is done, not all of them at the end.
     """
@@ -86,8 +89,9 @@ class Moves:
         self.steps = steps
         self._admin = admin
         self._clock = clock
-        self._at_once = self._at_first = at_once or _GENTLY_AT_ONCE
-        self._at_once_max = at_once or _QUICKLY_AT_ONCE
+        self._at_once = self._at_first = at_once or 1
+        self._at_once_max = at_once or _AT_ONCE_MAX
+        self._is_told = at_once is not None
         self._lead = lead
         self._waiting = deque(steps)
         self._steps: dict[TopicPartition, Step] = {}
@@ -134,8 +138,7 @@ class Moves:
         return await self.run(advance)
 
     async def _begin(self, advance: Callable[[int], None]) -> None:
-        count = min(self._at_once - len(self._steps), len(self._waiting))
-        steps = [self._waiting.popleft() for _ in range(count)]
+        steps = self._next()
         if not steps:
             return
         begun = {TopicPartition(step.topic, step.index): step for step in steps}
@@ -149,6 +152,22 @@ class Moves:
             else:
                 self.ended.refused.append(refusal)
                 advance(_work(step))
+
+    def _next(self) -> list[Step]:
+        """Those that may begin now."""
+        if self._is_told or self._at_once > 1:
+            count = min(self._at_once - len(self._steps), len(self._waiting))
+            return [self._waiting.popleft() for _ in range(count)]
+        busy = {broker for step in self._steps.values() for broker in _brokers(step)}
+        steps: list[Step] = []
+        for step in [*self._waiting]:
+            if len(self._steps) + len(steps) == self._at_once_max:
+                break
+            if busy.isdisjoint(_brokers(step)):
+                busy |= _brokers(step)
+                steps.append(step)
+                self._waiting.remove(step)
+        return steps
 
     async def _look(self, advance: Callable[[int], None]) -> None:
         listed = await self._admin.list_partition_reassignments([*self._steps])

@@ -261,6 +261,10 @@ class SimDisk:
         self._volume.change(NameChange((directory, name, None)))
         self._volume.unlinked(inode)
 
+    def discard(self, path: str) -> bool:
+        self.unlink(path)
+        return True
+
     def rmdir(self, path: str) -> None:
         self._enter("rmdir", path)
         if self._volume.directory(path).entries:

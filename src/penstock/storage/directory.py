@@ -197,22 +197,22 @@ class LogDirectory:
             log, _ = open_log(self._resources, path, config, now_ms)
         return self.adopt(log)
 
-    def delete(self, topic: str, partition: int) -> Callable[[], Callable[[], None]]:
+    def delete(self, topic: str, partition: int) -> Callable[[], Callable[[], bool]]:
         """Take the log out at once. Two pieces of work are left, for any thread: the first makes it
-        last, before there may be another log of that name, and returns the second, which frees the
-        space."""
+        last, before there may be another log of that name, and returns the second, which frees some
+        of the space and tells whether that was all."""
         log = self._logs.pop((topic, partition), None)
         if log is None:
             raise StorageError(f"{partition_directory(topic, partition)} does not exist")
         log.abandon("it was deleted")
         return lambda: self._hide(topic, partition, log)
 
-    def _hide(self, topic: str, partition: int, log: Log) -> Callable[[], None]:
+    def _hide(self, topic: str, partition: int, log: Log) -> Callable[[], bool]:
         with disk_trouble(f"{log.directory} could not be deleted"):
             doomed = self._doomed(topic, partition, log.topic_id)
             self.disk.rename(log.directory, doomed)
             self.disk.sync_directory(self.root)
-        return lambda: self._remove_tree(doomed)
+        return lambda: self._remove_some(doomed)
 
     def _doomed(self, topic: str, partition: int, topic_id: str) -> str:
         # A topic's name may be as long as a file name almost: the mark needs room.
@@ -223,16 +223,22 @@ class LogDirectory:
         return next(path for path in paths if not self.disk.exists(path))
 
     def _remove_tree(self, path: str) -> None:
+        while not self._remove_some(path):
+            pass
+
+    def _remove_some(self, path: str) -> bool:
+        """A piece of what is there; whether all of it is gone."""
         # The metadata last: by it an interrupted deletion is recognised as ours.
         names = self.disk.listdir(path)
         for name in names:
-            if name != PARTITION_METADATA:
-                self.disk.unlink(f"{path}/{name}")
+            if name != PARTITION_METADATA and not self.disk.discard(f"{path}/{name}"):
+                return False
         if PARTITION_METADATA in names:
             self.disk.sync_directory(path)
             self.disk.unlink(f"{path}/{PARTITION_METADATA}")
         self.disk.rmdir(path)
         self.disk.sync_directory(self.root)
+        return True
 
     def close(self) -> list[str]:
         """Close every log cleanly; what could not be is told, and will be recovered. Blocking."""

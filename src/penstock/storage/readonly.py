@@ -33,6 +33,9 @@ class ReadOnlyDisk(OsDisk):
     def unlink(self, path: str) -> None:
         _refuse(path)
 
+    def discard(self, path: str) -> bool:
+        _refuse(path)
+
     def rmdir(self, path: str) -> None:
         _refuse(path)
 
