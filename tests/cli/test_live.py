@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import select
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from cli.conftest import Ended, Runner
+from penstock.cli.supervise import known_to
 
 PROGRAM = (sys.executable, "-m", "penstock.cli.main")
 PATIENCE_S = 30
@@ -238,10 +240,12 @@ def test_what_is_taken_is_told(broker: str, tmp_path: Path) -> None:
 
 
 def test_brokers_go_with_their_supervisor(tmp_path: Path) -> None:
-    """Several are told as one; when the supervisor is killed outright, they stop by themselves."""
+    """Several are told as one, once all know each other; when the supervisor is killed outright,
+    they stop by themselves."""
     with cluster(tmp_path, "--brokers", "2") as (bootstrap, process):
         ports = [int(address.rpartition(":")[2]) for address in bootstrap.split(",")]
         assert len(ports) == 2
+        assert [asyncio.run(known_to(address)) for address in bootstrap.split(",")] == [2, 2]
         process.kill()
         process.communicate(timeout=PATIENCE_S)
         eventually(lambda: not any(listens(port) for port in ports))

@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +59,12 @@ class Rig:
         commands: list[tuple[str, ...]],
         act: Callable[[Rig], Any],
         config: SuperviseConfig = QUICK,
+        acquainted: Callable[[list[str]], Awaitable[None]] | None = None,
     ) -> int:
         async def main() -> int:
-            supervisor = Supervisor(commands, SystemClock(), self.ready.append, config)
+            supervisor = Supervisor(
+                commands, SystemClock(), self.ready.append, config, acquainted=acquainted
+            )
             async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
                 running = tasks.create_task(supervisor.run())
                 await act(self)
@@ -98,6 +101,22 @@ def test_ready_is_told_once_when_all_are(rig: Rig) -> None:
     assert rig.ready == [["h:0", "h:1", "h:2"]]
     assert len(rig.lives()) == 3
     assert not any(alive(pid) for _, pid in rig.lives())
+
+
+def test_ready_is_told_when_all_know_each_other(rig: Rig) -> None:
+    """Not before, and not at all if they are stopped first."""
+    asked: list[list[str]] = []
+
+    async def never(addresses: list[str]) -> None:
+        asked.append(addresses)
+        await asyncio.Event().wait()
+
+    async def act(rig: Rig) -> None:
+        await rig.until(lambda: asked)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert rig.run(brokers(rig, 2), act, acquainted=never) == 0
+    assert (asked, rig.ready) == ([["h:0", "h:1"]], [])
 
 
 def test_a_broker_that_crashes_is_started_again(

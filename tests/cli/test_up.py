@@ -138,7 +138,9 @@ def test_several_brokers_get_a_file_each(
     started: list[list[str]] = []
 
     class FakeSupervisor:
-        def __init__(self, commands: list[list[str]], clock: object, on_ready: OnReady) -> None:
+        def __init__(
+            self, commands: list[list[str]], clock: object, on_ready: OnReady, **_: object
+        ) -> None:
             started.extend(commands)
             self._on_ready = on_ready
 

@@ -5,6 +5,9 @@ is started again, after a pause that doubles with every crash in a row. One that
 and says by its exit code that it cannot run at all (wrong config, port in use) ends the whole:
 the line it wrote says why.
 
+All are ready when each knows all the others: whoever creates a topic then may ask for as many
+replicas as there are brokers.
+
 Children have sessions of their own, so that Ctrl-C reaches only the supervisor, which asks them to
 stop and, if they do not, kills them. Their standard input is a pipe that closes when the
 supervisor dies by whatever means; they stop then.
@@ -16,19 +19,27 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from penstock.broker.config import BrokerConfig
+from penstock.broker.peer import PeerLost, connect_peer
 from penstock.cli.broker_files import config_text
 from penstock.cli.output import EXIT_UNUSABLE
+from penstock.client.address import parse_bootstrap
+from penstock.net.sockets import SocketNetwork
 from penstock.ports import Clock
 from penstock.runtime import SystemClock
+from penstock.wire.messages import MetadataRequest, MetadataResponse
 
 _READY: Final = "ready bootstrap="
 _PROGRAM: Final = (sys.executable, "-m", "penstock.cli.main")
+_METADATA_VERSION: Final = 12
+_ACQUAINTED_S: Final = 10.0
+_LOOK_AGAIN_S: Final = 0.02
+_RESPONSE_BYTES_MAX: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +61,40 @@ def run_brokers(
         path = f"{directory}/broker-{config.broker_id}.toml"
         Path(path).write_text(config_text(config), "utf-8")
         commands.append((*_PROGRAM, "broker", "--config", path, "--stop-with-stdin"))
-    supervisor = Supervisor(commands, SystemClock(), on_ready)
+    clock = SystemClock()
+    supervisor = Supervisor(
+        commands, clock, on_ready, acquainted=lambda addresses: _acquainted(addresses, clock)
+    )
     return asyncio.run(supervisor.run())
+
+
+async def _acquainted(addresses: Sequence[str], clock: Clock) -> None:
+    """Return when every broker knows of as many as there are, or after some seconds."""
+    try:
+        async with asyncio.timeout(_ACQUAINTED_S):
+            for address in addresses:
+                while await known_to(address) < len(addresses):
+                    await clock.sleep(_LOOK_AGAIN_S)
+    except (PeerLost, TimeoutError) as error:
+        _say(f"not every broker may know of the others yet: {error}")
+
+
+async def known_to(address: str) -> int:
+    """How many brokers this one knows."""
+    peer = await connect_peer(
+        SocketNetwork(),
+        parse_bootstrap(address)[0],
+        client_id="penstock-up",
+        timeout_s=_ACQUAINTED_S,
+        response_bytes_max=_RESPONSE_BYTES_MAX,
+    )
+    try:
+        answer = await peer.ask(
+            MetadataRequest(), _METADATA_VERSION, MetadataResponse, _ACQUAINTED_S
+        )
+    finally:
+        peer.close()
+    return len(answer.brokers)
 
 
 class _Child:
@@ -70,13 +113,16 @@ class Supervisor:
         clock: Clock,
         on_ready: Callable[[list[str]], None],
         config: SuperviseConfig | None = None,
+        *,
+        acquainted: Callable[[list[str]], Awaitable[None]] | None = None,
     ) -> None:
         self._children = [_Child(number, command) for number, command in enumerate(commands)]
         self._clock = clock
         self._on_ready = on_ready
+        self._acquainted = acquainted
+        self._all_listen = asyncio.Event()
         self._config = config or SuperviseConfig()
         self._stopping = asyncio.Event()
-        self._announced = False
         self._code = 0
 
     async def run(self) -> int:
@@ -86,9 +132,11 @@ class Supervisor:
         try:
             async with asyncio.TaskGroup() as tasks:
                 watching = [tasks.create_task(self._watch(child)) for child in self._children]
-                stopper = tasks.create_task(self._stop_children())
+                others = [tasks.create_task(self._announce(), name="announce")]
+                others.append(tasks.create_task(self._stop_children(), name="stop"))
                 await asyncio.wait(watching)
-                stopper.cancel()
+                for task in others:
+                    task.cancel()
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
@@ -149,16 +197,18 @@ class Supervisor:
         while line := (await process.stdout.readline()).decode(errors="replace"):
             if line.startswith(_READY):
                 child.address = line.removeprefix(_READY).strip()
-                self._announce()
+                if all(each.address is not None for each in self._children):
+                    self._all_listen.set()
             else:
                 sys.stderr.write(line)
         return await process.wait()
 
-    def _announce(self) -> None:
+    async def _announce(self) -> None:
+        await self._all_listen.wait()
         addresses = [child.address for child in self._children if child.address is not None]
-        if len(addresses) == len(self._children) and not self._announced:
-            self._announced = True
-            self._on_ready(addresses)
+        if self._acquainted is not None:
+            await self._acquainted(addresses)
+        self._on_ready(addresses)
 
 
 def _ending(code: int) -> str:
