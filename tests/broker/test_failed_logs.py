@@ -28,6 +28,13 @@ def fail(cluster: Trio, broker_id: int, operation: str, path: str, times: int = 
     cluster.nodes[broker_id].disk.fail_next(operation, EIO, path_contains=path, times=times)
 
 
+def proved_since(cluster: Trio, broker_id: int) -> int:
+    """By what is on its disk."""
+    held = cluster.broker(broker_id)._record._read()
+    assert held is not None
+    return held.lossless_since
+
+
 @on_three()
 async def test_a_leader_that_cannot_sync_is_succeeded_and_follows(cluster: Trio) -> None:
     """Its producer tries again elsewhere at once; the log comes back without a restart."""
@@ -89,17 +96,14 @@ async def test_only_the_partition_that_failed_moves(cluster: Trio) -> None:
     await cluster.produce(b"meanwhile")
     assert cluster.partition("t").leader != failing
     assert cluster.partition("u") == before
-    record = cluster.broker(failing)._record
-    assert record.again().lossless_since == -1
-    held = record._read()
-    assert held is not None
-    assert held.lossless_since == -1
+    assert cluster.broker(failing)._record.again().lossless_since == -1
+    assert proved_since(cluster, failing) == -1
 
 
 @on_three()
 async def test_others_do_not_wait_for_a_disk_that_takes_nothing(cluster: Trio) -> None:
-    """While every call fails the log stays offline, with a reason; when the disk is mended it is
-    opened, and the broker's proof is voided then."""
+    """While every call fails the log stays offline, with a reason; when the disk is mended the
+    broker's proof is voided, and it is opened."""
     await cluster.create(min_insync_replicas="2")
     await cluster.produce(b"before")
     failing = cluster.partition().leader
@@ -108,18 +112,41 @@ async def test_others_do_not_wait_for_a_disk_that_takes_nothing(cluster: Trio) -
     disk.set_faults(DiskFaults(fsync_eio=1, sync_directory_eio=1, write_eio=1))
     await cluster.produce(b"meanwhile")
     assert cluster.partition().leader != failing
-    await cluster.until(lambda: ("t", 0) in broker.replicas.unopened)
-    assert "t-0" in broker.replicas.offline["t", 0]
-    assert failing not in cluster.partition().isr
-    held = broker._record._read()
-    assert held is not None
-    assert held.lossless_since >= 0
+    await cluster.until(lambda: failing not in cluster.partition().isr)
+    assert "a write failed" in broker.replicas.offline["t", 0]
+    assert proved_since(cluster, failing) >= 0
     disk.heal()
     await cluster.until(lambda: failing in cluster.partition().isr)
-    held = broker._record._read()
-    assert held is not None
-    assert held.lossless_since == -1
+    assert proved_since(cluster, failing) == -1
     assert await cluster.all_equal() == [b"before", b"meanwhile"]
+
+
+@on_three()
+async def test_a_log_is_not_opened_before_its_failure_is_noted(cluster: Trio) -> None:
+    """Or the broker would go on proving what may be gone."""
+    await cluster.create(min_insync_replicas="2")
+    failing = cluster.partition().leader
+    fail(cluster, failing, "pwrite", "/penstock-life", times=5)
+    fail(cluster, failing, "fsync", "/t-0/")
+    await cluster.produce(b"meanwhile")
+    assert cluster.partition().leader != failing
+    await cluster.until(lambda: failing in cluster.partition().isr)
+    assert proved_since(cluster, failing) == -1
+
+
+@on_three()
+async def test_a_log_that_cannot_be_opened_stays_offline(cluster: Trio) -> None:
+    """With a reason; it is tried again until the disk is mended."""
+    await cluster.create(min_insync_replicas="2")
+    failing = cluster.partition().leader
+    replicas = cluster.broker(failing).replicas
+    fail(cluster, failing, "fsync", "/t-0/", times=10_000)
+    await cluster.produce(b"meanwhile")
+    await cluster.until(lambda: "could not be recovered" in replicas.offline.get(("t", 0), ""))
+    assert ("t", 0) in replicas.unopened
+    assert failing not in cluster.partition().isr
+    cluster.nodes[failing].disk.heal()
+    await cluster.until(lambda: failing in cluster.partition().isr)
 
 
 @on_three()

@@ -7,8 +7,9 @@ After a failed write or fsync nobody knows what of a log is on the disk, so it t
     2. It is noted that this broker no longer proves what it has written (`lossless`).
     3. The broker leaves those that count (`metadata.withdrawal`), under a new leader epoch, in
        which no leader has a fetch in mind that tells of records which may be gone. Another leads.
-    4. Once the metadata shows that, the log is opened anew, as after a restart: read from the disk
-       and not from the page cache, cut where it is not sound. Then it follows and catches up.
+    4. Once that is noted and the metadata shows it, the log is opened anew, as after a restart:
+       read from the disk and not from the page cache, cut where it is not sound. Then it follows
+       and catches up.
 
 As long as the disk fails, opening does too, and is tried again, at ever longer intervals; one that
 fails again soon after is left alone for longer, too, since every time costs a new term. Where
@@ -91,12 +92,13 @@ class FailedLogs:
             self._look()
             if not self._failed:
                 continue
-            await self._note()
+            is_noted = await self._note()
             try:
                 await self._withdraw()
             except EXPECTED as error:
                 _log.warning("failed logs could not be given up as yet: %r", error)
-            self._reopen()
+            if is_noted:
+                self._reopen()
 
     def _look(self) -> None:
         """What is offline, by what there is: a topic may have been deleted, or moved away."""
@@ -117,12 +119,14 @@ class FailedLogs:
             self._failed[place] = failed
         self._mended.update(known)
 
-    async def _note(self) -> None:
+    async def _note(self) -> bool:
         try:
             await self._env.executor.run(self._void)
         except OSError as error:
             # It is tried again. Meanwhile others must not wait for a disk that may never work.
             _log.warning("it could not be noted that a log has failed: %s", error)
+            return False
+        return True
 
     async def _withdraw(self) -> None:
         places = [place for place in self._failed if not self._is_out(place)]

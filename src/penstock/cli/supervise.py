@@ -76,7 +76,8 @@ async def _acquainted(addresses: Sequence[str], clock: Clock) -> None:
                 while await known_to(address) < len(addresses):
                     await clock.sleep(_LOOK_AGAIN_S)
     except (PeerLost, TimeoutError) as error:
-        _say(f"not every broker may know of the others yet: {error}")
+        why = str(error) or f"they did not within {_ACQUAINTED_S:g} s"
+        _say(f"the brokers may not all know each other yet ({why}); see penstock status")
 
 
 async def known_to(address: str) -> int:
@@ -132,8 +133,9 @@ class Supervisor:
         try:
             async with asyncio.TaskGroup() as tasks:
                 watching = [tasks.create_task(self._watch(child)) for child in self._children]
-                others = [tasks.create_task(self._announce(), name="announce")]
-                others.append(tasks.create_task(self._stop_children(), name="stop"))
+                others = [
+                    tasks.create_task(each) for each in (self._announce(), self._stop_children())
+                ]
                 await asyncio.wait(watching)
                 for task in others:
                     task.cancel()
