@@ -31,6 +31,15 @@ def eventually(look: Callable[[], Any], holds: Callable[[Any], bool]) -> Any:
     return found
 
 
+def described(newcomer: Newcomer, holds: Callable[[Any], bool]) -> Any:
+    """Whichever broker is asked hears of a change a moment later."""
+    return eventually(lambda: newcomer("cluster", "describe", "--json").json, holds)
+
+
+def replicas(found: Any) -> list[int]:
+    return [broker["replicas"] for broker in found["brokers"]]
+
+
 def test_a_cluster_is_drained_rebalanced_and_mended(tmp_path: Path, newcomer: Newcomer) -> None:
     """Nothing is lost on the way, and `status` says at each moment what there is to do."""
     settings = ("--set", "session_timeout_s=2", "--set", "offsets.topic.num.partitions=2")
@@ -41,18 +50,16 @@ def test_a_cluster_is_drained_rebalanced_and_mended(tmp_path: Path, newcomer: Ne
 
         drained = newcomer("cluster", "drain", "1", "--timeout", "20", "--json").json
         assert drained["done"] == len(drained["moves"]) > 0
-        described = newcomer("cluster", "describe", "--json").json
-        assert [broker["replicas"] for broker in described["brokers"]] == [6, 0, 6]
+        described(newcomer, lambda found: replicas(found) == [6, 0, 6])
         status = newcomer("status", "--json", "--check").json
         assert not any("broker 1 holds nothing" in each for each in status["advice"])
 
         newcomer("topic", "create", "later", "--partitions", "6", "--replication-factor", "2")
-        described = newcomer("cluster", "describe", "--json").json
-        assert [broker["cordoned"] for broker in described["brokers"]] == [False, True, False]
-        assert [broker["replicas"] for broker in described["brokers"]] == [12, 0, 12]
+        found = described(newcomer, lambda found: replicas(found) == [12, 0, 12])
+        assert [broker["cordoned"] for broker in found["brokers"]] == [False, True, False]
         newcomer("topic", "delete", "later", "--yes")
+        described(newcomer, lambda found: replicas(found) == [6, 0, 6])
         newcomer("cluster", "undrain", "1")
-        # Whichever broker is asked hears of it a moment later.
         eventually(
             lambda: newcomer("status", "--json", "--check").json["advice"],
             lambda advice: any("broker 1 holds nothing" in each for each in advice),
@@ -62,12 +69,11 @@ def test_a_cluster_is_drained_rebalanced_and_mended(tmp_path: Path, newcomer: Ne
         done = newcomer("cluster", "rebalance", "--execute", "--timeout", "20", "--json").json
         assert done["moves"] == planned["moves"]
         assert (done["done"], done["copies"]) == (len(planned["moves"]), 4)
-        described = eventually(
-            lambda: newcomer("cluster", "describe", "--json").json,
-            lambda found: [broker["leads"] for broker in found["brokers"]] == [2, 2, 2],
+        found = described(
+            newcomer, lambda found: [broker["leads"] for broker in found["brokers"]] == [2, 2, 2]
         )
-        assert [broker["replicas"] for broker in described["brokers"]] == [4, 4, 4]
-        assert described["moves_to_balance"] == 0
+        assert replicas(found) == [4, 4, 4]
+        assert found["moves_to_balance"] == 0
 
         lost = next(
             broker
@@ -86,7 +92,6 @@ def test_a_cluster_is_drained_rebalanced_and_mended(tmp_path: Path, newcomer: Ne
             ),
         )
         newcomer("cluster", "elect")
-        described = newcomer("cluster", "describe", "--json").json
-        assert described["not_led_by_preferred"] == 0
+        described(newcomer, lambda found: found["not_led_by_preferred"] == 0)
         read = newcomer("consume", "orders", "--from-beginning", "-n", "500").out.split()
         assert sorted(map(int, read)) == list(range(500))

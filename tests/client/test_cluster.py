@@ -14,6 +14,7 @@ from penstock.client import admin, groups
 from penstock.client.cluster import Cluster
 from penstock.client.errors import (
     BrokerError,
+    ClientError,
     ConnectFailed,
     ConnectionLost,
     DeadlineExceeded,
@@ -57,6 +58,28 @@ def test_a_first_contact_that_fails_is_told_at_once() -> None:
     with pytest.raises(ConnectFailed, match="nothing listens there") as failed:
         asyncio.run(main())
     assert all(f"127.0.0.1:{port}" in str(failed.value) for port in ports)
+
+
+@pytest.mark.parametrize("key", [ApiKey.API_VERSIONS, ApiKey.METADATA])
+@pytest.mark.parametrize("fate", [DROP, SILENCE])
+def test_a_first_contact_goes_on_to_the_next_address(
+    fake: FakeBroker, key: ApiKey, fate: str
+) -> None:
+    """One broker that is just being killed, or is frozen, is what the others are named for."""
+    with FakeBroker() as dying:
+        dying.next(key, *[fate] * 4)
+
+        async def main(*addresses: str) -> str | None:
+            async with cluster_of(",".join(addresses), request_timeout_s=0.2) as cluster:
+                return cluster.cluster_id
+
+        assert asyncio.run(main(dying.address, fake.address)) == "fake-cluster"
+        assert asyncio.run(main(fake.address, dying.address)) == "fake-cluster"
+        with pytest.raises(ClientError, match=dying.address):
+            asyncio.run(main(dying.address))
+        nobody = f"127.0.0.1:{closed_port()}"
+        with pytest.raises(ConnectFailed, match=f"{dying.address}.*; {nobody}: nothing listens"):
+            asyncio.run(main(dying.address, nobody))
 
 
 def test_a_lost_connection_is_opened_again(fake: FakeBroker) -> None:

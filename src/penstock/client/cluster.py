@@ -6,7 +6,8 @@ are worth another try. So every question is an `attempt`, made again with fresh 
 succeeds, fails for good, or its time is up. Waits between attempts double and are jittered, so
 that many clients do not come back at once.
 
-Only the very first contact is not retried: who mistyped an address wants to know now.
+Only the very first contact is not retried, once each address was tried: who mistyped one wants to
+know now.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Cluster:
 
     async def __aenter__(self) -> Self:
         try:
-            await self._refresh(MetadataRequest(topics=[]))
+            await self._meet()
         except BaseException:
             self.close()
             raise
@@ -111,6 +112,19 @@ class Cluster:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+
+    async def _meet(self) -> None:
+        # Each address in turn, to its first answer: one may be just being killed, or be frozen.
+        failures: list[ClientError] = []
+        for address in dict.fromkeys(self.config.bootstrap):
+            try:
+                connection = await self._connect(address, "")
+                await self._learn(connection, MetadataRequest(topics=[]))
+            except (ConnectFailed, ConnectionLost, RequestTimedOut) as error:
+                failures.append(error)
+            else:
+                return
+        raise _nobody(failures)
 
     # -- asking ---------------------------------------------------------------------------------
 
@@ -356,7 +370,9 @@ class Cluster:
         self._leaders.pop(topic, None)
 
     async def _refresh(self, request: MetadataRequest) -> MetadataResponse:
-        connection = await self._any()
+        return await self._learn(await self._any(), request)
+
+    async def _learn(self, connection: Connection, request: MetadataRequest) -> MetadataResponse:
         answer = await connection.call(request, MetadataResponse)
         check(answer.error_code, subject="Metadata")
         # A broker that knows of none, itself included, has only just started.
@@ -387,16 +403,13 @@ class Cluster:
         for (_, purpose), connection in self._connections.items():
             if not purpose and connection.is_open:
                 return connection
-        failures: list[ConnectFailed] = []
+        failures: list[ClientError] = []
         for address in dict.fromkeys((*self.brokers.values(), *self.config.bootstrap)):
             try:
                 return await self._connect(address, "")
             except ConnectFailed as error:
                 failures.append(error)
-        if len(failures) == 1:
-            raise failures[0]
-        reasons = "; ".join(f"{failure.address}: {failure.reason}" for failure in failures)
-        raise ConnectFailed("any broker", reasons)
+        raise _nobody(failures)
 
     async def _connect(self, address: Address, purpose: str) -> Connection:
         key = address, purpose
@@ -406,6 +419,16 @@ class Cluster:
                 connection = await open_connection(self._network, address, self.config.connection)
                 self._connections[key] = connection
             return connection
+
+
+def _nobody(failures: Sequence[ClientError]) -> ClientError:
+    if len(failures) == 1:
+        return failures[0]
+    reasons = (
+        f"{failure.address}: {failure.reason}" if isinstance(failure, ConnectFailed) else failure
+        for failure in failures
+    )
+    return ConnectFailed("any broker", "; ".join(map(str, reasons)))
 
 
 def _leaders(topic: MetadataResponse.Topic) -> dict[int, Leader]:

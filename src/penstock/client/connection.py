@@ -85,8 +85,15 @@ async def open_connection(
         raise ConnectFailed(str(address), _reason(error, config.connect_timeout_s)) from error
     try:
         await connection.negotiate()
-    except BaseException:
+    except BaseException as error:
         connection.close()
+        # Nothing was asked of it as yet, so nothing can have been done: another may be asked.
+        match error:
+            case ConnectionLost():
+                raise ConnectFailed(str(address), "it closed the connection at once") from error
+            case RequestTimedOut():
+                silent = f"it said nothing within {config.request_timeout_s:g} s"
+                raise ConnectFailed(str(address), silent) from error
         raise
     return connection
 
