@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from penstock.broker.handlers.authorized_operations import NOT_ASKED
+from penstock.metadata import keys
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DescribeClusterRequest,
@@ -74,6 +75,23 @@ async def test_an_id_before_its_time_refuses_the_request(stage: Stage) -> None:
             assert (response.brokers, response.cluster_id) == ([], None)
         (topic,) = (await metadata(stage, version, Asked(name="orders"))).topics
         assert (topic.error_code, topic.topic_id) == (0, topic_id)
+
+
+@staged_with(brokers=2)
+async def test_a_broker_names_itself_while_nobody_is_registered(stage: Stage) -> None:
+    """All sessions end when the store was away for long. Clients that are told of no broker have
+    nobody left to ask; the leaders are nobody's as yet."""
+    await stage.create("orders")
+    before = await metadata(stage, 12, Asked(name="orders"))
+    image = stage.broker.cluster.image
+    image.apply(keys.broker_key(0), None, image.revision)
+    left = await metadata(stage, 12, Asked(name="orders"))
+    assert [broker.node_id for broker in left.brokers] == [1]
+    image.apply(keys.broker_key(1), None, image.revision)
+    alone = await metadata(stage, 12, Asked(name="orders"))
+    assert alone.brokers == [broker for broker in before.brokers if broker.node_id == 0]
+    assert (len(before.brokers), alone.controller_id) == (2, 0)
+    assert alone.topics[0].partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
 
 
 @staged_with(kafka={"num.partitions": "4"})

@@ -317,6 +317,8 @@ class Broker:
         host = config.advertised_host or _reachable(config.host)
         port = config.advertised_port or listening[1]
         place = Place(host, port, config.rack or None)
+        if self._services is not None:
+            self._services.place = place
         run = self._env.executor.run
         cluster_id = await membership.found_cluster()
         proof = await run(lambda: record.read(cluster_id, logs_are_whole=self._logs_are_whole))

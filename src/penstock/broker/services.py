@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.broker.fetch_sessions import FetchSessions
     from penstock.broker.isr_changes import IsrChanges
     from penstock.broker.led_soon import LedSoon
+    from penstock.broker.membership import Place
     from penstock.broker.producer_ids import ProducerIds
     from penstock.broker.txn_coordinator import TransactionCoordinator
     from penstock.broker.txn_markers import MarkerWriter
@@ -52,6 +53,8 @@ class Services:
     apis: frozenset[ApiKey]
     creating: set[str]
     """Topics that are being created because somebody asked for them."""
+    place: Place | None = None
+    """Where this broker is reached; None until it listens."""
 
     @property
     def image(self) -> ClusterImage:

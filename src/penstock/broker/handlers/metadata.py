@@ -9,6 +9,8 @@ which all of it is refused. Version 8 may ask what the client is allowed to do.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from penstock.broker.context import RequestContext
 from penstock.broker.creation import create_missing
 from penstock.broker.handlers.authorized_operations import (
@@ -41,13 +43,11 @@ def handle(request: MetadataRequest, context: RequestContext) -> MetadataRespons
 def _handled(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
     services = context.services
     image = services.image
+    brokers = _brokers(services)
     response = MetadataResponse(
-        brokers=[
-            MetadataResponse.Broker(broker.broker_id, broker.host, broker.port, broker.rack)
-            for broker in image.brokers.values()
-        ],
+        brokers=brokers,
         cluster_id=image.cluster_id,
-        controller_id=_controller_id(services),
+        controller_id=_controller_id(services, brokers),
     )
     asked = request.topics
     if asked is None or (context.version == 0 and not asked):
@@ -70,14 +70,28 @@ def _handled(request: MetadataRequest, context: RequestContext) -> MetadataRespo
     return response
 
 
-def _controller_id(services: Services) -> int:
+def _brokers(services: Services) -> list[MetadataResponse.Broker]:
+    """Those that are registered; this one while none is, as after a store's outage that all their
+    sessions ended in. librdkafka drops whom it is not told of, and after an empty list asks nobody
+    ever again."""
+    registered = services.image.brokers.values()
+    if not registered and (place := services.place) is not None:
+        own_id = services.config.broker_id
+        return [MetadataResponse.Broker(own_id, place.host, place.port, place.rack)]
+    return [
+        MetadataResponse.Broker(broker.broker_id, broker.host, broker.port, broker.rack)
+        for broker in registered
+    ]
+
+
+def _controller_id(services: Services, brokers: Collection[MetadataResponse.Broker]) -> int:
     """Where to send what is for the controller, which is any broker: the controller itself, or this
     one while there is none. To librdkafka "nobody" means to wait until it refreshes its metadata.
     """
     image, own_id = services.image, services.config.broker_id
     if image.controller is not None and image.controller.broker_id in image.brokers:
         return image.controller.broker_id
-    return own_id if own_id in image.brokers else -1
+    return own_id if any(broker.node_id == own_id for broker in brokers) else -1
 
 
 def _answer(
