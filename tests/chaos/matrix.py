@@ -185,13 +185,15 @@ class Run:
         self.say(f"[{kills}/{self.summary.wanted_kills} kills] {name}; write gaps: {shown}")
 
     def once(self, name: str, work: Callable[[], list[str]]) -> None:
+        complaints = self.summary.complaints
+        known = len(complaints)
         try:
-            complaints = work()
+            complaints += [f"{name}: {text}" for text in work()]
         except (AssertionError, NotInTime) as error:
-            complaints = [str(error)]
+            complaints.append(f"{name}: {error}")
         self.summary.done[name] += 1
-        self.say(f"{name}: {'; '.join(complaints) or 'well'}")
-        self.summary.complaints += [f"{name}: {text}" for text in complaints]
+        # Some have their verdict judged, and say nothing themselves.
+        self.say("; ".join(complaints[known:]) or f"{name}: well")
 
     def on_small_disk(self, store: str) -> list[str]:
         verdict = space.run(self.directory / f"space-{store}", store)
