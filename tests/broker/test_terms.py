@@ -173,7 +173,7 @@ async def test_who_comes_to_a_broker_that_does_not_lead_is_sent_away_at_once(sta
 
 @stage_of_three
 async def test_a_cut_log_knows_the_retries_of_what_it_kept(stage: Stage) -> None:
-    """What was cut off is written again, in the row."""
+    """What was cut off is written again, in the row: who comes before it is sent back."""
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
     for sequence in range(4):
@@ -183,9 +183,10 @@ async def test_a_cut_log_knows_the_retries_of_what_it_kept(stage: Stage) -> None
     hosted.log.truncate_to(2)
     next_term(stage, hosted)
     assert await produce(stage, acks=1, sequence=1) == (0, 1)
-    assert (await produce(stage, acks=1, sequence=3))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (await produce(stage, acks=1, sequence=3))[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert await produce(stage, acks=1, sequence=2) == (0, 2)
     assert await produce(stage, acks=1, sequence=3) == (0, 3)
+    assert (await produce(stage, acks=1, sequence=9))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_a_retry_is_known_to_every_later_leader(tmp_path: Path) -> None:

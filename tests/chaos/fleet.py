@@ -271,12 +271,22 @@ class Fleet:
     # -- the files ---------------------------------------------------------------------------------
 
     def find(self, topic: str, partition: int, number: int) -> list[str]:
-        """Where on disk a number is: what was lost may be lost there, or on the way to readers."""
+        """Where on disk a number is: what was lost may be lost there, or on the way to readers. One
+        that is there twice has the same epoch and sequence if the broker took a retry for news, and
+        others if its producer gave it new ones."""
         found = []
         for node in self.nodes.values():
+            batch: dict[str, Any] = {}
             for line in dump(node.data / "logs" / f"{topic}-{partition}"):
-                if line["type"] == "record" and int(line["value"]) == number:
-                    found.append(f"broker {node.broker_id} holds {number} at {line['offset']}")
+                if line["type"] == "batch":
+                    batch = line
+                elif line["type"] == "record" and int(line["value"]) == number:
+                    found.append(
+                        f"broker {node.broker_id} holds {number} at {line['offset']}, in a batch "
+                        f"of epoch {batch['producer_epoch']} from sequence "
+                        f"{batch['base_sequence']} on, by the leader of epoch "
+                        f"{batch['leader_epoch']}"
+                    )
         return found or [f"no broker holds {number} in {topic}-{partition}"]
 
     def differences(self, topic: str, partition: int) -> list[str]:

@@ -34,6 +34,7 @@ class Verdict:
     """Refused by the client after all its retries."""
     complaints: list[str] = field(default_factory=list)
     lost_numbers: list[int] = field(default_factory=list)
+    duplicated_numbers: list[int] = field(default_factory=list)
 
     @property
     def is_sound(self) -> bool:
@@ -130,6 +131,10 @@ class Ledger:
         with self._lock:
             return set(self._unread[group])
 
+    def partition_of(self, number: int) -> int:
+        """Of one that was acknowledged, or read."""
+        return (self.acknowledged.get(number) or self._homes[number])[0]
+
     def first_unread(self, group: str) -> dict[int, int]:
         """Where this group's reading stands still: partition -> the first offset it lacks."""
         places = sorted((self.acknowledged[number] for number in self.unread(group)), reverse=True)
@@ -143,7 +148,8 @@ class Ledger:
             found.complaints += self.failures[:SHOWN]
             found.lost_numbers = sorted(self.acknowledged.keys() - self._homes.keys())
             found.add("lost", found.lost_numbers)
-            found.add("duplicated", sorted(set(self._twice)))
+            found.duplicated_numbers = sorted(set(self._twice))
+            found.add("duplicated", found.duplicated_numbers)
             found.add("changed", sorted(set(self._changed)))
             found.add("reordered", self._reordered())
             found.add(

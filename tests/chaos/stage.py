@@ -220,8 +220,8 @@ def close_stage(stage: Stage) -> Verdict:
             node.stop()
     verdict = workload.ledger.verdict()
     verdict.complaints += troubles + fleet.complaints()
-    for number in verdict.lost_numbers[:3]:
-        partition, _ = workload.ledger.acknowledged[number]
+    for number in (*verdict.lost_numbers[:3], *verdict.duplicated_numbers[:3]):
+        partition = workload.ledger.partition_of(number)
         verdict.complaints += fleet.find(TOPIC, partition, number)
     for partition in range(workload.ledger.partitions):
         verdict.complaints += fleet.differences(TOPIC, partition)

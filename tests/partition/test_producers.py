@@ -22,6 +22,7 @@ from penstock.partition.producers import (
     ProducerRefused,
     ProducerStates,
 )
+from penstock.partition.turns import OutOfTurn
 from penstock.records.batch import CONTROL, TRANSACTIONAL, BatchHeader
 from penstock.records.record import ControlType
 
@@ -424,6 +425,7 @@ def test_log_holds_each_batch_once_and_in_order(
 
 def test_every_refusal_has_its_own_kafka_code() -> None:
     """The codes are what clients act on."""
+    assert OutOfTurn in ProducerRefused.__subclasses__()
     codes = {refusal.__name__: refusal.code for refusal in ProducerRefused.__subclasses__()}
     assert codes == {
         "OutOfOrderSequence": 45,
@@ -431,4 +433,5 @@ def test_every_refusal_has_its_own_kafka_code() -> None:
         "InvalidProducerEpoch": 47,
         "InvalidTransactionState": 48,
         "CoordinatorFenced": 52,
+        "OutOfTurn": 6,
     }

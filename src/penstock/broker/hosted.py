@@ -32,10 +32,10 @@ from penstock.metadata.configs import TopicSettings
 from penstock.metadata.model import Partition
 from penstock.partition.follower import BACKOFF_MS, Follower, LogView
 from penstock.partition.leader import INVALID_RECORD, BatchRefused, check_batch
-from penstock.partition.producers import OutOfOrderSequence, Verification
+from penstock.partition.producers import Verification
 from penstock.partition.refused import RefusedBatches
-from penstock.partition.remembered import Duplicate
 from penstock.partition.replication import AlterIsr, InSyncRules, Leadership
+from penstock.partition.turns import check_turn
 from penstock.records.batch import (
     LOG_OVERHEAD,
     BatchHeader,
@@ -404,35 +404,13 @@ class HostedPartition:
             header = BatchHeader._make(fields)
             if verification is None and header.is_transactional:
                 verification = require_open(self.log.producers, header, now_ms)
-            seen = self._check_order(header, verification, now_ms)
+            seen = check_turn(
+                header, self.log.producers, self.refused, leadership, now_ms, verification
+            )
             if seen is not None:
                 stamped = seen.timestamp if self._stamps_time else -1
                 return Written(seen.base_offset, seen.last_offset + 1, stamped)
         return self._write(batch, fields, leadership, now_ms, append_time_ms)
-
-    def _check_order(
-        self, header: BatchHeader, verification: Verification | None, now_ms: int
-    ) -> Duplicate | None:
-        producers = self.log.producers
-        try:
-            seen = producers.check(header, verification=verification)
-        except OutOfOrderSequence:
-            self._hold_back(header, now_ms)
-            raise
-        if self.refused and seen is None:
-            if producers.knows(header.producer_id):
-                self.refused.forget(header.producer_id, header.producer_epoch)
-            else:
-                self._hold_back(header, now_ms)
-        return seen
-
-    def _hold_back(self, header: BatchHeader, now_ms: int) -> None:
-        sequence = header.base_sequence
-        if self.refused.holds_back(header.producer_id, header.producer_epoch, sequence, now_ms):
-            raise KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                "a batch before this one was refused for the moment: send that first",
-            )
 
     def append_own(self, batch: bytearray, now_ms: int) -> Written:
         """Write a batch that this broker made."""

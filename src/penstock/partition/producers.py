@@ -269,6 +269,17 @@ class ProducerStates:
             f"{producer.next_sequence} was expected: a batch before this one is missing"
         )
 
+    def missing_before(self, header: BatchHeader, since_offset: int) -> int | None:
+        """Which sequence was to come first, if the producer wrote nothing from this offset on."""
+        producer = self._producers.get(header.producer_id)
+        if (
+            producer is None
+            or header.producer_epoch < producer.epoch
+            or producer.last_batch()[2] >= since_offset
+        ):
+            return None
+        return producer.next_sequence if header.producer_epoch == producer.epoch else 0
+
     def check_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, *, strict: bool
     ) -> None:

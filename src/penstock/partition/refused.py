@@ -15,6 +15,9 @@ be sent again, too, until that one is back. The log's own word comes first: a ba
 where the log ends is taken, whatever is remembered here. And nothing is remembered for long, since
 a client may have given the batch up.
 
+Another leader may have refused it, or have died with it: then it is `expect`ed here (`turns` says
+when), once in a term.
+
 Producers without numbers cannot be helped: with several batches on their way, retries reorder them.
 Kafka's clients document that; one batch in flight, or idempotence, is the way out.
 """
@@ -31,11 +34,13 @@ _HALF: Final = 1 << 30
 class RefusedBatches:
     """Of one partition."""
 
-    __slots__ = ("_lowest",)
+    __slots__ = ("_expected", "_lowest")
 
     def __init__(self) -> None:
         self._lowest: dict[tuple[int, int], tuple[int, int]] = {}
         """The sequence and when it was refused, by producer and its epoch, oldest first."""
+        self._expected: dict[tuple[int, int], int] = {}
+        """In which term one was waited for that others had refused."""
 
     def __bool__(self) -> bool:
         return bool(self._lowest)
@@ -51,6 +56,20 @@ class RefusedBatches:
         elif len(self._lowest) >= PRODUCERS_MAX:
             del self._lowest[next(iter(self._lowest))]
         self._lowest[key] = sequence, now_ms
+
+    def expect(
+        self, producer_id: int, epoch: int, sequence: int, leader_epoch: int, now_ms: int
+    ) -> None:
+        """A batch that was sent to an earlier leader may still come; in this term only once, so
+        that what never comes is not waited for again and again."""
+        key = producer_id, epoch
+        if self._expected.get(key) == leader_epoch:
+            return
+        self._expected.pop(key, None)
+        if len(self._expected) >= PRODUCERS_MAX:
+            del self._expected[next(iter(self._expected))]
+        self._expected[key] = leader_epoch
+        self.note(producer_id, epoch, sequence, now_ms)
 
     def forget(self, producer_id: int, epoch: int) -> None:
         """A batch went on where the log ends: nothing is missing before the next."""

@@ -139,6 +139,7 @@ class Leadership:
         "_alone",
         "_attempts",
         "_awaits_metadata",
+        "_began_ms",
         "_brokers",
         "_eligible",
         "_followers",
@@ -195,9 +196,14 @@ class Leadership:
         self._awaits_metadata = False
         self._attempts = 0
         self._retry_ms = now_ms
-        self._now_ms = now_ms
+        self._began_ms = self._now_ms = now_ms
         self._alone = False
         self.on_partition(partition, now_ms)
+
+    @property
+    def age_ms(self) -> int:
+        """For how long the term lasts, when a follower or the clock was last heard of."""
+        return self._now_ms - self._began_ms
 
     # What the leader hears
 
