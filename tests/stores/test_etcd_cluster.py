@@ -203,13 +203,10 @@ def test_a_frozen_member_is_left_for_another(etcd: EtcdCluster) -> None:
         assert entry is not None
         assert entry.value == b"1"
         async with asyncio.timeout(LIMIT_S):
-            while True:
-                try:
-                    revision = await put(other, "/a", b"2")
-                    break
-                except StoreUnavailable:
-                    continue
-            assert (await watching)[-1] == WatchEvent("/a", b"2", revision)
+            revision = await retried(other, "/a", b"2")
+            event = (await watching)[0]
+        assert (event.key, event.value) == ("/a", b"2")
+        assert start < event.revision <= revision
         await store.close()
         await other.close()
 
