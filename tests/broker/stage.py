@@ -22,6 +22,7 @@ from typing import TypeVar
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.broker.hosted import HostedPartition
+from penstock.broker.services import Services
 from penstock.net.outbox import in_memory
 from penstock.net.session import Session
 from penstock.ports import Env, Listener, Receiver, Transport
@@ -119,6 +120,13 @@ class Stage:
         found = self.brokers[broker].replicas.get(topic, index)
         assert found is not None, f"broker {broker} does not host {topic}-{index}"
         return found
+
+    @property
+    def services(self) -> Services:
+        """Of the first broker."""
+        services = self.broker.services
+        assert services is not None
+        return services
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Let the brokers work until something holds; the stage's own timeout is the deadline."""

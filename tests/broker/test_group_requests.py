@@ -237,6 +237,42 @@ async def test_an_append_that_fails_at_once_waits_for_those_on_their_way(stage: 
     shard.unload()
 
 
+@few_groups
+async def test_a_log_that_does_not_read_is_loaded_later(stage: Stage) -> None:
+    """A coordinator whose disk fails to read as its term begins asks its clients to wait, and tries
+    again, from the beginning, for as long as it leads."""
+    await stage.create("orders")
+    await find_coordinator(stage)
+    assert await commit(stage, "g", "orders", {0: 5}) == [ErrorCode.NONE]
+    groups = stage.services.groups
+    hosted = stage.hosted(OFFSETS_TOPIC, groups.index_of("g"))
+    stage.disks[0].fail_next("pread", errno.EIO, path_contains=OFFSETS_TOPIC, times=2)
+    groups.on_leading(hosted)
+    await asyncio.sleep(0.1)
+    waits = await stage.ask(HeartbeatRequest("g", 1, "m"), 2, HeartbeatResponse)
+    assert waits.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await find_coordinator(stage)
+    assert await committed(stage, "g", "orders", [0]) == [5]
+
+
+@few_groups
+async def test_a_log_is_loaded_no_more_when_the_term_is_over(stage: Stage) -> None:
+    """The next term has a shell of its own, which nobody replaces."""
+    await stage.create("orders")
+    await find_coordinator(stage)
+    groups = stage.services.groups
+    hosted = stage.hosted(OFFSETS_TOPIC, groups.index_of("g"))
+    assert await commit(stage, "g", "orders", {0: 5}) == [ErrorCode.NONE]
+    stage.disks[0].fail_next("pread", errno.EIO, path_contains=OFFSETS_TOPIC)
+    groups.on_leading(hosted)
+    await asyncio.sleep(0.1)
+    groups.on_leading(hosted)
+    await find_coordinator(stage)
+    shell = groups.require("g")
+    await asyncio.sleep(0.5)
+    assert groups.require("g") is shell
+
+
 @staged
 async def test_nobody_coordinates_before_the_topic_is_there(stage: Stage) -> None:
     """The code sends clients to ask again."""

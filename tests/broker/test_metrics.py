@@ -12,7 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.broker.maintenance import Maintenance
-from penstock.broker.services import Services
 from penstock.broker.watch.names import METRICS, OTHER, Kind
 from penstock.broker.watch.scrape import Scrapes
 from penstock.records.record import Record, build_batch
@@ -74,11 +73,6 @@ class Scraper:
 
     def labels(self, name: str) -> list[dict[str, str]]:
         return [dict(labels) for each, labels in self.samples if each == name]
-
-
-def services_of(broker: Broker) -> Services:
-    assert broker.services is not None
-    return broker.services
 
 
 async def produce_by_lane(stage: Stage, topic: str, times: int, acks: int = 1) -> int:
@@ -172,9 +166,9 @@ async def test_every_request_is_in_the_histogram_of_its_api(stage: Stage) -> Non
 @few
 async def test_requests_refused_as_a_whole_are_counted_by_error(stage: Stage) -> None:
     """With the name of Kafka's code."""
-    services_of(stage.broker).groups.loaded = _fail  # type: ignore[method-assign]
+    stage.services.groups.loaded = _fail  # type: ignore[method-assign]
     await stage.ask(ListGroupsRequest(), 4, ListGroupsResponse)
-    del services_of(stage.broker).groups.loaded
+    del stage.services.groups.loaded
     scraped = await Scraper(stage.broker).come()
     name = "penstock_request_errors_total"
     assert scraped.labels(name) == [{"api": "ListGroups", "error": "COORDINATOR_NOT_AVAILABLE"}]
@@ -237,7 +231,7 @@ async def test_rebalances_are_counted_and_survive_the_end_of_a_term(stage: Stage
     scraper = await Scraper(stage.broker).come()
     assert scraper.value("penstock_group_rebalances_total") == 1
     assert scraper.value("penstock_group_members") == 1
-    groups = services_of(stage.broker).groups
+    groups = stage.services.groups
     for runtime in groups.loaded():
         groups.on_resigned(runtime.hosted)
     await scraper.come()
@@ -268,7 +262,7 @@ async def test_transactions_that_nobody_will_end_stand_out(stage: Stage) -> None
 @staged
 async def test_what_retention_and_compaction_do_is_counted(stage: Stage) -> None:
     """Segments deleted; bytes read and freed."""
-    maintenance = Maintenance(services_of(stage.broker))
+    maintenance = Maintenance(stage.services)
     await stage.create("old", configs={"retention.ms": "1"})
     await stage.create("state", configs={"cleanup.policy": "compact"})
     for topic in ("old", "state"):
@@ -277,7 +271,7 @@ async def test_what_retention_and_compaction_do_is_counted(stage: Stage) -> None
             batch = build_batch([Record(0, NOW_MS, b"key", b"%d" % number * 100)])
             stage.hosted(topic).append_own(batch, NOW_MS)
             log.roll(NOW_MS)
-        await services_of(stage.broker).replicas.flusher.wait_durable(log, 3)
+        await stage.services.replicas.flusher.wait_durable(log, 3)
     await stage.until(lambda: stage.hosted("state").high_watermark == 3)
     await stage.until(lambda: stage.hosted("old").high_watermark == 3)
     await maintenance._retain(stage.hosted("old"))
@@ -293,7 +287,7 @@ async def test_what_retention_and_compaction_do_is_counted(stage: Stage) -> None
 async def test_a_full_disk_and_a_failed_log_show(stage: Stage) -> None:
     """As what to be woken for."""
     await stage.create("orders")
-    services = services_of(stage.broker)
+    services = stage.services
     scraper = await Scraper(stage.broker).come()
     assert scraper.value("penstock_disk_full") == 0
     assert scraper.value("penstock_offline_logs") == 0

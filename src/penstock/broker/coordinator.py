@@ -161,10 +161,9 @@ class GroupCoordinator(Shards[ShardRuntime]):
         config: GroupConfig,
         spawn: Callable[..., None],
     ) -> None:
-        super().__init__(OFFSETS_TOPIC, broker_id, cluster, spawn)
+        super().__init__(env, OFFSETS_TOPIC, broker_id, cluster, spawn)
         self._rebalances_before = 0
         """Of terms that are over."""
-        self._env = env
         self._config = config
 
     def make(self, hosted: HostedPartition) -> ShardRuntime:

@@ -32,6 +32,7 @@ from penstock.wire.errors import ErrorCode, KafkaError, ProtocolError
 
 _LOAD_BYTES = 4 << 20
 _APPEND_TIMEOUT_MS = 5_000
+_LOAD_AGAIN_S, _LOAD_AGAIN_MAX_S = 0.25, 10.0
 _EARLY_S = 0.001
 """How long a timer waits again that has fired before its time."""
 _log = logging.getLogger(__name__)
@@ -318,8 +319,14 @@ class Shards(ABC, Generic[Shell]):
     """The shards of one internal topic whose partitions this broker leads."""
 
     def __init__(
-        self, topic: str, broker_id: int, cluster: ClusterView, spawn: Callable[..., None]
+        self,
+        env: Env,
+        topic: str,
+        broker_id: int,
+        cluster: ClusterView,
+        spawn: Callable[..., None],
     ) -> None:
+        self._env = env
         self.topic = topic
         self._broker_id = broker_id
         self._cluster = cluster
@@ -347,10 +354,23 @@ class Shards(ABC, Generic[Shell]):
                 shell.unload()
 
     async def _load(self, shell: Shell) -> None:
-        try:
-            await shell.load()
-        except (*EXPECTED, ProtocolError) as error:
-            _log.error("%s-%d could not be loaded: %s", self.topic, shell.hosted.index, error)
+        """Until that has worked, or the term is over. A disk that does not read now may do so soon,
+        and damage is mended; clients ask again until then, and nobody else would take over."""
+        hosted, pause_s = shell.hosted, _LOAD_AGAIN_S
+        while True:
+            try:
+                await shell.load()
+            except (*EXPECTED, ProtocolError) as error:
+                place = f"{self.topic}-{hosted.index}"
+                _log.error("%s could not be loaded, next try in %g s: %s", place, pause_s, error)
+            else:
+                return
+            await self._env.clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LOAD_AGAIN_MAX_S)
+            if self._shells.get(hosted.index) is not shell:
+                return
+            # From the beginning: part of the log may have been replayed.
+            shell = self._shells[hosted.index] = self.make(hosted)
 
     def require(self, name: str) -> Shell:
         """The shard of a name, or the code that sends its client to ask again."""

@@ -184,8 +184,7 @@ class TransactionCoordinator(Shards[TransactionRuntime]):
         markers: MarkerSender,
         spawn: Callable[..., None],
     ) -> None:
-        super().__init__(TOPIC, broker_id, cluster, spawn)
-        self._env = env
+        super().__init__(env, TOPIC, broker_id, cluster, spawn)
         self._config = config
         self._producer_ids = producer_ids
         self._markers = markers
