@@ -121,7 +121,7 @@ class Executor(Protocol):
     async def run(self, work: Callable[[], T]) -> T:
         """Run blocking work off the event loop and wait for its result.
 
-        Work that has begun runs to its end, whether or not anyone still waits for it."""
+        It is done, begun or not, whether or not anyone still waits for it."""
 
 
 class Transport(Protocol):

@@ -249,9 +249,13 @@ class SlowFlushes:
         self.gate: asyncio.Event | None = None
 
     async def run(self, work: Callable[[], Any]) -> Any:
-        await asyncio.sleep(0)
-        if self.gate is not None:
-            await self.gate.wait()
+        try:
+            await asyncio.sleep(0)
+            if self.gate is not None:
+                await self.gate.wait()
+        except asyncio.CancelledError:
+            work()
+            raise
         return work()
 
 

@@ -51,7 +51,12 @@ class InTurn:
     """An executor without threads: the simulated disk has one owner."""
 
     async def run(self, work: Callable[[], T]) -> T:
-        await asyncio.sleep(0)
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            # As with threads: the caller's cancellation neither stops the work nor comes before it.
+            work()
+            raise
         return work()
 
 
