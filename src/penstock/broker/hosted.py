@@ -17,10 +17,10 @@ so the waiting form a queue. Times are those of `Replicas.now_ms`, on a clock th
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, NoReturn
 
+from penstock.broker.offset_waits import OffsetWaits, Tell
 from penstock.broker.topic_rules import (
     append_rules,
     counts_by_disk,
@@ -93,6 +93,7 @@ class HostedPartition:
         "_settings",
         "_stamps_time",
         "_waiting",
+        "_waiting_for_own_disk",
         "_waits_for_disk",
         "appended_bytes",
         "follower",
@@ -135,7 +136,8 @@ class HostedPartition:
         self._lag_max_ms = 0
         self._backoff_ms = BACKOFF_MS
         self._flusher = flusher
-        self._waiting: deque[tuple[int, Callable[[ErrorCode | None], None]]] = deque()
+        self._waiting = OffsetWaits()
+        self._waiting_for_own_disk = OffsetWaits()
         self._listeners: dict[int, Callable[[HostedPartition], None]] = {}
         self._append_listeners: dict[int, Callable[[HostedPartition], None]] = {}
         self._flush_listeners: dict[int, Callable[[HostedPartition], None]] = {}
@@ -161,6 +163,7 @@ class HostedPartition:
             moved = self.leadership.configure(self._insync_rules())
             if self.leadership.on_own_end(self.counted_end) or moved:
                 self._tell(self.leadership)
+            self._tell_own_disk()
 
     @property
     def settings(self) -> TopicSettings:
@@ -260,7 +263,8 @@ class HostedPartition:
 
     def rest(self, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         """Neither lead nor follow; whoever waits is told why."""
-        waiting, self._waiting = self._waiting, deque()
+        waiting = [*self._waiting, *self._waiting_for_own_disk]
+        self._waiting, self._waiting_for_own_disk = OffsetWaits(), OffsetWaits()
         self._leave_role()
         for _, tell in waiting:
             tell(code)
@@ -446,7 +450,7 @@ class HostedPartition:
 
     # Waiting for what was appended
 
-    def when_committed(self, end_offset: int, tell: Callable[[ErrorCode | None], None]) -> bool:
+    def when_committed(self, end_offset: int, tell: Tell) -> bool:
         """True if everything below `end_offset` is committed; else `tell` is called once."""
         if self.leadership is None:
             tell(self._why_not_leader())
@@ -457,6 +461,33 @@ class HostedPartition:
         elif outcome != ErrorCode.NONE:
             tell(outcome)
         return outcome == ErrorCode.NONE
+
+    def waits_for_own_disk(self, end_offset: int) -> bool:
+        """Whether a record that ends there is invisible only until this leader has flushed it."""
+        held = self.leadership
+        return (
+            held is not None
+            and self.counted_end < end_offset
+            and held.waits_only_for_leader(end_offset)
+        )
+
+    def when_on_own_disk(self, end_offset: int, tell: Tell) -> bool:
+        """True if this leader's log counts up to `end_offset`; else `tell` is called once.
+
+        With acks=1 it is not the high watermark that is waited for: a replica that joins the
+        in-sync set meanwhile would hold back an answer that is not about it.
+        """
+        if self.leadership is None:
+            tell(self._why_not_leader())
+            return False
+        if self.counted_end >= end_offset:
+            return True
+        self._waiting_for_own_disk.append((end_offset, tell))
+        return False
+
+    def _tell_own_disk(self) -> None:
+        if self._waiting_for_own_disk and self.leadership is not None:
+            self._waiting_for_own_disk.tell_due(self.counted_end, None)
 
     def on_flushed(self) -> None:
         """The flusher has been here: more is on disk, or the log is offline."""
@@ -470,6 +501,7 @@ class HostedPartition:
             and self.leadership.on_own_end(self.log.recovery_point)
         ):
             self._tell(self.leadership)
+        self._tell_own_disk()
         self._notify(self._flush_listeners)
 
     def on_replicated(self) -> None:
@@ -485,12 +517,10 @@ class HostedPartition:
     def _tell(self, leadership: Leadership) -> None:
         """The high watermark has moved: those who waited for that, and those who listen."""
         waiting, high_watermark = self._waiting, leadership.high_watermark
-        if waiting and waiting[0][0] <= high_watermark:
+        if waiting.are_due(high_watermark):
             # Whether there were enough replicas is the same for all that are committed by now.
             outcome = leadership.outcome(waiting[0][0])
-            code = None if outcome == ErrorCode.NONE else outcome
-            while waiting and waiting[0][0] <= high_watermark:
-                waiting.popleft()[1](code)
+            waiting.tell_due(high_watermark, None if outcome == ErrorCode.NONE else outcome)
         self._notify(self._listeners)
         self._notify(self._append_listeners)
 

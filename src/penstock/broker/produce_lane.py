@@ -128,7 +128,9 @@ class ProduceLanes:
             log_start,
             lane.rest,
         )
-        if lane.acks != _ALL or hosted.high_watermark >= end_offset:
+        if hosted.high_watermark >= end_offset:
+            return (answer,)
+        if lane.acks != _ALL and not hosted.waits_for_own_disk(end_offset):
             return (answer,)
         return self._wait(lane, index, correlation_id, answer, hosted, end_offset)
 
@@ -151,7 +153,9 @@ class ProduceLanes:
             topic = ProduceResponse.Topic(name=lane.topic, partition_responses=[failed])
             return encode_response(ProduceResponse([topic]), lane.version, correlation_id)
 
-        return CommitWait([(hosted, end_offset)], lane.timeout_s, finish).future
+        return CommitWait(
+            [(hosted, end_offset)], lane.timeout_s, finish, own_disk=lane.acks != _ALL
+        ).future
 
     def learn(self, frame: memoryview, header: RequestHeader, request: ProduceRequest) -> None:
         """Make a lane of a request that went the long way, if others like it may take it."""

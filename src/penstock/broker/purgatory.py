@@ -15,6 +15,9 @@ T = TypeVar("T")
 _keys = count(1)
 ROLES_S = 0.005
 """How long partitions that take up their roles one after the other are waited for."""
+OWN_DISK_S = 30.0
+"""How long a produce with acks=1 waits for the leader's flush. Its own timeout is not meant for
+that: Kafka does not look at it, and clients may send anything."""
 COMMITS_S = 0.05
 """How late a follower at rest may hear of what is committed."""
 
@@ -27,7 +30,8 @@ def next_key() -> int:
 class CommitWait(Generic[T]):
     """A produce with acks=all: done when every partition has committed, or time is up.
 
-    `finish` is told what each partition came to: None if committed, else its code.
+    With `own_disk` it is one with acks=1: done when the leader has flushed. `finish` is told what
+    each partition came to: None if done, else its code.
     """
 
     __slots__ = ("_finish", "_left", "_outcomes", "_timer", "future")
@@ -37,16 +41,19 @@ class CommitWait(Generic[T]):
         waits: Sequence[tuple[HostedPartition, int]],
         timeout_s: float,
         finish: Callable[[Sequence[ErrorCode | None]], T],
+        *,
+        own_disk: bool = False,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.future: asyncio.Future[T] = loop.create_future()
         self._finish = finish
         self._outcomes: list[ErrorCode | None] = [ErrorCode.REQUEST_TIMED_OUT] * len(waits)
         self._left = len(waits)
-        self._timer = loop.call_later(timeout_s, self._end)
+        self._timer = loop.call_later(OWN_DISK_S if own_disk else timeout_s, self._end)
         for number, (hosted, end_offset) in enumerate(waits):
             tell = self._teller(number)
-            if hosted.when_committed(end_offset, tell):
+            register = hosted.when_on_own_disk if own_disk else hosted.when_committed
+            if register(end_offset, tell):
                 tell(None)
 
     def _teller(self, number: int) -> Callable[[ErrorCode | None], None]:

@@ -165,7 +165,8 @@ _WRITES = (
         "fsync",
         "What acks=all waits for on each in-sync replica: fsync for the disk, replicated for the "
         "operating system's memory, which is faster and loses records when as many machines as "
-        "min.insync.replicas lose power together.",
+        "min.insync.replicas lose power together. acks=1 waits for the same where the "
+        "leader is the only in-sync replica.",
         one_of("fsync", "replicated"),
         (Synonym("log.durability"),),
     ),

@@ -405,6 +405,19 @@ class Leadership:
 
     # What clients get
 
+    def waits_only_for_leader(self, end_offset: int) -> bool:
+        """Whether the high watermark reaches this offset once the leader's own log counts as far.
+
+        This is so where the leader is the only in-sync replica, and no other is about to join.
+        """
+        if self._alone:
+            return True
+        return self._may_commit() and all(
+            follower.end_offset >= end_offset
+            or not (each in self._maximal or self._waits_for(each, follower))
+            for each, follower in self._followers.items()
+        )
+
     def require_insync(self) -> None:
         """Enough replicas to take a write with acks=all."""
         if not self._alone and len(self.isr) < self._min_insync():

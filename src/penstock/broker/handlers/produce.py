@@ -1,9 +1,12 @@
 """Produce, versions 3 to 12: append one batch to each of some partitions.
 
-acks=0 gets no answer at all, and a closed connection when a batch is refused; acks=1 one when the
-batch is in the leader's file, acks=-1 when it is committed: on every in-sync replica, by the
-topic's durability. A batch seen before (an idempotent producer's retry) is answered with the offset
-of its first copy. The internal topics take batches of the cluster's own tools only, as Kafka's do:
+acks=0 gets no answer at all, and a closed connection when a batch is refused. acks=1 gets one when
+the batch is in the leader's file; where the leader is the only in-sync replica, when consumers can
+see it, which with `durability=fsync` is after the leader's flush. acks=-1 gets one when the batch
+is committed: on every in-sync replica, by the topic's durability.
+
+A batch seen before (an idempotent producer's retry) is answered with the offset of its first copy.
+The internal topics take batches of the cluster's own tools only, as Kafka's do:
 anybody else's would be read as the state of groups.
 
 A batch for a partition that is about to be led here waits for that (`led_soon`).
@@ -141,8 +144,11 @@ class _Producing:
                 self._fail(batch, error)
         else:
             _fill(answer, hosted, written)
-            if acks == _ALL and hosted.high_watermark < written.end_offset:
-                self._waits.append((hosted, written.end_offset))
+            end_offset = written.end_offset
+            if hosted.high_watermark < end_offset and (
+                acks == _ALL or (acks and hosted.waits_for_own_disk(end_offset))
+            ):
+                self._waits.append((hosted, end_offset))
                 self._waiting.append(answer)
 
     def _fail(self, batch: _Batch, error: Exception) -> None:
@@ -236,7 +242,7 @@ class _Producing:
         """The answer, when what must be committed is."""
         if not self._waits:
             return self.response
-        return _wait(self.response, self._waits, self._waiting, self._request.timeout_ms)
+        return _wait(self.response, self._waits, self._waiting, self._request)
 
 
 def _pass_on(
@@ -300,7 +306,7 @@ def _wait(
     response: ProduceResponse,
     waits: Sequence[tuple[HostedPartition, int]],
     answers: Sequence[ProduceResponse.Partition],
-    timeout_ms: int,
+    request: ProduceRequest,
 ) -> asyncio.Future[ProduceResponse]:
     def finish(outcomes: Sequence[ErrorCode | None]) -> ProduceResponse:
         for answer, code in zip(answers, outcomes, strict=True):
@@ -310,7 +316,8 @@ def _wait(
                 answer.error_message = code.message
         return response
 
-    return CommitWait(waits, max(0, timeout_ms) / 1000, finish).future
+    timeout_s = max(0, request.timeout_ms) / 1000
+    return CommitWait(waits, timeout_s, finish, own_disk=request.acks != _ALL).future
 
 
 def refuse(request: ProduceRequest, version: int, code: ErrorCode) -> ProduceResponse:

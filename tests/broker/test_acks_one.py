@@ -1,0 +1,113 @@
+"""acks=1: what the leader alone answers for.
+
+While other replicas are in sync, the answer leaves as soon as the batch is in the leader's file.
+Where the leader is the only replica that counts, the answer waits for the leader's own flush: the
+record is visible to consumers when the producer hears of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from penstock.records.record import Record, build_batch
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+from .followers import consume, create_on, epoch_of, follow, produce, shown, written
+from .stage import NOW_MS, Stage, staged, staged_with
+
+trio = staged_with(brokers=3)
+
+
+async def latest(stage: Stage, topic: str = "orders") -> int:
+    asked = ListOffsetsRequest.Partition(0, -1, -1)
+    request = ListOffsetsRequest(-1, 0, [ListOffsetsRequest.Topic(topic, [asked])])
+    response = await stage.ask(request, 7, ListOffsetsResponse)
+    (answer,) = response.topics[0].partitions
+    assert answer.error_code == 0
+    return answer.offset
+
+
+def set_isr(stage: Stage, *isr: int) -> None:
+    """The metadata shows this in-sync set to the leader, broker 0."""
+    before = shown(stage)
+    after = replace(before, isr=isr, partition_epoch=before.partition_epoch + 1)
+    replicas, brokers = stage.broker.replicas, stage.broker.cluster.image.living
+    stage.hosted("orders").lead(0, replicas.broker_epoch, after, brokers, replicas.now_ms(), 30_000)
+
+
+@staged
+async def test_with_one_replica_an_acknowledged_record_is_visible(stage: Stage) -> None:
+    """A program that produces and then seeks to the end must find its record, whichever way the
+    broker serves the request."""
+    await stage.create("orders")
+    for count in range(1, 21):
+        assert await produce(stage, acks=1) == (0, count - 1)
+        assert await latest(stage) == count
+
+
+@staged
+async def test_a_request_for_many_partitions_waits_for_the_flush_of_each(stage: Stage) -> None:
+    await stage.create("orders", partitions=3)
+    batches = [
+        ProduceRequest.Partition(index, build_batch([Record(0, NOW_MS, None, b"x")]))
+        for index in range(3)
+    ]
+    # Kafka does not look at the timeout of a request with acks=1.
+    request = ProduceRequest(None, 1, 0, [ProduceRequest.Topic("orders", partition_data=batches)])
+    response = await stage.ask(request, 9, ProduceResponse)
+    assert [each.error_code for each in response.responses[0].partition_responses] == [0, 0, 0]
+    assert [stage.hosted("orders", index).high_watermark for index in range(3)] == [1, 1, 1]
+
+
+@staged
+async def test_an_answer_is_an_error_if_the_leader_resigns_before_its_flush(stage: Stage) -> None:
+    """Nobody knows whether the record will stay."""
+    await stage.create("orders")
+    hosted = stage.hosted("orders")
+    await produce(stage, acks=1)
+    answered = asyncio.ensure_future(produce(stage, acks=1))
+    await asyncio.sleep(0)  # the batch is written; its flush has yet to begin
+    assert hosted.log.end_offset == 2
+    hosted.rest()
+    assert (await answered)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@trio
+async def test_the_last_in_sync_replica_makes_its_records_visible(stage: Stage) -> None:
+    await create_on(stage, 0, 1, 2)
+    set_isr(stage, 0)
+    for count in range(1, 6):
+        assert await produce(stage, acks=1) == (0, count - 1)
+        assert await latest(stage) == count
+
+
+@trio
+async def test_below_min_insync_replicas_the_answer_waits_for_nothing(stage: Stage) -> None:
+    """The record cannot become visible however long the leader waits, and acks=1 asks for no
+    other replica."""
+    await create_on(stage, 0, 1, 2, configs={"min.insync.replicas": "2"})
+    set_isr(stage, 0)
+    assert await produce(stage, acks=1) == (0, 0)
+    await written(stage.hosted("orders"), 1)
+    assert (await consume(stage, 0)).high_watermark == 0
+
+
+@trio
+async def test_a_replica_that_is_about_to_join_is_not_waited_for(stage: Stage) -> None:
+    """The high watermark waits for a caught-up follower, as it does for an in-sync one."""
+    await create_on(stage, 0, 1, 2)
+    assert await produce(stage, acks=1) == (0, 0)
+    set_isr(stage, 0)
+    await written(stage.hosted("orders"), 1)
+    await follow(stage, 1, 1, broker_epoch=epoch_of(stage, 1))
+    held = stage.hosted("orders").leadership
+    assert held is not None
+    assert not held.waits_only_for_leader(2)
+    assert await produce(stage, acks=1) == (0, 1)
