@@ -12,7 +12,7 @@ SEED  ?= 1
 SEEDS ?= 0..2000
 JOBS  ?= $(shell nproc)
 
-.PHONY: setup tools run test lint bench crash fuzz kill9 chaos txn-matrix sim sim-bugs demo clean spark-cluster spark-docs spark-exactly-once spark-restarts
+.PHONY: setup tools run test starve lint bench crash fuzz kill9 chaos txn-matrix sim sim-bugs demo clean spark-cluster spark-docs spark-exactly-once spark-restarts
 
 setup: $(STAMP)
 
@@ -57,6 +57,12 @@ tools: $(STAMP)
 test: lint tools
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 	PENSTOCK_PURE=1 $(BIN)/python -m pytest tests/records
+
+# The same tests beside eight busy loops, as on a machine that others use: each test that fails is named.
+LOOPS ?= 8
+TESTS ?= tests
+starve: tools
+	cd tests && ../$(BIN)/python -m starve --loops $(LOOPS) $(TESTS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

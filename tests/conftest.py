@@ -9,6 +9,9 @@ C, and whoever cleans up after it may wait again, with no timeout left. So behin
 that needs neither the interpreter nor anybody's help: it prints where every thread is and ends the
 process, and the run fails with the test's name instead of hanging. `--max-worker-restart 0`, as
 xdist would run that test again, and may itself hang with a worker in another's place.
+
+Timeouts are for a quiet machine. Each is multiplied, as its test starts, by the measured
+slowness of the machine (`penstock.testing.slowness`). Deadlines inside tests use `patient`.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from pathlib import PurePath
 from types import ModuleType
 
 import pytest
+
+from penstock.testing.slowness import patient
 
 _KERNELS = tuple(f"penstock.records.{name}" for name in ("reading", "writing", "hashing"))
 _TOGETHER = ("spark", "console/browser", "chaos", "sim", "compat")
@@ -67,19 +72,25 @@ def _watch(config: pytest.Config, limit_s: float) -> None:
     faulthandler.dump_traceback_later(limit_s + _GRACE_S, exit=True, file=config.stash[_STDERR])
 
 
-def _watch_test(item: pytest.Item) -> None:
+def _timeout_s(item: pytest.Item) -> float:
     marker, limit_s = item.get_closest_marker("timeout"), item.config.getoption("timeout")
     if marker is not None:
         limit_s = marker.args[0]
     elif limit_s is None:
         limit_s = item.config.getini("timeout")
-    is_debugged = float(limit_s) == 0 or sys.gettrace() is not None
+    return float(limit_s)
+
+
+def _watch_test(item: pytest.Item) -> None:
+    limit_s = _timeout_s(item)
+    is_debugged = limit_s == 0 or sys.gettrace() is not None
     if not is_debugged:
-        _watch(item.config, float(limit_s))
+        _watch(item.config, limit_s)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    item.add_marker(pytest.mark.timeout(patient(_timeout_s(item))), append=False)
     _watch_test(item)
     try:
         return (yield)

@@ -352,7 +352,7 @@ async def _warm_up(stage: Stage, seeds: Sequence[bytes]) -> None:
 async def _sing(canary: Canary, findings: Findings) -> None:
     findings.canaries += 1
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await canary.sing()
     except (AssertionError, ProtocolError, TimeoutError) as error:
         findings.fail_with(error, b"")

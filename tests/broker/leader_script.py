@@ -46,7 +46,7 @@ from .stage import InTurn
 BROKER_ID = 2
 BROKER_EPOCH = 40
 NOW_MS = 1_700_000_000_000
-SOON_S = 5.0
+SOON_S = 25.0
 """The deadline of everything that is waited for."""
 
 

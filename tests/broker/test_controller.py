@@ -27,6 +27,7 @@ from penstock.metadata.topics import TopicDefaults, TopicSpec, create_topic
 from penstock.ports import Committed, Put
 from penstock.stores.errors import OutcomeUnknown, StoreUnreachable
 from penstock.stores.sqlite import SqliteStore
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode, KafkaError
 
 from .stage import TIMEOUT_S, Stage, on_stage, staged, staged_with
@@ -185,7 +186,7 @@ async def test_the_last_replica_leads_to_the_end(stage: Stage) -> None:
     """There is nobody to hand it to, and the stop does not wait for somebody."""
     await create(stage, "t", 1)
     leader = only(stage, "t").leader
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(patient(10)):
         await stage.brokers[leader]._hand_over()
     assert stage.hosted("t", broker=leader).leadership is not None
 

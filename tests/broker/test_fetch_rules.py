@@ -152,7 +152,7 @@ def test_leader_epochs_rise_over_restarts(tmp_path: Path) -> None:
     """Clients ignore metadata that is older than theirs: one step back and they are stuck."""
 
     async def epoch(create: bool) -> int:
-        async with asyncio.timeout(20), on_stage(tmp_path) as stage:
+        async with asyncio.timeout(120), on_stage(tmp_path) as stage:
             if create:
                 await stage.create("orders")
             request = MetadataRequest([MetadataRequest.Topic(name="orders")], False)

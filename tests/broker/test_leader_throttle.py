@@ -49,12 +49,12 @@ async def test_a_follower_that_lags_is_given_no_more_than_the_rate(stage: Stage)
     assert await given(stage) > 3000
     assert await given(stage) == 0
     begun = asyncio.get_running_loop().time()
-    async with under_way(given(stage, wait_ms=5000)) as waiting:
+    async with under_way(given(stage, wait_ms=90_000)) as waiting:
         assert (await produce(stage, [b"more"], acks=1))[0] == 0
         await asyncio.sleep(0)
         assert not waiting.done()
         assert await waiting > 3000
-    assert 0.1 < asyncio.get_running_loop().time() - begun < 4
+    assert 0.1 < asyncio.get_running_loop().time() - begun < 90
 
 
 @stage_of_three

@@ -59,7 +59,7 @@ async def serving(**pages: Page | Exception | asyncio.Event) -> AsyncIterator[Ad
     held = Endpoint(SocketNetwork(), {f"/{name}": handler(page) for name, page in pages.items()})
     address = await held.start("127.0.0.1", 0)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             yield address
     finally:
         await held.close()

@@ -14,7 +14,7 @@ from penstock.testing import Broker
 
 
 def get(address: str, path: str) -> bytes:
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=120) as answer:
         data: bytes = answer.read()
         return data
 

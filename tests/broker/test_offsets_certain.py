@@ -29,7 +29,7 @@ SETTINGS = {
     "offsets.topic.replication.factor": "3",
     "offsets.commit.timeout.ms": "1000",
 }
-TIMEOUT_S = 60.0
+TIMEOUT_S = 150.0
 
 
 def play(directory: Path, script: Callable[[Trio, int], Awaitable[None]]) -> None:

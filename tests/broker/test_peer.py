@@ -17,7 +17,7 @@ from .leader_script import Asked, Leader, ScriptNetwork, batch, given
 
 def play(scene: Coroutine[Any, Any, None]) -> None:
     async def run() -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             await scene
 
     asyncio.run(run())

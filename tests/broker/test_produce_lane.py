@@ -49,7 +49,7 @@ async def answer(session: Session, asked: ProduceRequest, version: int, number: 
     frame = memoryview(bytearray(b"".join(parts))[4:])
     given = session.on_frame(frame)
     if isinstance(given, asyncio.Future):
-        given = await asyncio.wait_for(given, 10)
+        given = await asyncio.wait_for(given, 120)
     assert given is not None
     return b"".join(cast(Sequence[Buffer], given))
 
@@ -198,7 +198,7 @@ async def test_a_lane_keeps_nothing_of_the_frame(stage: Stage) -> None:
     given = session.on_borrowed(memoryview(memory))
     memory[:] = bytes(len(memory))
     assert isinstance(given, asyncio.Future)
-    finished = await asyncio.wait_for(given, 10)
+    finished = await asyncio.wait_for(given, 120)
     assert finished is not None
     number, produced = decode_response(ProduceResponse, memoryview(b"".join(finished))[4:], 9)
     assert (number, produced.responses[0].name) == (2, "lanes")

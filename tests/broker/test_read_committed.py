@@ -166,7 +166,8 @@ def test_replicas_and_clients_agree_on_what_counts(tmp_path: Path) -> None:
     and as columns, reads what was committed, before and after another broker leads."""
 
     async def play() -> None:
-        async with asyncio.timeout(60), trio(tmp_path, {"replica.lag.time.max.ms": "600"}) as three:
+        settings = {"replica.lag.time.max.ms": "600"}
+        async with asyncio.timeout(120), trio(tmp_path, settings) as three:
             await three.create(segment_bytes="1000")
             leader = three.partition().leader
             writers = Writers(three.hosted(leader))

@@ -230,16 +230,14 @@ async def test_a_corrupt_batch_is_not_stored(scene: Scene) -> None:
     assert asked.partitions["t", 0].fetch_offset == 1
 
 
-@scene()
+@scene(**{"replica.fetch.backoff.ms": "60000"})
 async def test_a_leader_that_is_late_to_hear_is_asked_again_soon(scene: Scene) -> None:
-    """Not after a second, as with real trouble: clients wait for this."""
+    """Not after the back-off of real trouble: clients wait for this."""
     scene.follow("t")
-    begun = asyncio.get_running_loop().time()
     for code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH):
         asked = await scene.leader(7).asked()
         asked.answer(given("t", 0, error=code))
     await scene.leader(7).asked()
-    assert asyncio.get_running_loop().time() - begun < 0.5
 
 
 @scene()

@@ -21,7 +21,7 @@ def on_three(**kafka: str) -> Callable[[Play], Callable[[Path], None]]:
 
     def wrap(play: Play) -> Callable[[Path], None]:
         async def run(directory: Path) -> None:
-            async with asyncio.timeout(60), trio(directory, settings) as cluster:
+            async with asyncio.timeout(120), trio(directory, settings) as cluster:
                 await play(cluster)
 
         def test(tmp_path: Path) -> None:

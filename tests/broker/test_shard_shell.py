@@ -15,7 +15,7 @@ from penstock.records.batch import BatchHeader
 from penstock.records.record import Record
 from penstock.wire.errors import ErrorCode
 
-SOON_S = 5.0
+SOON_S = 25.0
 
 
 class _Clock:

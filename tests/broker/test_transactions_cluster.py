@@ -22,7 +22,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": "3",
     "group.initial.rebalance.delay.ms": "0",
 }
-TIMEOUT_S = 60.0
+TIMEOUT_S = 150.0
 Play = Callable[[Trio, bool], Awaitable[None]]
 
 

@@ -40,7 +40,7 @@ from .stage import InTurn
 
 R = TypeVar("R", bound=Response)
 NOW_MS = 1_700_000_000_000
-SOON_S = 20.0
+SOON_S = 100.0
 SESSION_S = 20.0
 """Three brokers share one loop, on a machine that may be busy: none of them is to be taken for dead
 unless a test kills it."""

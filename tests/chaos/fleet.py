@@ -23,8 +23,8 @@ from penstock.testing.ask import ask
 from penstock.wire.messages import MetadataRequest, MetadataResponse
 from stores.etcd_server import EtcdCluster
 
-READY_S = 60.0
-STOP_S = 60.0
+READY_S = 150.0
+STOP_S = 150.0
 METADATA_VERSION = 12
 PROGRAM = (sys.executable, "-m", "penstock.cli.main")
 ETCD_OPTIONS = ("--heartbeat-interval=50", "--election-timeout=500")

@@ -20,7 +20,7 @@ from stores.etcd_server import EtcdCluster
 from .fleet import ETCD_OPTIONS, wait_for
 from .workload import TOPIC, Workload, create_topic
 
-PATIENCE_S = 60
+PATIENCE_S = 150
 
 
 @pytest.fixture(params=["sqlite", "etcd"])

@@ -37,7 +37,7 @@ from penstock.client.interceptors import ProducerRecord
 from penstock.client.model import Record
 from penstock.errors import ClientError
 
-DEADLINE_S = 90.0
+DEADLINE_S = 150.0
 SESSION_TIMEOUT_MS = 6_000
 TRANSACTION_TIMEOUT_MS = 60_000
 """Longer than it takes to notice that a client hangs: none is fenced for that."""

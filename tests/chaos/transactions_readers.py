@@ -19,7 +19,7 @@ from penstock.errors import ClientError
 from .fleet import wait_for
 from .transactions_ledger import Sight
 
-ASK_S = 30.0
+ASK_S = 150.0
 READ_S = 120.0
 ENDED_S = 90.0
 HUNG_S = 30.0

@@ -19,7 +19,7 @@ from .fleet import NotInTime, wait_for
 COUNT = 3
 UNANSWERED = "Timed out"
 BEGIN_S = 90.0
-STOP_S = 100.0
+STOP_S = 150.0
 PATH = [
     str(Path(__file__).resolve().parents[1]),
     *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)),

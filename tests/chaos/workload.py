@@ -46,7 +46,7 @@ def create_topic(
 ) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     settings = dict(configs or {"min.insync.replicas": "2"})
-    admin.create_topics([NewTopic(name, partitions, replicas, config=settings)])[name].result(30)
+    admin.create_topics([NewTopic(name, partitions, replicas, config=settings)])[name].result(120)
 
 
 class Worker(ABC):

@@ -318,7 +318,7 @@ def test_ctrl_c_says_how_to_go_on(cluster: ClusterModel) -> None:
         while not cluster.moves:
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=30)
+        out, errors = process.communicate(timeout=120)
     assert (process.returncode, out) == (130, "")
     assert errors.startswith("penstock: stopped: ")
     assert "did not begin, the same command does them" in errors

@@ -15,7 +15,7 @@ from cli.test_live import Newcomer, cluster
 from penstock.runtime import SystemClock
 
 VALUES = "".join(f"{number}\n" for number in range(500))
-PATIENCE_S = 30.0
+PATIENCE_S = 150.0
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_what_was_not_seen_is_shown_again(
         assert process.stdout is not None
         assert process.stdout.readline() == b"0\n"
         process.stdout.close()
-        assert process.wait(30) == 141
+        assert process.wait(120) == 141
     again = penstock("consume", topic, "--group", group, "--from-beginning", "-e").out.split()
     assert again[-1] == "59999"
     assert [int(number) for number in again] == list(range(int(again[0]), 60_000))

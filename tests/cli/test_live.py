@@ -22,7 +22,7 @@ from cli.conftest import Ended, Runner
 from penstock.cli.supervise import known_to
 
 PROGRAM = (sys.executable, "-m", "penstock.cli.main")
-PATIENCE_S = 30
+PATIENCE_S = 150
 
 
 class Newcomer:

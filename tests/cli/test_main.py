@@ -137,7 +137,7 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     ) as process:
         os.close(writer)
         os.close(reader)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=120)
     assert errors == ""
     assert process.returncode == 141
 

@@ -69,9 +69,9 @@ def test_records_leave_while_the_input_is_still_open(fake: FakeBroker) -> None:
         with subprocess.Popen(
             [*PROGRAM, "consume", "orders", "--from-beginning", "-n", "1"], stdout=subprocess.PIPE
         ) as reader:
-            assert reader.communicate(timeout=30)[0] == b"first\n"
+            assert reader.communicate(timeout=120)[0] == b"first\n"
         process.send_signal(2)
-        errors = process.communicate(timeout=30)[1]
+        errors = process.communicate(timeout=120)[1]
     assert (process.returncode, errors) == (130, b"")
 
 

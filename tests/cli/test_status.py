@@ -102,7 +102,7 @@ def test_watch_goes_on_until_stopped(fake: FakeBroker) -> None:
         assert process.stdout is not None
         first, second = process.stdout.readline(), process.stdout.readline()
         process.send_signal(2)
-        errors = process.communicate(timeout=30)[1]
+        errors = process.communicate(timeout=120)[1]
     assert first == second
     assert (process.returncode, errors) == (130, "")
 

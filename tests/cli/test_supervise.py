@@ -50,7 +50,7 @@ class Rig:
         return [(number, int(pid)) for number, pid in lines]
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)  # what is awaited happens in other processes
 
@@ -65,7 +65,7 @@ class Rig:
             supervisor = Supervisor(
                 commands, SystemClock(), self.ready.append, config, acquainted=acquainted
             )
-            async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
                 running = tasks.create_task(supervisor.run())
                 await act(self)
                 return await running

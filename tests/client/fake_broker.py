@@ -85,7 +85,7 @@ class FakeBroker:
     ) -> None:
         self._on_loop(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(120)
         self._loop.close()
 
     def reset_connections(self) -> None:
@@ -98,7 +98,7 @@ class FakeBroker:
         self._on_loop(drop())
 
     def _on_loop(self, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
     async def _listen(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)

@@ -11,7 +11,7 @@ from pathlib import Path
 from penstock import aio
 from penstock.testing import Broker
 
-LIMIT_S = 30.0
+LIMIT_S = 150.0
 _SETTINGS = {"transaction.state.log.num.partitions": "1"}
 
 

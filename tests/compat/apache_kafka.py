@@ -26,10 +26,10 @@ from penstock.wire.messages import (
 
 VERSION = "4.0.0"
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
-READY_S = 90.0
+READY_S = 150.0
 """A JVM on a busy machine; on a quiet one it takes four seconds."""
 
-ASK_S = 10.0
+ASK_S = 50.0
 LIST_OFFSETS_VERSION = 6
 FIND_COORDINATOR_VERSION = 2
 LATEST = -1

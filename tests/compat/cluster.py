@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
-READY_S = 20.0
-STOP_S = 5.0
+READY_S = 100.0
+STOP_S = 25.0
 LOWEST_PORT = 12_000
 FIRST_OUTGOING_PORT = int(
     Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 from compat.toolchain import HERE, java_class_path, tool
 
 VERSIONS = ["3.9.2", "4.4.0"]
-COMPILE_S = 90
+COMPILE_S = 150
 
 
 @cache

@@ -196,7 +196,7 @@ def test_a_static_member_that_stays_away_loses_its_partitions(
     second.close()
     first.read_nothing(1.0)
     assert len(first.assignment()) == 2
-    assert wait_until(lambda: is_covered(4, first), first, within_s=20)
+    assert wait_until(lambda: is_covered(4, first), first, within_s=120)
 
 
 @pytest.mark.parametrize("client_name", ["confluent-kafka", "kafka-python"])

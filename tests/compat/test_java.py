@@ -15,7 +15,7 @@ from compat.toolchain import HERE, java_class_path, run_scenario, tool
 
 VERSIONS = ["3.9.2", "4.4.0"]
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
-COMPILE_S = 90
+COMPILE_S = 150
 Scenario = Callable[[str], dict[str, Any]]
 
 

@@ -26,7 +26,7 @@ from storage.sample_log import SampleLog, stopped_log
 
 KAFKA = "4.0.0"
 TOOL = "kafka.tools.DumpLogSegments"
-TOOL_TIMEOUT_S = 60
+TOOL_TIMEOUT_S = 150
 DISK = ReadOnlyDisk()
 
 FAULTS = re.compile(

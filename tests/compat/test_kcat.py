@@ -15,7 +15,7 @@ from compat.clients.base import CODECS, HOUR_AGO_MS, Client, Record
 from compat.conftest import TopicFactory
 from compat.toolchain import tool
 
-RUN_S = 30
+RUN_S = 150
 Kcat = Callable[..., str]
 BASE_MS = HOUR_AGO_MS
 

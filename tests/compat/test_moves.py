@@ -33,7 +33,7 @@ def test_a_partition_is_moved_and_led_by_whom_it_should_be(two: str) -> None:
     """kafka-python adds a replica and puts it first, confluent-kafka lets it lead; both hear, in
     Kafka's codes, of what cannot be done."""
     confluent: Any = AdminClient({"bootstrap.servers": two})
-    confluent.create_topics([NewTopic("t", 1, 1)])["t"].result(10)
+    confluent.create_topics([NewTopic("t", 1, 1)])["t"].result(120)
     home = confluent.list_topics("t", 10).topics["t"].partitions[0].replicas[0]
     away = 1 - home
     place = TopicPartition("t", 0)
@@ -54,7 +54,7 @@ def test_a_partition_is_moved_and_led_by_whom_it_should_be(two: str) -> None:
     assert wait_until(lambda: sorted(partition().isrs) == [0, 1])
     assert partition().replicas == [away, home]
     wanted = [ConfluentPartition("t", 0), ConfluentPartition("t", 7)]
-    outcome = confluent.elect_leaders(ElectionType.PREFERRED, wanted).result(10)
+    outcome = confluent.elect_leaders(ElectionType.PREFERRED, wanted).result(120)
     codes = {each.partition: error and error.code() for each, error in outcome.items()}
     # It may have been elected by itself in the meantime.
     assert codes[0] in (None, 84)

@@ -33,11 +33,12 @@ from penstock.client.connection import VERSION_MAX
 from penstock.errors import BrokerError, ClientError, TopicNotFound
 from penstock.testing import Faults
 from penstock.testing.ask import ask
+from penstock.testing.slowness import patient
 from penstock.wire.api import ApiKey
 from penstock.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 from penstock.wire.schema import message_schema
 
-LIMIT_S = 40.0
+LIMIT_S = 150.0
 JAVA = "java"
 MIB = 1 << 20
 Bytes = bytes | None
@@ -383,7 +384,7 @@ def test_a_kafka_that_is_killed_and_comes_back(kafka: ApacheKafka) -> None:
             began = time.monotonic()
             with pytest.raises(ClientError):
                 admin.list_topics()
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < patient(20)
             kafka.start()
         finally:
             kafka.start()
@@ -431,7 +432,7 @@ def test_a_kafka_that_does_not_answer(kafka: ApacheKafka) -> None:
                 admin.describe_cluster()
             with pytest.raises(ClientError):
                 delivery.result(timeout_s=0.5)
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < patient(20)
         finally:
             kafka.thaw()
         assert delivery.result(LIMIT_S).offset == 1

@@ -33,7 +33,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 END_S = 200
-STOP_S = 20
+STOP_S = 100
 pytestmark = pytest.mark.timeout(300)  # Starting a JVM takes minutes on a machine that is busy.
 START_MS = 1_700_000_000_000
 SETTINGS = {

@@ -19,7 +19,7 @@ from compat.java_build import VERSIONS, compiled
 from compat.toolchain import run_scenario
 
 Name = Callable[[], str]
-DEADLINE_S = 30.0
+DEADLINE_S = 150.0
 QUIET = {"log_level": 2}
 
 

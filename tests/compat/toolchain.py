@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-FETCH_S = 90
-RUN_S = 100
+FETCH_S = 150
+RUN_S = 150
 HERE = Path(__file__).parent
 
 UNREACHABLE = re.compile(

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from penstock.runtime import SystemClock
 from penstock.testing.broker import Broker
 
-READY_S = 30.0
+READY_S = 150.0
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def running(command: list[str], environment: Mapping[str, str] | None = None) ->
     finally:
         process.stdin.close()
         try:
-            process.wait(10)
+            process.wait(120)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -115,7 +115,7 @@ class Browserless:
         data = None if body is None else json.dumps(body).encode()
         if data is not None:
             sent.setdefault("content-type", "application/json")
-        connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=30)
+        connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=120)
         try:
             connection.request(method, path, data, sent)
             response = connection.getresponse()

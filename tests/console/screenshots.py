@@ -93,7 +93,7 @@ def orders(bootstrap: str) -> Iterator[None]:
             yield
         finally:
             stop.set()
-            sending.result(30)
+            sending.result(120)
 
 
 if __name__ == "__main__":

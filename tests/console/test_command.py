@@ -17,7 +17,7 @@ from console.running import Browserless, eventually
 from penstock.runtime import SystemClock
 
 PROGRAM = (sys.executable, "-m", "penstock.cli.main")
-PATIENCE_S = 30.0
+PATIENCE_S = 150.0
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def started(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[st
         yield process
     finally:
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
         assert process.stdout is not None
         process.stdout.close()
 
@@ -93,7 +93,7 @@ def test_a_console_dies_with_an_up_that_is_killed(tmp_path: Path) -> None:
         url = line_with(process, r"console (http://127\.0\.0\.1:\d+/)")[1]
     finally:
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(120)
         assert process.stdout is not None
         process.stdout.close()
     assert eventually(lambda: refused(url))

@@ -24,7 +24,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,
     "asyncio": asyncio.new_event_loop,
 }
-LIMIT_S = 20.0
+LIMIT_S = 100.0
 
 
 def on_both_loops(test: Callable[[Live], Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -59,7 +59,7 @@ def test_in_a_column_when_key_and_value_are_bad(
 ) -> None:
     """Nothing of either is lost."""
     topic = broker.new_topic()
-    producer.send(topic, b"no", key=b"\xff\xfe").result(10)
+    producer.send(topic, b"no", key=b"\xff\xfe").result(120)
     (row,) = read(topic, badRecords="column", keyFormat="string", **SCHEMA).collect()
     assert row.key is None
     assert row.value is None
@@ -71,7 +71,7 @@ def test_without_bad_records_the_column_is_null(
     broker: Broker, producer: Producer[Any, Any], read: Read
 ) -> None:
     topic = broker.new_topic()
-    producer.send(topic, GOOD[0]).result(10)
+    producer.send(topic, GOOD[0]).result(120)
     (row,) = read(topic, badRecords="column", **SCHEMA).collect()
     assert row._corrupt is None
 

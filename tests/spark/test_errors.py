@@ -76,7 +76,7 @@ def test_a_dead_broker(spark: SparkSession) -> None:
 def test_a_task_that_fails(broker: Broker, producer: Producer[Any, Any], read: Read) -> None:
     """What a task has to say comes through as it is, right under the line that is Spark's own."""
     topic = broker.new_topic()
-    producer.send(topic, b"no JSON").result(10)
+    producer.send(topic, b"no JSON").result(120)
     with pytest.raises(PySparkException) as raised:
         read(topic, valueFormat="json", valueSchema="id BIGINT").collect()
     assert first_line(raised.value) == "An exception was thrown from the Python worker:"

@@ -112,7 +112,7 @@ class Running:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait(timeout=120)
-        self._reader.join(timeout=60)
+        self._reader.join(timeout=120)
 
 
 def views(first: int, count: int) -> list[dict[str, Any]]:

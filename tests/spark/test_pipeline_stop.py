@@ -19,7 +19,7 @@ import pytest
 
 from penstock.spark.pipelines import driver
 
-WAIT_S = 10.0
+WAIT_S = 50.0
 
 
 class Round:

@@ -114,7 +114,7 @@ def test_assign_and_pattern(broker: Broker, producer: Producer[Any, Any], ten: s
     prefix = broker.new_name("pattern")
     names = [broker.new_topic(name=f"{prefix}{end}") for end in (".a", ".b", ".ab")]
     for name in names:
-        producer.send(name, b"x").result(10)
+        producer.send(name, b"x").result(120)
     matched = read_all(broker.bootstrap, subscribePattern=f"{prefix}[.][ab]")
     assert offsets_of(matched) == {(names[0], 0): [0], (names[1], 0): [0]}
     assert read_all(broker.bootstrap, subscribePattern=prefix) == []
@@ -236,7 +236,7 @@ def test_a_compacted_topic_has_gaps() -> None:
         while 40 in offsets:
             deadline.check("compaction")
             # A record more rolls the segment, so that those before it can be compacted.
-            producer.send(topic, value=b"roll", key=b"0").result(10)
+            producer.send(topic, value=b"roll", key=b"0").result(120)
             offsets = [row["offset"] for row in read_all(own.bootstrap, topic)]
         pieces = batch_reader(own.bootstrap, topic, maxRecordsPerPartition="5")
         found = [row["offset"] for row in rows_of(pieces, pieces.partitions())]

@@ -211,7 +211,7 @@ def test_new_topics_that_match_are_read(
     assert stream.trigger().rows == []
     for name in ("a", "b"):
         topic = broker.new_topic(name=f"{prefix}-{name}")
-        producer.send(topic, b"hello").result(10)
+        producer.send(topic, b"hello").result(120)
         assert stream.trigger().offsets == {(topic, 0): [0]}
 
 
@@ -304,11 +304,11 @@ def test_a_broker_that_comes_back() -> None:
     """A restart of the broker is waited for, by those who plan and those who read."""
     with Broker() as own, Producer(own.bootstrap) as writer:
         topic = own.new_topic()
-        writer.send(topic, b"one").result(10)
+        writer.send(topic, b"one").result(120)
         with Stream(own.bootstrap, topic, **EARLIEST) as stream:
             assert stream.trigger().offsets == {(topic, 0): [0]}
             own.restart()
-            writer.send(topic, b"two").result(30)
+            writer.send(topic, b"two").result(120)
             assert stream.trigger().offsets == {(topic, 0): [1]}
 
 

@@ -43,7 +43,7 @@ def filled(bench: LogBench, logs: int) -> LogDirectory:
 
 def close(made: LogDirectory, together: int) -> list[str]:
     async def run() -> list[str]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             return await close_logs(made, Counting(together), together)
 
     return asyncio.run(run())

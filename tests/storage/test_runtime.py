@@ -41,7 +41,7 @@ def test_cancelled_caller_waits_for_its_work() -> None:
 
         def work() -> None:
             began.set()
-            leave.wait(10)
+            leave.wait(120)
 
         caller = asyncio.create_task(threads.run(work))
         await asyncio.to_thread(began.wait, 10)

@@ -24,7 +24,7 @@ from penstock.stores.etcd_members import EtcdConfig
 
 from .handles import StoreBench, put
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 150.0
 PATIENT = EtcdConfig(request_timeout_s=20.0, attempt_timeout_s=5.0)
 """For calls that must succeed however busy the machine is."""
 
@@ -84,7 +84,7 @@ class EtcdServer:
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
-            self.process.wait(timeout=10)
+            self.process.wait(timeout=120)
             self.process = None
 
 
@@ -145,14 +145,14 @@ async def open_store(address: EtcdAddress, config: EtcdConfig = PATIENT) -> Etcd
 async def compact(endpoint: str, revision: int) -> None:
     async with rpc.insecure_channel(endpoint) as channel:
         request = rpc.CompactionRequest(revision=revision, physical=True)
-        await rpc.KVStub(channel).Compact(request, timeout=10)
+        await rpc.KVStub(channel).Compact(request, timeout=120)
 
 
 async def revoke_all_leases(endpoint: str) -> None:
     async with rpc.insecure_channel(endpoint) as channel:
         stub = rpc.LeaseStub(channel)
-        for lease in (await stub.LeaseLeases(rpc.LeaseLeasesRequest(), timeout=10)).leases:
-            await stub.LeaseRevoke(rpc.LeaseRevokeRequest(ID=lease.ID), timeout=10)
+        for lease in (await stub.LeaseLeases(rpc.LeaseLeasesRequest(), timeout=120)).leases:
+            await stub.LeaseRevoke(rpc.LeaseRevokeRequest(ID=lease.ID), timeout=120)
 
 
 class First(SystemRandom):

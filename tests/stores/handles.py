@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from penstock.ports import MetadataStore, Put, WatchEvent
 
 Scenario = Callable[[MetadataStore, MetadataStore], Awaitable[None]]
-TIMEOUT_S = 20.0
+TIMEOUT_S = 100.0
 
 
 class StoreBench(ABC):

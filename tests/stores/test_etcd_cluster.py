@@ -22,6 +22,7 @@ from penstock.stores.errors import OutcomeUnknown, RevisionNotKept, StoreError, 
 from penstock.stores.etcd import EtcdStore
 from penstock.stores.etcd_address import EtcdAddress
 from penstock.stores.etcd_members import EtcdConfig
+from penstock.testing.slowness import patient
 
 from .etcd_server import EtcdCluster, compact, open_store
 from .handles import keys_of, put, revision_of, take
@@ -29,7 +30,7 @@ from .handles import keys_of, put, revision_of, take
 ROOT = Path(__file__).resolve().parents[2]
 EAGER = EtcdConfig(request_timeout_s=2.0, attempt_timeout_s=0.7, trust_s=0.5)
 SLACK_S = 4.0
-LIMIT_S = 60.0
+LIMIT_S = 150.0
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +125,7 @@ async def under_load(etcd: EtcdCluster, namespace: str) -> AsyncIterator[list[Wr
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(outcome, asyncio.CancelledError), outcome
         # A late commit of a writer that was cut off may come after one read, so write once more.
-        last = await put(await patient(etcd, namespace), "/last", b"")
+        last = await put(await plain_store(etcd, namespace), "/last", b"")
         await history.reach(last)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
@@ -133,12 +134,12 @@ async def under_load(etcd: EtcdCluster, namespace: str) -> AsyncIterator[list[Wr
         await store.close()
 
 
-async def patient(etcd: EtcdCluster, namespace: str) -> EtcdStore:
+async def plain_store(etcd: EtcdCluster, namespace: str) -> EtcdStore:
     return await open_store(etcd.address(namespace))
 
 
 async def check(etcd: EtcdCluster, namespace: str, writers: list[Writer], history: History) -> None:
-    store = await patient(etcd, namespace)
+    store = await plain_store(etcd, namespace)
     entries = {entry.key: entry.modify_revision for entry in (await store.range("/"))[0]}
     for writer in writers:
         lost = writer.acknowledged.items() - entries.items()
@@ -179,7 +180,7 @@ def test_nothing_acknowledged_is_lost_when_all_restart(etcd: EtcdCluster) -> Non
                 member.start(etcd.members)
             for writer in writers:
                 await writer.advance(5)
-            store = await patient(etcd, "/all")
+            store = await plain_store(etcd, "/all")
             assert await revision_of(store) > before
             await store.close()
 
@@ -199,7 +200,7 @@ def test_a_frozen_member_is_left_for_another(etcd: EtcdCluster) -> None:
         etcd.members[0].freeze()
         begun_s = time.monotonic()
         entry = await store.get("/a")
-        assert time.monotonic() - begun_s < EAGER.request_timeout_s + SLACK_S
+        assert time.monotonic() - begun_s < patient(EAGER.request_timeout_s + SLACK_S)
         assert entry is not None
         assert entry.value == b"1"
         async with asyncio.timeout(LIMIT_S):
@@ -228,7 +229,7 @@ def test_without_most_members_calls_fail_in_time(etcd: EtcdCluster) -> None:
         calls = (store.get("/a"), put(store, "/c", b""), store.grant_lease(5.0))
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             assert isinstance(outcome, StoreUnavailable), outcome
-        assert time.monotonic() - begun_s < EAGER.request_timeout_s + SLACK_S
+        assert time.monotonic() - begun_s < patient(EAGER.request_timeout_s + SLACK_S)
         etcd.members[1].start(etcd.members)
         revision = await retried(store, "/b", b"3")
         async with asyncio.timeout(LIMIT_S):
@@ -304,7 +305,7 @@ def test_a_lease_ends_while_its_holder_is_frozen(etcd: EtcdCluster) -> None:
         (await etcd.leader()).kill()
         for _ in range(4):
             assert next(lines) == "renewed\n"
-        store = await patient(etcd, "/holder")
+        store = await plain_store(etcd, "/holder")
         entry = await store.get("/held")
         assert entry is not None
         watching = asyncio.create_task(take(store, "/held", entry.modify_revision + 1, 1))
@@ -315,7 +316,7 @@ def test_a_lease_ends_while_its_holder_is_frozen(etcd: EtcdCluster) -> None:
         assert await keys_of(store) == []
         holder.send_signal(signal.SIGCONT)
         assert list(lines)[-1] == "lost\n"
-        assert holder.wait(timeout=20) == 0
+        assert holder.wait(timeout=120) == 0
         await store.close()
 
     command = [sys.executable, "-m", "tests.stores.etcd_process", address]

@@ -175,7 +175,7 @@ def test_a_holder_that_was_held_up_may_renew_before_its_own_watch_ends_its_lease
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(store, "_changed_or_poll", rest)
             watching = asyncio.create_task(take(store, "/", 2, 1))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 await rests.acquire()
                 await bench.advance(11.0)
                 turns.release()

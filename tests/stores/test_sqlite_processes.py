@@ -29,7 +29,7 @@ def test_processes_that_race_lose_no_update(tmp_path: Path) -> None:
     """Three create the same file at once and count up the same number."""
     path = str(tmp_path / "metadata.db")
     processes = [start(path, "increment") for _ in range(3)]
-    assert [process.communicate(timeout=60) and process.returncode for process in processes] == [
+    assert [process.communicate(timeout=120) and process.returncode for process in processes] == [
         0,
         0,
         0,
@@ -58,7 +58,7 @@ def test_the_keys_of_a_killed_process_go(tmp_path: Path) -> None:
         assert entry is not None
         holder.kill()
         holder.communicate()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             async for events in store.watch("/held", entry.modify_revision + 1):
                 assert events == (WatchEvent("/held", None, entry.modify_revision + 1),)
                 break

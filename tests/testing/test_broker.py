@@ -18,7 +18,7 @@ from penstock.testing.ports import free_port
 from penstock.wire.messages import MetadataRequest, MetadataResponse
 
 _CLOCK = SystemClock()
-WAIT_S = 10.0
+WAIT_S = 50.0
 
 
 @pytest.mark.parametrize("worker", ["gw0", "gw1", "gw2"])

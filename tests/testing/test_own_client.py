@@ -14,7 +14,7 @@ from penstock.testing.plugin import TopicFactory
 
 T = TypeVar("T")
 VALUES = [b"%d" % number for number in range(20)]
-DEADLINE_S = 30.0
+DEADLINE_S = 150.0
 
 
 def run(work: Callable[[], Awaitable[T]]) -> T:

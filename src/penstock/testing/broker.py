@@ -22,6 +22,7 @@ from typing import Final, Self
 from penstock.runtime import SystemClock, SystemRandom
 from penstock.testing.ask import ask
 from penstock.testing.ports import free_port
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     CreateTopicsRequest,
@@ -32,14 +33,14 @@ from penstock.wire.messages import (
 
 _HOST: Final = "127.0.0.1"
 _READY: Final = "ready bootstrap="
-_READY_S: Final = 20.0
-_STOP_S: Final = 10.0
-_ASK_S: Final = 10.0
+_READY_S: Final = 60.0
+_STOP_S: Final = 30.0
+_ASK_S: Final = 30.0
 _START_ATTEMPTS: Final = 3
 _OUTPUT_LINES: Final = 100
 _CREATE_TOPICS_VERSION: Final = 7
 _FIND_COORDINATOR_VERSION: Final = 2
-_PREPARE_S: Final = 2.0
+_PREPARE_S: Final = 30.0
 _DEFAULTS: Final = {
     # Kafka waits three seconds for more members before a group's first rebalance.
     "group.initial.rebalance.delay.ms": "0",
@@ -132,7 +133,7 @@ class Broker:
         self.thaw()
         self._process.send_signal(signal.SIGTERM)
         try:
-            code = self._process.wait(_STOP_S)
+            code = self._process.wait(patient(_STOP_S))
         except subprocess.TimeoutExpired:
             raise BrokerFailed(
                 f"the broker did not stop in {_STOP_S:g} s:\n{self._end()}"
@@ -236,7 +237,7 @@ class Broker:
     def _wait_ready(self) -> bool:
         assert self._process is not None
         assert self._process.stdout is not None
-        end = self._clock.monotonic() + _READY_S
+        end = self._clock.monotonic() + patient(_READY_S)
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             while (left_s := end - self._clock.monotonic()) > 0:
@@ -248,7 +249,7 @@ class Broker:
 
     def _prepare_groups(self) -> None:
         """Have the topic for offsets made: a client that finds it missing sleeps a second."""
-        end = self._clock.monotonic() + _PREPARE_S
+        end = self._clock.monotonic() + patient(_PREPARE_S)
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         while code != ErrorCode.NONE and self._clock.monotonic() < end:
             request = FindCoordinatorRequest(key="penstock-testing")

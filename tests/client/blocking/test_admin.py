@@ -50,7 +50,7 @@ def test_it_connects_when_first_used_and_serves_many_threads(live_broker: Broker
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     assert found == [1, 1, 1, 1]
     admin.close()
     with pytest.raises(Closed):

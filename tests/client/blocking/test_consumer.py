@@ -20,7 +20,7 @@ from penstock import Consumer, Producer, Record, SqlOffsets, TopicPartition, ser
 from penstock.errors import ClientError, Closed, DeserializationFailed
 from penstock.testing import Broker
 
-LIMIT_S = 20.0
+LIMIT_S = 100.0
 K = TypeVar("K")
 V = TypeVar("V")
 

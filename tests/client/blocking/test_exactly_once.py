@@ -13,7 +13,7 @@ from penstock.client.errors import OptionError
 from penstock.interceptors import ProducerRecord
 from penstock.testing import Broker
 
-LIMIT_S = 30.0
+LIMIT_S = 150.0
 Bytes = bytes | None
 
 

@@ -19,7 +19,7 @@ from penstock.client.blocking.portal import Portal
 from penstock.client.errors import Closed, RequestTimedOut
 from penstock.runtime import SystemClock
 
-LIMIT_S = 10.0
+LIMIT_S = 50.0
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from penstock.client.errors import (
 from penstock.client.interceptors import ProducerInterceptor, ProducerRecord
 from penstock.testing import Broker
 
-LIMIT_S = 20.0
+LIMIT_S = 100.0
 
 
 def read_all(broker: Broker, topic: str) -> dict[int, list[bytes | None]]:
@@ -304,7 +304,7 @@ def test_a_forked_child_is_refused_and_may_make_its_own(live_broker: Broker) -> 
         from penstock.errors import Closed
         bootstrap, topic = sys.argv[1:]
         producer = Producer(bootstrap)
-        producer.send(topic, b"parent").result(20)
+        producer.send(topic, b"parent").result(120)
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
         if not child:
@@ -312,11 +312,11 @@ def test_a_forked_child_is_refused_and_may_make_its_own(live_broker: Broker) -> 
                 producer.send(topic, b"never")
             except Closed as error:
                 with Producer(bootstrap) as own:
-                    own.send(topic, b"child").result(20)
+                    own.send(topic, b"child").result(120)
                 sys.exit(7 if "fork" in str(error) else 1)
             sys.exit(2)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        producer.send(topic, b"parent again").result(20)
+        producer.send(topic, b"parent again").result(120)
         producer.close()
         """,
         live_broker.bootstrap,

@@ -13,7 +13,7 @@ from penstock.client.errors import BrokerError, ClientError, OptionError
 from penstock.testing import Broker
 from penstock.wire.errors import ErrorCode
 
-LIMIT_S = 20.0
+LIMIT_S = 100.0
 
 
 class Trouble(Exception):

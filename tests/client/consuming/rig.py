@@ -16,7 +16,7 @@ from penstock.wire.messages import ProduceRequest, ProduceResponse
 
 T = TypeVar("T")
 NOW_MS = 1_700_000_000_000
-LIMIT_S = 25.0
+LIMIT_S = 125.0
 
 QUICK: dict[str, Any] = {
     "auto_offset_reset": "earliest",

@@ -13,7 +13,7 @@ from penstock.client.offsets import EARLIEST
 from penstock.testing import Broker
 
 PLACE = TopicPartition("t", 0)
-LIMIT_S = 20.0
+LIMIT_S = 100.0
 
 
 def take(consumer: Consumer[Any, Any], count: int) -> list[bytes]:

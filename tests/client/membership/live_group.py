@@ -16,7 +16,7 @@ from penstock.client.membership.member import GroupMember
 from penstock.client.membership.settings import MembershipOptions
 from penstock.client.model import OffsetAndMetadata, TopicPartition
 
-WITHIN_S = 15.0
+WITHIN_S = 75.0
 Note = tuple[str, frozenset[int]]
 
 
@@ -114,7 +114,7 @@ async def seats(
 
 def play(scene: Coroutine[Any, Any, None]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await scene
 
     asyncio.run(main())

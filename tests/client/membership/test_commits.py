@@ -24,6 +24,7 @@ from penstock.client.membership.autocommit import Offsets
 from penstock.client.membership.commits import Commits
 from penstock.client.membership.steps import Identity
 from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.testing.slowness import patient
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import OffsetCommitRequest, OffsetCommitResponse, OffsetFetchResponse
@@ -214,7 +215,7 @@ def test_a_silent_coordinator_is_not_waited_for_beyond_the_deadline(fake: FakeBr
             await commits.commit({A: at(2)}, timeout_s=0.1)
         with pytest.raises(DeadlineExceeded, match="not answered"):
             await commits.committed([A], timeout_s=0.1)
-        assert loop.time() - began < 1.0
+        assert loop.time() - began < patient(10)
         await commits.close(0.1)
 
     run(fake, work, timeout_s=60.0)

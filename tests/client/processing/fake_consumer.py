@@ -12,7 +12,7 @@ from penstock.client.model import Record, TopicPartition
 from penstock.client.options import ConsumerOptions
 
 Text = Record[str, str]
-LIMIT_S = 10.0
+LIMIT_S = 50.0
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -26,7 +26,7 @@ from penstock.testing import Broker
 ROOT = Path(__file__).resolve().parents[3]
 RECORDS = 20_000
 KILLS = 3
-LIMIT_S = 60.0
+LIMIT_S = 150.0
 
 
 def fill(broker: Broker) -> tuple[str, list[bytes]]:

@@ -30,7 +30,7 @@ from penstock import (
 from penstock.client.processing import deadletters
 from penstock.testing import Broker
 
-LIMIT_S = 30.0
+LIMIT_S = 150.0
 Raw = Record[bytes | None, bytes | None]
 
 

@@ -21,7 +21,7 @@ from penstock.interceptors import ProducerRecord
 from penstock.testing import Broker
 
 SCRIPT = Path(__file__).with_name("copying_in_transactions.py")
-LIMIT_S = 60.0
+LIMIT_S = 150.0
 PARTITIONS = 3
 
 Bytes = bytes | None

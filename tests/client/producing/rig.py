@@ -19,7 +19,7 @@ from penstock.wire.messages import FetchRequest, FetchResponse, ProduceRequest, 
 from penstock.wire.messages.base import Response
 
 T = TypeVar("T")
-LIMIT_S = 20.0
+LIMIT_S = 100.0
 QUICK: dict[str, Any] = {
     "linger_ms": 0,
     "retry_backoff_ms": 5,

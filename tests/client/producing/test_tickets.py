@@ -97,13 +97,13 @@ def test_callbacks_added_while_a_batch_ends_run_once() -> None:
         begin = threading.Barrier(2)
 
         def add(ticket: Ticket = ticket, called: list[int] = called, begin: Any = begin) -> None:
-            begin.wait(5)
+            begin.wait(120)
             for number in range(200):
                 ticket.watch_record(number, 0, lambda *_, number=number: called.append(number))
 
         thread = threading.Thread(target=add)
         thread.start()
-        begin.wait(5)
+        begin.wait(120)
         ticket.succeed(0, 200)
-        thread.join(5)
+        thread.join(120)
         assert sorted(called) == list(range(200))

@@ -21,7 +21,7 @@ from penstock.client.errors import (
 from penstock.client.producing import transactions
 from penstock.testing import Broker
 
-TIMEOUT_S = 40.0
+TIMEOUT_S = 150.0
 _numbers = count()
 
 

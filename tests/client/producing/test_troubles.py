@@ -19,6 +19,7 @@ from penstock.client.errors import (
     Fenced,
     RecordTooLarge,
 )
+from penstock.testing.slowness import patient
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -89,7 +90,7 @@ def test_a_broker_that_never_answers_costs_the_delivery_timeout(fake: FakeBroker
             delivery = await producer.send("pets", b"x")
             with pytest.raises(DeliveryTimedOut, match="did not answer Produce"):
                 await delivery
-            assert 0.4 < loop.time() - begun < 1.5
+            assert 0.4 < loop.time() - begun < patient(15)
             assert producer.metrics().failed_records == 1
 
     run(main())
@@ -382,7 +383,7 @@ def test_a_full_buffer_blocks_for_max_block_ms_and_no_longer(fake: FakeBroker) -
                     begun = loop.time()
                     await producer.send("pets", bytes(1000))
                     sent += 1
-            assert 0.15 < loop.time() - begun < 1.0
+            assert 0.15 < loop.time() - begun < patient(15)
             assert 30 < sent < 50
             assert producer.metrics().buffered_bytes <= 50_000
             with pytest.raises(BufferExhausted, match="use send"):

@@ -86,7 +86,7 @@ class LoopThread:
 
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(5)
+        self.thread.join(120)
         self.loop.close()
 
 

@@ -105,6 +105,6 @@ def send(bootstrap: str) -> Iterator[Send]:
             return [delivery.result(timeout_s=20) for delivery in sent][-1].offset
 
         def run(topic: str, *values: bytes | None, **how: Any) -> int:
-            return thread.submit(work, topic, values, how).result(30)
+            return thread.submit(work, topic, values, how).result(120)
 
         yield run

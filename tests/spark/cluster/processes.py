@@ -33,7 +33,7 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For processes that live a minute: what a compiler at its best would save, it costs twice."""
 START_S = 200.0
 CALL_S = 200.0
-_STOP_S = 10.0
+_STOP_S = 50.0
 
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys

@@ -1,0 +1,80 @@
+"""The test suite beside busy loops, which leave it a fraction of the machine: `make starve`.
+
+A test that fails here and passes on a quiet machine assumes that something has happened "by now".
+The run prints each test that failed, and each that was slowest; it exits with 1 if any failed.
+
+    python -m starve [--loops 8] [--workers 2] [pytest's arguments]
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+SLOWEST = 15
+LOOP = "import os\nstarter = os.getppid()\nwhile os.getppid() == starter: sum(range(1_000_000))"
+"""Ends when the process that started it ends, even by SIGKILL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    name: str
+    seconds: float
+    failure: str
+    """The first line of what it said, empty for a test that passed or was skipped."""
+
+
+def read_report(text: str) -> list[Outcome]:
+    """The outcome of each test in a report of pytest's `--junit-xml`."""
+    outcomes = []
+    for case in ElementTree.fromstring(text).iter("testcase"):
+        failed = [part for kind in ("failure", "error") for part in case.iter(kind)]
+        said = (failed[0].get("message") or "failed").splitlines()[0] if failed else ""
+        name = f"{case.get('classname', '')}::{case.get('name', '')}"
+        outcomes.append(Outcome(name, float(case.get("time", 0)), said))
+    return outcomes
+
+
+def verdict(outcomes: Sequence[Outcome]) -> list[str]:
+    """What to print: the failures, then the slowest tests, then the count."""
+    failed = [each for each in outcomes if each.failure]
+    lines = [f"FAILED {each.name} ({each.seconds:.0f} s): {each.failure}" for each in failed]
+    slowest = sorted(outcomes, key=lambda each: -each.seconds)[:SLOWEST]
+    lines += [f"slow   {each.name} ({each.seconds:.0f} s)" for each in slowest]
+    return [*lines, f"{len(outcomes) - len(failed)} passed or skipped, {len(failed)} failed"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="starve", description=__doc__)
+    parser.add_argument("--loops", type=int, default=8, help="busy processes beside the tests")
+    parser.add_argument("--workers", type=int, default=2, help="processes that run tests")
+    chosen, rest = parser.parse_known_args(arguments)
+    began = time.monotonic()
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory())
+        for _ in range(chosen.loops):
+            loop = stack.enter_context(subprocess.Popen([sys.executable, "-c", LOOP]))
+            stack.callback(loop.kill)
+        report = Path(directory) / "report.xml"
+        command = [sys.executable, "-m", "pytest", f"--junit-xml={report}", "--tb=short"]
+        if chosen.workers > 1:
+            command += ["-n", str(chosen.workers), "--dist", "loadgroup", "--no-loadscope-reorder"]
+            command += ["--max-worker-restart", "0"]
+        done = subprocess.run([*command, *rest], check=False, cwd=Path(__file__).parent.parent)
+        outcomes = read_report(report.read_text()) if report.exists() else []
+    for line in verdict(outcomes):
+        print(line)
+    print(f"beside {chosen.loops} busy loops, in {(time.monotonic() - began) / 60:.1f} min")
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

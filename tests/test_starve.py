@@ -1,0 +1,32 @@
+"""`make starve` names each test that fails on a busy machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import starve
+
+TESTS = """
+def test_good():
+    pass
+
+def test_bad():
+    assert 1 == 2, "it had not happened by now"
+"""
+
+
+def test_the_failed_tests_are_named_and_the_loops_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = tmp_path / "test_sample.py"
+    sample.write_text(TESTS)
+    arguments = ["--loops", "1", "--workers", "1", str(sample), "--rootdir", str(tmp_path)]
+    code = starve.main([*arguments, "-p", "no:cacheprovider", "-c", "/dev/null"])
+    said = capsys.readouterr().out
+    assert code == 1
+    assert "FAILED test_sample::test_bad" in said
+    assert "it had not happened by now" in said
+    assert "FAILED test_sample::test_good" not in said
+    assert "1 passed or skipped, 1 failed" in said
