@@ -35,6 +35,7 @@ class _Log:
     """Takes every write, and commits when the test says so."""
 
     def __init__(self) -> None:
+        self.topic, self.index = "__consumer_offsets", 0
         self.end_offset = 0
         self.waiting: list[Any] = []
 
@@ -83,6 +84,9 @@ class _Shell(ShardShell[tuple[str, int], str, str]):
         return self._hear(key, self.ticks_ms())
 
     def on_unload(self, code: ErrorCode) -> Iterable[tuple[str, int]]:
+        return ()
+
+    def take_effects(self) -> Sequence[tuple[str, int]]:
         return ()
 
     def carry_out_one(self, effect: tuple[str, int]) -> None:

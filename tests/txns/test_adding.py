@@ -158,3 +158,24 @@ def test_an_older_request_is_one_transaction() -> None:
     assert transaction_of(request) == AddPartitionsToTxnRequest.Transaction(
         "a", 5, 6, False, topics
     )
+
+
+def test_a_transaction_grows_only_as_far_as_its_record_fits_a_batch() -> None:
+    """What it has stays, and it can be ended: its last record is a little larger."""
+    world = World()
+    world.batch_bytes_max = 1_000
+    producer = world.started("a")
+    assert world.add("a", producer, *(f"t-{at}" for at in range(100))) is NONE
+    many = [f"t-{at}" for at in range(400)]
+    assert world.add("a", producer, *many) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert len(last_written(world).partitions) == 100
+    assert world.add("a", producer, "t-100") is NONE
+    assert not isinstance(world.end("a", producer, commit=True), ErrorCode)
+    assert last_written(world).state is State.COMPLETE_COMMIT
+
+
+def test_a_transactional_id_that_no_record_can_hold_is_refused() -> None:
+    """Requests of flexible versions can have longer strings than records."""
+    world = World()
+    assert world.init("a" * 40_000) is ErrorCode.INVALID_REQUEST
+    assert world.init("a" * 32_767) == Producer(1000, 0)

@@ -14,11 +14,12 @@ committed, all those who could lead instead were still following here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Final
 
 from penstock.broker.cluster import ClusterView
+from penstock.broker.coordinator_batches import bounded_batch_of
 from penstock.broker.creation import OFFSETS_TOPIC
 from penstock.broker.hosted import HostedPartition, Written
 from penstock.broker.shard_shell import Shards, ShardShell
@@ -43,7 +44,7 @@ from penstock.metadata.image import Changed
 from penstock.partition.producers import Verification
 from penstock.ports import Env
 from penstock.records.batch import BatchHeader
-from penstock.records.record import ControlType, Record, build_batch, read_control
+from penstock.records.record import ControlType, Record, read_control
 from penstock.stores.errors import StoreError
 from penstock.txns.effects import Marker
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -69,6 +70,9 @@ class ShardRuntime(ShardShell[Effect, TimerKey, Response]):
         """Put a request to the shard; the future is its reply."""
         return self.put(lambda token: step(self.shard, token, self.now()))
 
+    def forget_topics(self, names: Collection[str]) -> None:
+        self.step(lambda: self.shard.forget_topics(names, self.now()))
+
     def write_marker(self, marker: Marker, tell: Callable[[ErrorCode], None]) -> None:
         """End a transaction's offset commits; `tell` is called when that is committed, or why not.
 
@@ -77,7 +81,8 @@ class ShardRuntime(ShardShell[Effect, TimerKey, Response]):
 
         def end(code: ErrorCode | None) -> None:
             if code is None:
-                self.carry_out(self.shard.on_marker(marker.producer_id, committed=marker.committed))
+                producer_id, committed = marker.producer_id, marker.committed
+                self.step(lambda: self.shard.on_marker(producer_id, committed=committed))
             tell(ErrorCode.NONE if code is None else code)
 
         self.write(
@@ -128,6 +133,9 @@ class ShardRuntime(ShardShell[Effect, TimerKey, Response]):
     def on_unload(self, code: ErrorCode) -> Iterable[Effect]:
         return self.shard.unload(code)
 
+    def take_effects(self) -> Sequence[Effect]:
+        return self.shard.core.take_effects()
+
     def carry_out_one(self, effect: Effect) -> None:
         if isinstance(effect, Reply):
             self.reply(effect.token, effect.response)
@@ -141,8 +149,9 @@ class ShardRuntime(ShardShell[Effect, TimerKey, Response]):
 
     def _write(self, producer: TransactionalProducer | None, records: Sequence[Record]) -> Written:
         if producer is None:
-            return self.hosted.append_own(build_batch(records), self.wall_ms())
-        batch = build_batch(
+            return self.hosted.append_own(bounded_batch_of(self.hosted, records), self.wall_ms())
+        batch = bounded_batch_of(
+            self.hosted,
             records,
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
@@ -184,11 +193,8 @@ class GroupCoordinator(Shards[ShardRuntime]):
         held = (shell.shard.core.rebalances for shell in self._shells.values())
         return self._rebalances_before + sum(held)
 
-    def on_resigned(self, hosted: HostedPartition) -> None:
-        shell = self._shells.get(hosted.index) if hosted.topic == self.topic else None
-        if shell is not None:
-            self._rebalances_before += shell.shard.core.rebalances
-        super().on_resigned(hosted)
+    def on_retired(self, shell: ShardRuntime) -> None:
+        self._rebalances_before += shell.shard.core.rebalances
 
     def confirmed(
         self, group_ids: Sequence[str], answer: Callable[[], Response]
@@ -230,11 +236,11 @@ class GroupCoordinator(Shards[ShardRuntime]):
 
     def on_change(self, changed: Changed) -> None:
         """Topics were deleted: so are the offsets that groups committed for them."""
-        gone = [change.name for change in changed.topics if change.after is None]
+        gone = {change.name for change in changed.topics if change.after is None}
         if not gone:
             return
         for runtime in self.loaded():
-            runtime.carry_out(runtime.shard.forget_topics(gone, runtime.now()))
+            runtime.forget_topics(gone)
 
 
 async def _confirmation(runtime: ShardRuntime) -> None:

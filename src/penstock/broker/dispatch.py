@@ -237,16 +237,13 @@ class BrokerSession:
                 answer.cancel()
                 return
             error = done.exception()
-            if error is None:
-                result: Response | None = done.result()
-            elif isinstance(error, Exception):
-                result = self._refuse(request, header, error)
-            else:
+            if error is not None and not isinstance(error, Exception):
                 answer.set_exception(error)
                 return
             try:
+                result = done.result() if error is None else self._refuse(request, header, error)
                 answer.set_result(None if result is None else _encode(result, header))
-            except RuntimeError as mistake:
+            except Exception as mistake:  # noqa: BLE001 - the connection hears of it
                 answer.set_exception(mistake)
             self._figures.observe(header.api_key, self._now() - began)
 

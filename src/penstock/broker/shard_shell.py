@@ -10,6 +10,11 @@ The fate of an append is reported once it is known: committed, or refused by the
 known when the term ends first: the records may be in the log of the next leader or not. Then the
 shard hears nothing of them, and by `unload` sends everybody to the next one. And when an append
 takes too long it is told so, to answer whoever waits; the fate is reported all the same, later.
+
+An exception that nobody expected is a bug of ours. Where it strikes before the shard has decided
+anything, only its own request fails. Anywhere else the memory of the shard may be wrong, while its
+log is right: every waiting request is answered with NOT_COORDINATOR, the shard is dropped, and a
+new one is loaded from the log in the same term (`break_off`).
 """
 
 from __future__ import annotations
@@ -95,6 +100,8 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
         self._appends: deque[_Append] = deque()
         self._due: deque[Effect] = deque()
         self._is_busy = False
+        self.on_broken: Callable[[], None] = _nobody_waits
+        """Called once by `break_off`, when everybody who waited has been answered."""
 
     # The shard's side
 
@@ -119,6 +126,10 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
 
     @abstractmethod
     def on_unload(self, code: ErrorCode) -> Iterable[Effect]: ...
+
+    @abstractmethod
+    def take_effects(self) -> Sequence[Effect]:
+        """The effects that a call of the shard had decided on before it raised."""
 
     @abstractmethod
     def carry_out_one(self, effect: Effect) -> None:
@@ -168,26 +179,77 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
             await done
 
     def unload(self) -> None:
+        """End the service. Every request that waits is answered, whatever fails meanwhile."""
         self.is_over = True
         appends, self._appends = self._appends, deque()
+        self._due.clear()
         for append in appends:
-            append.abandon()
-        self.carry_out(self.on_unload(ErrorCode.NOT_COORDINATOR))
+            try:
+                append.abandon()
+            except Exception:  # noqa: BLE001 - the others are to be answered
+                _log.exception("an append to %s could not be abandoned", self.place)
+        try:
+            for effect in self.on_unload(ErrorCode.NOT_COORDINATOR):
+                self.carry_out_one(effect)
+        except Exception:  # noqa: BLE001 - the others are to be answered
+            _log.exception("the coordinator of %s could not be unloaded in order", self.place)
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
         if self._late_timer is not None:
             self._late_timer.cancel()
+        waiting, self._waiting = self._waiting, {}
+        for reply in waiting.values():
+            if not reply.done():
+                reply.set_exception(KafkaError(ErrorCode.NOT_COORDINATOR))
+
+    def break_off(self, error: Exception) -> None:
+        """The shard raised what nobody expected: drop it, and have another one loaded."""
+        if self.is_over:
+            _log.error("the coordinator of %s failed after its end", self.place, exc_info=error)
+            return
+        _log.error(
+            "the coordinator of %s failed; its clients are told to retry, and it is loaded again "
+            "from its log",
+            self.place,
+            exc_info=error,
+        )
+        self.unload()
+        self.on_broken()
+
+    @property
+    def place(self) -> str:
+        return f"{self.hosted.topic}-{self.hosted.index}"
 
     # Effects
 
-    def put(self, step: Callable[[int], Iterable[Effect]]) -> asyncio.Future[Answer]:
-        """Put a request to the shard under a token; the future is its reply."""
+    def put(self, decide: Callable[[int], Iterable[Effect]]) -> asyncio.Future[Answer]:
+        """Put a request to the shard under a token; the future is its reply.
+
+        If the shard raises, so does this. What it had decided by then cannot be taken back: then
+        the shard is broken off.
+        """
         token = self._next_token = self._next_token + 1
         reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[token] = reply
-        self.carry_out(step(token))
+        try:
+            effects = decide(token)
+        except Exception as error:
+            self._waiting.pop(token)
+            if self.take_effects():
+                self.break_off(error)
+            raise
+        self.step(lambda: effects)
         return reply
+
+    def step(self, decide: Callable[[], Iterable[Effect]]) -> None:
+        """Have the shard decide something and carry it out; if that raises, break it off."""
+        if self.is_over:
+            return
+        try:
+            self.carry_out(decide())
+        except Exception as error:  # noqa: BLE001 - it is logged, and everybody is answered
+            self.break_off(error)
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
         """In order: what one of them leads to comes after the others."""
@@ -221,14 +283,14 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
 
         def tell(code: ErrorCode | None) -> None:
             if code is None:
-                self.carry_out(self.on_committed(append_id))
+                self.step(lambda: self.on_committed(append_id))
             else:
-                self.carry_out(self.on_append_failed(append_id, code))
+                self.step(lambda: self.on_append_failed(append_id, code))
 
         self.write(
             lambda: write(batch),
             tell,
-            on_late=lambda: self.carry_out(self.on_append_late(append_id)),
+            on_late=lambda: self.step(lambda: self.on_append_late(append_id)),
         )
 
     def write(
@@ -252,6 +314,10 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
             written = write()
         except EXPECTED as error:
             self._settle(append, code_of(error))
+            return
+        except Exception as error:  # noqa: BLE001 - it is logged, and everybody is answered
+            # Whether it is in the log is not known: only reading that again tells.
+            self.break_off(error)
             return
         if self.hosted.when_committed(written.end_offset, partial(self._on_outcome, append)):
             self._settle(append, None)
@@ -309,7 +375,7 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
             self._wait(key, at_ms, _EARLY_S)
             return
         self._timers.pop(key, None)
-        self.carry_out(self.on_timer(key))
+        self.step(lambda: self.on_timer(key))
 
 
 Shell = TypeVar("Shell", bound="ShardShell[Any, Any, Any]")
@@ -341,36 +407,72 @@ class Shards(ABC, Generic[Shell]):
     def index_of(self, name: str) -> int:
         """The partition that what has this name lives on; KafkaError while there is none."""
 
+    def on_retired(self, shell: Shell) -> None:
+        """A shell is not used any more; its figures can be kept."""
+
     def on_leading(self, hosted: HostedPartition) -> None:
         if hosted.topic == self.topic:
             self.on_resigned(hosted)
-            shell = self._shells[hosted.index] = self.make(hosted)
-            self._spawn(self._load(shell))
+            self._spawn(self._load(self._install(hosted)))
 
     def on_resigned(self, hosted: HostedPartition) -> None:
         if hosted.topic == self.topic:
             shell = self._shells.pop(hosted.index, None)
             if shell is not None:
+                self.on_retired(shell)
                 shell.unload()
+
+    def _install(self, hosted: HostedPartition) -> Shell:
+        shell = self.make(hosted)
+        shell.on_broken = partial(self._on_broken, shell)
+        self._shells[hosted.index] = shell
+        return shell
+
+    def _on_broken(self, shell: Shell) -> None:
+        if self._shells.get(shell.hosted.index) is shell:
+            self._spawn(self._load_after(shell, _LOAD_AGAIN_S))
+
+    async def _load_after(self, shell: Shell, pause_s: float) -> None:
+        await self._env.clock.sleep(pause_s)
+        again = self._replace(shell)
+        if again is not None:
+            await self._load(again)
+
+    def _replace(self, shell: Shell) -> Shell | None:
+        """Another shell in its place, unless the term has ended."""
+        if self._shells.get(shell.hosted.index) is not shell:
+            return None
+        self.on_retired(shell)
+        shell.unload()
+        try:
+            return self._install(shell.hosted)
+        except KafkaError:
+            # This broker leads no more, and `on_resigned` follows.
+            del self._shells[shell.hosted.index]
+            return None
 
     async def _load(self, shell: Shell) -> None:
         """Until that has worked, or the term is over. A disk that does not read now may do so soon,
         and damage is mended; clients ask again until then, and nobody else would take over."""
-        hosted, pause_s = shell.hosted, _LOAD_AGAIN_S
+        pause_s = _LOAD_AGAIN_S
         while True:
             try:
                 await shell.load()
             except (*EXPECTED, ProtocolError) as error:
-                place = f"{self.topic}-{hosted.index}"
-                _log.error("%s could not be loaded, next try in %g s: %s", place, pause_s, error)
+                _log.error(
+                    "%s could not be loaded, next try in %g s: %s", shell.place, pause_s, error
+                )
+            except Exception:  # noqa: BLE001 - a bug of ours must not end the broker
+                _log.exception("%s could not be loaded, next try in %g s", shell.place, pause_s)
             else:
                 return
             await self._env.clock.sleep(pause_s)
             pause_s = min(2 * pause_s, _LOAD_AGAIN_MAX_S)
-            if self._shells.get(hosted.index) is not shell:
-                return
             # From the beginning: part of the log may have been replayed.
-            shell = self._shells[hosted.index] = self.make(hosted)
+            again = self._replace(shell)
+            if again is None:
+                return
+            shell = again
 
     def require(self, name: str) -> Shell:
         """The shard of a name, or the code that sends its client to ask again."""
@@ -380,7 +482,7 @@ class Shards(ABC, Generic[Shell]):
         shell = self._shells.get(index)
         if shell is None and not self._is_to_lead(index):
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
-        if shell is None or not shell.loaded:
+        if shell is None or not shell.loaded or shell.is_over:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shell
 
@@ -390,7 +492,7 @@ class Shards(ABC, Generic[Shell]):
         return partition is not None and partition.leader == self._broker_id
 
     def loaded(self) -> list[Shell]:
-        return [shell for shell in self._shells.values() if shell.loaded]
+        return [shell for shell in self._shells.values() if shell.loaded and not shell.is_over]
 
     def is_loading(self) -> bool:
-        return any(not shell.loaded for shell in self._shells.values())
+        return any(not shell.loaded or shell.is_over for shell in self._shells.values())

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from penstock.broker.cluster import ClusterView
+from penstock.broker.coordinator_batches import batch_of
 from penstock.broker.failures import EXPECTED, code_of
 from penstock.broker.hosted import HostedPartition, Written
 from penstock.broker.producer_ids import ProducerIds
@@ -23,7 +24,7 @@ from penstock.metadata.image import Changed
 from penstock.metadata.keys import CLUSTER_KEY
 from penstock.ports import Env
 from penstock.records.batch import BatchHeader
-from penstock.records.record import Record, build_batch
+from penstock.records.record import Record
 from penstock.txns.config import TransactionConfig
 from penstock.txns.effects import (
     AllocateProducerIds,
@@ -82,8 +83,7 @@ class TransactionRuntime(ShardShell[Effect, TimerKey, Answer]):
         return self.put(lambda token: step(self.shard, token, self.now()))
 
     def on_partitions_gone(self, partitions: Collection[TopicPartition]) -> None:
-        if not self.is_over:
-            self.carry_out(self.shard.on_partitions_gone(partitions, self.now()))
+        self.step(lambda: self.shard.on_partitions_gone(partitions, self.now()))
 
     # The shard's side
 
@@ -110,6 +110,9 @@ class TransactionRuntime(ShardShell[Effect, TimerKey, Answer]):
     def on_unload(self, code: ErrorCode) -> Iterable[Effect]:
         return self.shard.unload(code)
 
+    def take_effects(self) -> Sequence[Effect]:
+        return self.shard.core.take_effects()
+
     def carry_out_one(self, effect: Effect) -> None:
         if isinstance(effect, Reply):
             self.reply(effect.token, effect.answer)
@@ -133,27 +136,27 @@ class TransactionRuntime(ShardShell[Effect, TimerKey, Answer]):
             self._markers.send(effect.marker, effect.partitions, tell)
 
     def _write(self, records: Sequence[Record]) -> Written:
-        return self.hosted.append_own(build_batch(records), self.wall_ms())
+        # Whatever its size: a transaction that could not be ended would block its partitions for
+        # good. `txns.adding` bounds what it grows to.
+        return self.hosted.append_own(batch_of(self.hosted, records), self.wall_ms())
 
     async def _allocate(self, effect: AllocateProducerIds) -> None:
         try:
             ids = [await self._producer_ids.next() for _ in range(effect.count)]
-        except EXPECTED as error:
-            if not self.is_over:
-                code = code_of(error)
-                self.carry_out(
-                    self.shard.on_no_producer_ids(effect.allocation_id, code, self.now())
-                )
+        except Exception as error:  # noqa: BLE001 - whoever waits for the ids is answered
+            if not isinstance(error, EXPECTED):
+                _log.exception("producer ids could not be allocated")
+            code = code_of(error)
+            self.step(lambda: self.shard.on_no_producer_ids(effect.allocation_id, code, self.now()))
         else:
-            if not self.is_over:
-                self.carry_out(self.shard.on_producer_ids(effect.allocation_id, ids, self.now()))
+            self.step(lambda: self.shard.on_producer_ids(effect.allocation_id, ids, self.now()))
 
     def _on_markers(
         self, transactional_id: str, marker: Marker, answers: Mapping[TopicPartition, ErrorCode]
     ) -> None:
         if self.is_over:
             return
-        self.carry_out(self.shard.on_markers(transactional_id, marker, answers, self.now()))
+        self.step(lambda: self.shard.on_markers(transactional_id, marker, answers, self.now()))
         unknown = [where for where in answers if self._cluster.image.partition(*where) is None]
         if unknown and not self._is_asking_store:
             self._is_asking_store = True
@@ -164,8 +167,8 @@ class TransactionRuntime(ShardShell[Effect, TimerKey, Answer]):
         try:
             _, revision = await self._env.store.range(CLUSTER_KEY)
             await self._cluster.wait_for(revision)
-        except EXPECTED as error:
-            _log.warning("whether %s still exist cannot be learned: %s", unknown, error)
+        except Exception as error:  # noqa: BLE001 - it is logged; the next try asks again
+            _log.warning("whether %s still exist cannot be learned: %r", unknown, error)
         else:
             image = self._cluster.image
             self.on_partitions_gone([where for where in unknown if image.partition(*where) is None])

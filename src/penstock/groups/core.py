@@ -57,7 +57,7 @@ class Core:
     ) -> None:
         self.config: Final = config
         self.new_member_id: Final = new_member_id
-        self._batch_bytes_max: Final = batch_bytes_max
+        self.batch_bytes_max: Final = batch_bytes_max
         self.image = ShardImage()
         self.groups: dict[str, Group] = {}
         self.in_flight: dict[int, InFlight] = {}
@@ -91,12 +91,18 @@ class Core:
         self.in_flight[append_id] = InFlight(tuple(records), outcome, producer_id)
         self._effects.append(Append(append_id, tuple(records), now.wall_ms, producer))
 
-    def append_in_parts(self, records: Sequence[LogRecord], outcome: Outcome, now: Now) -> None:
+    def append_in_parts(
+        self,
+        records: Sequence[LogRecord],
+        outcome: Outcome,
+        now: Now,
+        producer: TransactionalProducer | None = None,
+    ) -> None:
         """Append records that need not be taken all or none, as few batches as hold them."""
-        parts = list(split(records, self._batch_bytes_max()))
-        together = Together(outcome, len(parts))
+        parts = list(split(records, self.batch_bytes_max()))
+        together = outcome if len(parts) == 1 else Together(outcome, len(parts))
         for part in parts:
-            self.append(part, together, now)
+            self.append(part, together, now, producer)
 
     def on_committed(self, append_id: int, now: Now) -> None:
         in_flight = self._finish(append_id)

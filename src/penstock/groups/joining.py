@@ -16,6 +16,7 @@ from penstock.groups.core import Core
 from penstock.groups.effects import Now, RequestInfo, TimerKey, TimerKind, Token
 from penstock.groups.formats import group_record
 from penstock.groups.group import UNKNOWN_MEMBER, Group, Member, Parked, State
+from penstock.groups.limits import MEMBER_ID_SUFFIX_BYTES, fits_a_string
 from penstock.groups.rebalance import (
     complete_if_all_joined,
     evict_parked,
@@ -81,8 +82,10 @@ def join_group(
 
 def _join(core: Core, joiner: Joiner, now: Now) -> None:
     config = core.config
-    if not joiner.group_id:
+    if not joiner.group_id or not fits_a_string(joiner.group_id):
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    if not _can_be_stored(core, joiner):
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
     if not (
         config.session_timeout_min_ms <= joiner.session_timeout_ms <= config.session_timeout_max_ms
     ):
@@ -108,6 +111,17 @@ def _join(core: Core, joiner: Joiner, now: Now) -> None:
         _add_member(core, group, joiner, joiner.member_id, now)
     else:
         _join_again(core, group, joiner, now)
+
+
+def _can_be_stored(core: Core, joiner: Joiner) -> bool:
+    """Whether the group's record can hold this member: if not, the others could not go on."""
+    prefix = joiner.instance_id or joiner.client_id
+    texts = joiner.instance_id, joiner.client_id, joiner.protocol_type, *joiner.protocols
+    return (
+        fits_a_string(prefix, MEMBER_ID_SUFFIX_BYTES)
+        and all(map(fits_a_string, texts))
+        and all(len(data) < core.batch_bytes_max() for data in joiner.protocols.values())
+    )
 
 
 def _has_room(group: Group, member_id: str, size_max: int) -> bool:

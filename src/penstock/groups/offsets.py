@@ -24,6 +24,7 @@ from penstock.groups.effects import LogRecord, Now, RequestInfo, TimerKey, Timer
 from penstock.groups.formats import NO_TIMESTAMP, OffsetValue, group_record, offset_record
 from penstock.groups.group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER, Group, State
 from penstock.groups.image import TopicPartition
+from penstock.groups.limits import commit_records, fits_a_string
 from penstock.groups.refusals import commit_response, offsets_append_error
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.java import utf16_units
@@ -53,22 +54,26 @@ def offset_commit(
         core.reply(token, commit_response(request, lambda topic, partition: code))
         return
     metadata_max = core.config.offset_metadata_max
-    records: list[LogRecord] = []
-    stored: list[TopicPartition] = []
+    # A partition that is named twice is committed once, with its last offset, as in Kafka.
+    offsets: dict[TopicPartition, OffsetValue] = {}
     for topic in request.topics:
         for partition in topic.partitions:
             if fits(partition.committed_metadata, metadata_max):
                 about = topic.name, partition.partition_index
-                value = _offset_value(request, partition, now)
-                records.append(offset_record(group.group_id, *about, value))
-                stored.append(about)
-    if not records:
+                offsets[about] = _offset_value(request, partition, now)
+    if not offsets:
         core.reply(token, _commit_outcome(request, metadata_max, ErrorCode.NONE))
         return
+    try:
+        records = commit_records(group.group_id, offsets.items(), core.batch_bytes_max())
+    except KafkaError as error:
+        core.reply(token, _commit_outcome(request, metadata_max, error.code))
+        return
+    stored = tuple(offsets)
     group.commits_in_flight.update(stored)
     core.groups[group.group_id] = group
-    core.append(
-        records, CommitStored(group.group_id, tuple(stored), request, metadata_max, token), now
+    core.append_in_parts(
+        records, CommitStored(group.group_id, stored, request, metadata_max, token), now
     )
 
 
@@ -76,6 +81,8 @@ def _committing_group(
     core: Core, request: OffsetCommitRequest, info: RequestInfo, now: Now
 ) -> Group:
     """The group, if the request may commit to it."""
+    if not fits_a_string(request.group_id):
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     generation, member_id = request.generation_id_or_member_epoch, request.member_id
     group = core.groups.get(request.group_id)
     if group is None:
@@ -102,7 +109,9 @@ def _committing_group(
 
 def fits(metadata: str | None, metadata_max: int) -> bool:
     """Whether what comes with an offset is short enough to be kept."""
-    return len(utf16_units(metadata or "")) <= metadata_max
+    if not metadata or 2 * len(metadata) <= metadata_max:
+        return True
+    return len(utf16_units(metadata)) <= metadata_max and fits_a_string(metadata)
 
 
 def _offset_value(

@@ -22,12 +22,17 @@ _AROUND_RECORD_MAX: Final = 5 + 1 + 10 + 5 + 5 + 5 + 1
 """Length, attributes, time, offset, length of key and of value, number of headers."""
 
 
+def record_bytes(record: LogRecord) -> int:
+    """How much a record adds to a batch, at most."""
+    return _AROUND_RECORD_MAX + len(record.key) + len(record.value or b"")
+
+
 def split(records: Iterable[LogRecord], batch_bytes_max: int) -> Iterator[list[LogRecord]]:
     """Parts that fit a batch each; a record that fits none is a part of its own."""
     part: list[LogRecord] = []
     size = HEADER_SIZE
     for record in records:
-        grows = _AROUND_RECORD_MAX + len(record.key) + len(record.value or b"")
+        grows = record_bytes(record)
         if part and size + grows > batch_bytes_max:
             yield part
             part, size = [], HEADER_SIZE

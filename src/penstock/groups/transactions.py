@@ -14,10 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.groups.core import Core
-from penstock.groups.effects import LogRecord, Now, Token, TransactionalProducer
-from penstock.groups.formats import OffsetValue, offset_record
+from penstock.groups.effects import Now, Token, TransactionalProducer
+from penstock.groups.formats import OffsetValue
 from penstock.groups.group import UNKNOWN_MEMBER, Group, State
 from penstock.groups.image import TopicPartition
+from penstock.groups.limits import commit_records, fits_a_string
 from penstock.groups.offsets import fits
 from penstock.groups.refusals import offsets_append_error, txn_commit_response
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -34,29 +35,32 @@ def txn_offset_commit(
         core.reply(token, txn_commit_response(request, lambda partition: code))
         return
     metadata_max = core.config.offset_metadata_max
-    records: list[LogRecord] = []
-    stored: list[TopicPartition] = []
+    offsets: dict[TopicPartition, OffsetValue] = {}
     for topic in request.topics:
         for partition in topic.partitions:
             if fits(partition.committed_metadata, metadata_max):
-                about = topic.name, partition.partition_index
-                value = OffsetValue(
+                offsets[topic.name, partition.partition_index] = OffsetValue(
                     partition.committed_offset,
                     partition.committed_leader_epoch,
                     partition.committed_metadata or "",
                     now.wall_ms,
                 )
-                records.append(offset_record(group.group_id, *about, value))
-                stored.append(about)
-    if not records:
+    if not offsets:
         core.reply(token, _outcome(request, metadata_max, ErrorCode.NONE))
         return
+    try:
+        records = commit_records(group.group_id, offsets.items(), core.batch_bytes_max())
+    except KafkaError as error:
+        core.reply(token, _outcome(request, metadata_max, error.code))
+        return
+    stored = tuple(offsets)
     group.commits_in_flight.update(stored)
     group.unstable_in_flight.update(stored)
     core.groups[group.group_id] = group
-    core.append(
+    # Several batches of one transaction: it is aborted if one of them is refused.
+    core.append_in_parts(
         records,
-        PendingStored(group.group_id, tuple(stored), request, metadata_max, token),
+        PendingStored(group.group_id, stored, request, metadata_max, token),
         now,
         TransactionalProducer(request.producer_id, request.producer_epoch, guard),
     )
@@ -64,6 +68,8 @@ def txn_offset_commit(
 
 def _committing_group(core: Core, request: TxnOffsetCommitRequest, now: Now) -> Group:
     """The group, if the request may commit to it."""
+    if not fits_a_string(request.group_id):
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     generation, member_id = request.generation_id, request.member_id
     group = core.groups.get(request.group_id)
     if group is None:

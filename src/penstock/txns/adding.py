@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Final
 
 from penstock.txns.core import Addition, Core, Doing
-from penstock.txns.effects import Answer, Now, Token, TopicPartition
+from penstock.txns.effects import Answer, LogRecord, Now, Token, TopicPartition
 from penstock.txns.formats import transaction_record
 from penstock.txns.refusals import append_error, in_version
 from penstock.txns.transaction import EPOCH_LAST_USABLE, Producer, State, Transaction
@@ -31,6 +32,9 @@ from penstock.wire.messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
 )
+
+_END_ADDS_MAX: Final = 256
+"""Bytes of the batch around a record, and of the fields that are set when a transaction ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +153,22 @@ def _add(core: Core, asked: Addition, now: Now) -> None:
         core.reply(*asked.answer(ErrorCode.NONE))
     else:
         head = transaction.joined_by(asked.partitions, now.wall_ms)
+        record = transaction_record(head)
+        if not _fits(core, record):
+            core.reply(*asked.answer(append_error(ErrorCode.MESSAGE_TOO_LARGE)))
+            return
         if busy is None:
             core.begin(asked.transactional_id, Doing.ADDING, head)
         else:
             busy.head = head
             busy.count += 1
-        core.append([transaction_record(head)], Added(asked, now.ticks_ms), now)
+        core.append([record], Added(asked, now.ticks_ms), now)
+
+
+def _fits(core: Core, record: LogRecord) -> bool:
+    """Whether a transaction's record is small enough, also with what its end adds to it."""
+    size = len(record.key) + len(record.value or b"")
+    return size + _END_ADDS_MAX <= core.batch_bytes_max()
 
 
 def why_not(
@@ -237,8 +251,11 @@ def join_next(
     head, additions = ended, []
     for asked in parked:
         code = why_not(ended, asked.producer, asked.transactional_id)
+        joined = head.joined_by(asked.partitions, now.wall_ms)
+        if code is ErrorCode.NONE and not _fits(core, transaction_record(joined)):
+            code = append_error(ErrorCode.MESSAGE_TOO_LARGE)
         if code is ErrorCode.NONE:
-            head = head.joined_by(asked.partitions, now.wall_ms)
+            head = joined
             additions.append(Added(asked, now.ticks_ms))
         else:
             core.reply(*asked.answer(code))

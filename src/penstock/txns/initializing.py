@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.txns import markers
 from penstock.txns.core import Core, Doing
@@ -33,6 +34,9 @@ from penstock.txns.transaction import (
 )
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import InitProducerIdRequest, InitProducerIdResponse
+
+_ID_BYTES_MAX: Final = (1 << 15) - 1
+"""The key of a transaction's record has a 16-bit length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,11 @@ def init_producer_id(
         version,
         token,
     )
-    if not asked.transactional_id or (named and min(asked.expected or (0,)) < 0):
+    if (
+        not asked.transactional_id
+        or len(asked.transactional_id.encode("utf-8", "surrogatepass")) > _ID_BYTES_MAX
+        or (named and min(asked.expected or (0,)) < 0)
+    ):
         _refuse(core, asked, ErrorCode.INVALID_REQUEST)
     elif not 0 < asked.timeout_ms <= core.config.timeout_max_ms:
         _refuse(core, asked, ErrorCode.INVALID_TRANSACTION_TIMEOUT)

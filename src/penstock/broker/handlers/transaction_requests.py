@@ -45,8 +45,11 @@ def then(answer: T | asyncio.Future[T], change: Callable[[T], U]) -> U | asyncio
             return
         if done.cancelled():
             changed.cancel()
-        else:
+            return
+        try:
             changed.set_result(change(done.result()))
+        except Exception as error:  # noqa: BLE001 - dispatch makes an answer of it
+            changed.set_exception(error)
 
     cast("asyncio.Future[T]", answer).add_done_callback(finish)
     return changed

@@ -1,0 +1,46 @@
+"""How large may be what a group stores in its log.
+
+Strings of a record have a 16-bit length, while requests have longer ones since their versions
+became flexible. And every record of an offset repeats the group id: a small request with a long
+group id could become many times its size. So one commit may have at most as many bytes of records
+as `COMMIT_BATCHES_MAX` batches hold; Kafka allows one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from penstock.groups.effects import LogRecord
+from penstock.groups.formats import OffsetValue, offset_record
+from penstock.groups.image import TopicPartition
+from penstock.groups.parts import record_bytes
+from penstock.wire.errors import ErrorCode, KafkaError
+
+STRING_BYTES_MAX: Final = (1 << 15) - 1
+COMMIT_BATCHES_MAX: Final = 16
+MEMBER_ID_SUFFIX_BYTES: Final = 37
+"""A hyphen and a UUID: what is added to a name to make a member id of it."""
+_UTF8_MAX: Final = 4
+
+
+def fits_a_string(text: str | None, more: int = 0) -> bool:
+    """Whether a record can hold a string, with so many bytes added to it."""
+    if text is None or _UTF8_MAX * len(text) + more <= STRING_BYTES_MAX:
+        return True
+    return len(text.encode("utf-8", "surrogatepass")) + more <= STRING_BYTES_MAX
+
+
+def commit_records(
+    group_id: str, offsets: Iterable[tuple[TopicPartition, OffsetValue]], batch_bytes_max: int
+) -> list[LogRecord]:
+    """The records of one commit; KafkaError if they are too many bytes."""
+    room = COMMIT_BATCHES_MAX * batch_bytes_max
+    records = []
+    for (topic, partition), value in offsets:
+        record = offset_record(group_id, topic, partition, value)
+        room -= record_bytes(record)
+        if room < 0:
+            raise KafkaError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+        records.append(record)
+    return records
