@@ -25,7 +25,6 @@ def append_rules(settings: TopicSettings) -> AppendRules:
 
 def follower_rules(settings: TopicSettings, backoff_ms: int) -> FollowerRules:
     return FollowerRules(
-        compacted=settings.compact,
         may_lose_committed=settings.unclean_leader_election_enable
         or settings.durability == "replicated",
         backoff_ms=backoff_ms,

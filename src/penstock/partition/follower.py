@@ -9,9 +9,9 @@ leader takes the offset asked for as what the follower has. An answer is one of 
   before it, and asks again. It takes as many rounds as there were quick changes of leaders
   (KIP-101, KIP-279). Never is anything cut for being above the high watermark: that is how records
   were lost before there were epochs.
-- Batches: sound, in order, of epochs that do not fall. They are appended; the high watermark and
-  the log start follow the leader's, as far as the own log goes. What comes after a batch that is
-  not sound is fetched again.
+- Batches: sound, with increasing offsets, of epochs that do not fall. Offsets may be missing between
+  them. They are appended; the high watermark and the log start follow the leader's, as far as the
+  own log goes. What comes after a batch that is not sound is fetched again.
 - The offset is out of range: the leader's log starts further on, so the own one is of no use and
   begins anew there; or it ends earlier, and the own one is cut.
 - The epoch is not the leader's: whichever of the two is behind hears of it by the metadata.
@@ -82,8 +82,6 @@ class FetchAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FollowerRules:
-    compacted: bool = False
-    """Offsets may be missing: compaction has removed them."""
     may_lose_committed: bool = False
     """Whether a leader can be right that lacks what was committed: unclean.leader.election.enable,
     or durability=replicated, where enough lost power at once."""
@@ -417,7 +415,9 @@ class Follower:
         return tuple(effects)
 
     def _check(self, span: BatchSpan, end: int, epoch: int) -> str | None:
-        if span.base_offset < end or (span.base_offset > end and not self._rules.compacted):
+        # A gap is not an error: compaction removes records, and what it removed stays missing
+        # when the topic's cleanup.policy changes to delete.
+        if span.base_offset < end:
             return f"offset {span.base_offset} came where {end} was due"
         if not epoch <= span.leader_epoch <= self.epoch:
             return (
