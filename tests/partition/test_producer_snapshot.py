@@ -9,7 +9,12 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.partition.producer_snapshot import CorruptSnapshot, decode_snapshot, encode_snapshot
+from penstock.partition.producer_snapshot import (
+    CorruptSnapshot,
+    decode_snapshot,
+    decode_with_times,
+    encode_snapshot,
+)
 from penstock.partition.producers import ProducerEntry
 
 INT16 = st.integers(-(2**15), 2**15 - 1)
@@ -45,6 +50,18 @@ def test_layout_is_kafkas() -> None:
 def test_entries_survive(entries: list[ProducerEntry]) -> None:
     """What is written is read, in order."""
     assert decode_snapshot(encode_snapshot(entries)) == entries
+
+
+@settings(deadline=None, max_examples=50)
+@given(ENTRIES)
+def test_append_times_survive(entries: list[ProducerEntry]) -> None:
+    """They lie behind the entries, where Kafka does not look: all before them is the same."""
+    times = {entry.producer_id: entry.producer_id ^ 77 for entry in entries}
+    stored = encode_snapshot(entries, times)
+    assert decode_with_times(stored) == (entries, times)
+    assert decode_with_times(encode_snapshot(entries)) == (entries, {})
+    without = encode_snapshot(entries)
+    assert stored[6 : len(without)] == without[6:]
 
 
 @settings(deadline=None, max_examples=60)

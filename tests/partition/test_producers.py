@@ -260,17 +260,27 @@ def test_emptied_control_batch_keeps_the_epoch() -> None:
 
 
 def test_idle_producers_expire_but_not_in_a_transaction() -> None:
-    """Idle time is measured from the last batch or marker."""
+    """Idle time is measured from the append of the last batch or marker."""
     states = ProducerStates()
-    states.update(batch(0, 0, producer=1, timestamp=100))
-    states.update(batch(1, 0, producer=2, timestamp=101))
-    states.update(batch(2, 0, producer=3, timestamp=100, attributes=TRANSACTIONAL))
+    states.update(batch(0, 0, producer=1), 100)
+    states.update(batch(1, 0, producer=2), 101)
+    states.update(batch(2, 0, producer=3, attributes=TRANSACTIONAL), 100)
     assert states.expire(200, 100) == [1]
     assert len(states) == 2
     assert states.check(batch(3, 40, producer=1)) is None
-    states.on_control(marker(3, producer=3, timestamp=500), ControlType.COMMIT, 0)
+    states.on_control(marker(3, producer=3), ControlType.COMMIT, 0, 500)
     assert states.expire(599, 100) == [2]
     assert states.expire(600, 100) == [3]
+
+
+@pytest.mark.parametrize("timestamp", [5, 5_000_000])
+def test_timestamps_of_records_do_not_expire_a_producer(timestamp: int) -> None:
+    """Somebody who loads old records, or such from the future, is as active as anybody else."""
+    states = ProducerStates()
+    states.update(batch(0, 0, timestamp=timestamp), 1_000)
+    assert states.expire(1_099, 100) == []
+    assert isinstance(states.check(batch(0, 0, timestamp=timestamp)), Duplicate)
+    assert states.expire(1_100, 100) == [7]
 
 
 def test_replay_never_refuses_what_is_in_the_log() -> None:

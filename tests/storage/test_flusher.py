@@ -209,21 +209,75 @@ def test_failure_of_one_log_leaves_the_others_alone() -> None:
     play(scene)
 
 
-def test_trouble_before_the_fsync_is_told_too() -> None:
-    """No descriptor left to open a dirty file with: its waiters learn, the flusher goes on."""
+def test_a_flush_without_a_free_descriptor_is_retried() -> None:
+    """Who waits goes on waiting, and is served by a later try; other logs are not held up."""
 
     async def scene(stage: Stage) -> None:
         other = stage.new_log(1)
         append(stage.log)
         append(other)
         stage.bench.resources.pool.close()
-        stage.bench.sim.fail_next("open", EMFILE, path_contains="t-0/")
+        stage.bench.sim.fail_next("open", EMFILE, path_contains="t-0/", times=2)
         waiter, good = waiting_for(stage, 1), waiting_for(stage, 1, other)
         await stage.release_all()
-        assert waiter.done()
-        if waiter.exception() is not None:
-            assert isinstance(waiter.exception(), StorageError)
         await good
+        assert not waiter.done()
+        stage.executor.let_all_go = True
+        await asyncio.wait_for(waiter, 30)
+        assert stage.log.recovery_point == 1
+        assert stage.flusher.retried == 2
+
+    play(scene)
+
+
+def test_a_flush_nobody_waits_for_is_retried_too() -> None:
+    """A leader does not wait here: it is told by `on_flushed` once the data is on disk."""
+
+    async def scene(stage: Stage) -> None:
+        flushed = asyncio.Event()
+        stage.flusher._on_flushed = lambda _: flushed.set()
+        append(stage.log)
+        stage.bench.resources.pool.close()
+        stage.bench.sim.fail_next("open", EMFILE, path_contains="t-0/")
+        stage.executor.let_all_go = True
+        stage.flusher.request(stage.log)
+        await asyncio.wait_for(flushed.wait(), 30)
+        assert stage.log.recovery_point == 1
+
+    play(scene)
+
+
+def test_a_checkpoint_without_a_free_descriptor_is_retried() -> None:
+    """The thread cannot open the checkpoint's file: the log stays in use, and the next try makes
+    everything durable that the first was to."""
+
+    async def scene(stage: Stage) -> None:
+        append(stage.log, 3)
+        stage.log.roll(NOW_MS)
+        append(stage.log)
+        stage.bench.sim.fail_next("open", EMFILE, path_contains="checkpoint")
+        stage.executor.let_all_go = True
+        await asyncio.wait_for(waiting_for(stage, 4), 30)
+        assert stage.log.failure is None
+        assert (stage.log.recovery_point, stage.log.noted_point) == (4, 4)
+        durable = stage.bench.sim.durable_files()
+        for path, data in stage.bench.sim.files().items():
+            assert durable[path] == data
+
+    play(scene)
+
+
+def test_a_flush_that_cannot_open_a_file_for_another_reason_is_told() -> None:
+    """Its waiters learn, the flusher goes on."""
+
+    async def scene(stage: Stage) -> None:
+        append(stage.log)
+        stage.bench.resources.pool.close()
+        stage.bench.sim.fail_next("open", EIO, path_contains="t-0/")
+        waiter = waiting_for(stage, 1)
+        await stage.release_all()
+        assert waiter.done()
+        assert isinstance(waiter.exception(), StorageError)
 
     play(scene)
 

@@ -197,8 +197,9 @@ def test_a_snapshot_is_version_crc_and_entries(sample: SampleLog, home: Path) ->
         version, crc, count = unpack_from(">hIi", data)
         assert version == 1
         assert crc == crc32c(data[6:])
-        entries = list(iter_unpack(">qhiqiqiq", data[10:]))
+        entries = list(iter_unpack(">qhiqiqiq", data[10 : 10 + 46 * count]))
         assert len(entries) == count
+        assert len(data) == 10 + 46 * count + 8, "then the time of its one producer's last append"
         below = [batch for batch in all_batches(home) if batch.last_offset < int(path.stem)]
         producer_id, epoch, sequence, offset, delta, timestamp, coordinator, _ = entries[-1]
         last = [batch for batch in below if not batch.attributes & 0x20][-1]
@@ -208,7 +209,7 @@ def test_a_snapshot_is_version_crc_and_entries(sample: SampleLog, home: Path) ->
         assert timestamp == below[-1].max_timestamp, "a marker counts too"
         assert coordinator == (4 if any(batch.attributes & 0x20 for batch in below) else -1)
     final = home / f"{sample.log.end_offset:020d}.snapshot"
-    assert unpack(">q", final.read_bytes()[-8:]) == (-1,), "no transaction is open at the end"
+    assert unpack(">q", final.read_bytes()[-16:-8]) == (-1,), "no transaction is open at the end"
 
 
 def test_the_leader_epoch_checkpoint_is_text(home: Path) -> None:

@@ -98,7 +98,7 @@ def derived(log: Log) -> list[AbortedEntry]:
         for position, header in segment.headers(0):
             if header.has_producer:
                 batch = segment.read(position, 0, segment.size, header.size)
-                ended = note_producer(states, batch, header)
+                ended = note_producer(states, batch, header, 0)
                 if ended is not None and ended.aborted:
                     found.append(AbortedEntry.of(ended))
     return found

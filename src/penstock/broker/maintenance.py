@@ -68,7 +68,8 @@ class Maintenance:
     async def _retain(self, hosted: HostedPartition) -> None:
         log, flusher = hosted.log, self._services.replicas.flusher
         now_ms = self._services.now_ms()
-        log.producers.expire(now_ms, log.config.producer_expiration_ms)
+        expiration_ms = self._services.configs().int_value("producer.id.expiration.ms")
+        log.producers.expire(now_ms, expiration_ms)
         async with flusher.exclusive(log):
             decision = apply_retention(log, now_ms, hosted.high_watermark)
         if decision.delete:

@@ -9,9 +9,9 @@ leader takes the offset asked for as what the follower has. An answer is one of 
   before it, and asks again. It takes as many rounds as there were quick changes of leaders
   (KIP-101, KIP-279). Never is anything cut for being above the high watermark: that is how records
   were lost before there were epochs.
-- Batches: sound, with increasing offsets, of epochs that do not fall. Offsets may be missing between
-  them. They are appended; the high watermark and the log start follow the leader's, as far as the
-  own log goes. What comes after a batch that is not sound is fetched again.
+- Batches: sound, with increasing offsets, of epochs that do not fall. Offsets may be missing. They
+  are appended; the high watermark and the log start follow the leader's, as far as the own log
+  goes. What comes after a batch that is not sound is fetched again.
 - The offset is out of range: the leader's log starts further on, so the own one is of no use and
   begins anew there; or it ends earlier, and the own one is cut.
 - The epoch is not the leader's: whichever of the two is behind hears of it by the metadata.

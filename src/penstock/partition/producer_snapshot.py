@@ -11,6 +11,8 @@
         int64  timestamp                of the producer's last batch or marker
         int32  coordinator epoch        -1 when no marker was seen
         int64  first offset of the open transaction, -1 when none is
+    then, for each producer in the order of its first entry, which Kafka does not read:
+        int64  when it last appended, by the broker's clock
 
 An entry holds one batch, so Kafka's snapshot remembers a producer's last batch only: of the five
 that a running partition knows, the older four come back just as far as they lie above the
@@ -18,13 +20,16 @@ snapshot, where the log is replayed. Kafka's loader and dump tool take the file 
 let a later entry of a producer replace an earlier one, which is why `ProducerStates.load` accepts
 several entries per producer and adds them up instead.
 
+Kafka has no field for the time of the append, by which a producer expires, and reads no further
+than its entries: so these times lie behind them. A snapshot without them is sound.
+
 A snapshot is derived data: a corrupt one is thrown away and an older one, or the whole log, is
 replayed in its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from struct import Struct
 from typing import Final
 
@@ -38,19 +43,33 @@ _PREFIX: Final = Struct(">hIi")
 _CRC_END: Final = 6
 _COUNT: Final = Struct(">i")
 _ENTRY: Final = Struct(">qhiqiqiq")
+_TIME: Final = Struct(">q")
 
 
 class CorruptSnapshot(ValueError):
     """This is not a sound snapshot; the message says why."""
 
 
-def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+def encode_snapshot(
+    entries: Iterable[ProducerEntry], append_times: Mapping[int, int] | None = None
+) -> bytes:
+    entries = list(entries)
     packed = [_ENTRY.pack(*entry) for entry in entries]
-    body = _COUNT.pack(len(packed)) + b"".join(packed)
+    times = [_TIME.pack(append_times[each]) for each in _order(entries)] if append_times else []
+    body = _COUNT.pack(len(packed)) + b"".join((*packed, *times))
     return _PREFIX.pack(VERSION, crc32c(body), len(packed)) + body[_COUNT.size :]
 
 
+def _order(entries: Iterable[ProducerEntry]) -> dict[int, None]:
+    return dict.fromkeys(entry.producer_id for entry in entries)
+
+
 def decode_snapshot(data: bytes) -> list[ProducerEntry]:
+    return decode_with_times(data)[0]
+
+
+def decode_with_times(data: bytes) -> tuple[list[ProducerEntry], dict[int, int]]:
+    """The entries, and when each producer last appended; no times if the snapshot has none."""
     if len(data) < _PREFIX.size:
         raise CorruptSnapshot(
             f"a snapshot takes at least {_PREFIX.size} bytes and this one has {len(data)}"
@@ -62,8 +81,13 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
     if found != checksum:
         raise CorruptSnapshot(f"CRC is {found:#010x} but the snapshot says {checksum:#010x}")
     body = memoryview(data)[_PREFIX.size :]
-    if count < 0 or len(body) != count * _ENTRY.size:
-        raise CorruptSnapshot(
-            f"{count} entries of {_ENTRY.size} bytes were announced and {len(body)} bytes follow"
-        )
-    return [ProducerEntry._make(fields) for fields in _ENTRY.iter_unpack(body)]
+    end = count * _ENTRY.size
+    if 0 <= end <= len(body) and (len(body) - end) % _TIME.size == 0:
+        entries = [ProducerEntry._make(fields) for fields in _ENTRY.iter_unpack(body[:end])]
+        order = list(_order(entries))
+        times = [fields[0] for fields in _TIME.iter_unpack(body[end:])]
+        if not times or len(times) == len(order):
+            return entries, dict(zip(order, times, strict=False))
+    raise CorruptSnapshot(
+        f"{count} entries of {_ENTRY.size} bytes were announced and {len(body)} bytes follow"
+    )

@@ -41,6 +41,11 @@ why), and then these are refused too, with InvalidTransactionState:
 and under transaction.version 2, which numbers each transaction from 0, a producer unknown here
 that begins with another sequence: a batch before it is missing.
 
+A producer that has appended nothing for `producer.id.expiration.ms` is forgotten. That time counts
+from the append, not from the timestamps of its records: somebody who loads old records today is
+active today. Who tells of a batch therefore says when it was appended; where that is not known, as
+in a replay of the log, an upper bound will do (`storage.producer_state`).
+
 Invariants: at most five batches per producer, all of its current epoch; a producer is in `_ongoing`
 under its transaction's first offset exactly while the transaction is open; `_ongoing` iterates in
 offset order.
@@ -48,7 +53,7 @@ offset order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar, NamedTuple
 
 from penstock.partition.remembered import (
@@ -59,7 +64,7 @@ from penstock.partition.remembered import (
     first_sequence,
 )
 from penstock.partition.verification import NO_GUARD, Guards
-from penstock.records.batch import CONTROL, TRANSACTIONAL, BatchHeader
+from penstock.records.batch import CONTROL, NO_TIMESTAMP, TRANSACTIONAL, BatchHeader
 from penstock.records.record import ControlType
 
 __all__ = [
@@ -306,8 +311,8 @@ class ProducerStates:
                 f"{producer.coordinator_epoch}: another broker coordinates producer {producer_id}"
             )
 
-    def update(self, header: BatchHeader) -> None:
-        """A batch of this producer is in the log.
+    def update(self, header: BatchHeader, appended_ms: int = NO_TIMESTAMP) -> None:
+        """A batch of this producer is in the log, and has been since `appended_ms`.
 
         Markers go to `on_control`, unless compaction emptied the batch: its transaction is gone
         and only the epoch still counts.
@@ -318,6 +323,7 @@ class ProducerStates:
             producer = self._producers[producer_id] = RememberedProducer(header.producer_epoch)
         elif header.producer_epoch != producer.epoch:
             producer.enter_epoch(header.producer_epoch)
+        producer.appended_ms = max(producer.appended_ms, appended_ms)
         if header.attributes & CONTROL:
             producer.last_timestamp = header.max_timestamp
             return
@@ -335,7 +341,11 @@ class ProducerStates:
                 self._ongoing[header.base_offset] = producer_id
 
     def on_control(
-        self, header: BatchHeader, marker: ControlType, coordinator_epoch: int
+        self,
+        header: BatchHeader,
+        marker: ControlType,
+        coordinator_epoch: int,
+        appended_ms: int = NO_TIMESTAMP,
     ) -> CompletedTransaction | None:
         """A marker is in the log; None when the producer wrote nothing here in its transaction."""
         producer_id = header.producer_id
@@ -346,6 +356,7 @@ class ProducerStates:
         producer.enter_epoch(header.producer_epoch)
         producer.coordinator_epoch = coordinator_epoch
         producer.last_timestamp = header.max_timestamp
+        producer.appended_ms = max(producer.appended_ms, appended_ms)
         first_offset = producer.transaction_first_offset
         if first_offset < 0:
             return None
@@ -399,12 +410,13 @@ class ProducerStates:
         }
 
     def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
-        """Forget producers idle for `expiration_ms`, except in a transaction; who was forgotten."""
+        """Forget producers that appended nothing for `expiration_ms`, except in a transaction; who
+        was forgotten."""
         expired = [
             producer_id
             for producer_id, producer in self._producers.items()
             if producer.transaction_first_offset < 0
-            and now_ms - producer.last_timestamp >= expiration_ms
+            and now_ms - producer.appended_ms >= expiration_ms
         ]
         for producer_id in expired:
             del self._producers[producer_id]
@@ -418,6 +430,15 @@ class ProducerStates:
         self._guards.clear()
         self._ongoing.clear()
         self._completed.clear()
+
+    def append_times(self) -> dict[int, int]:
+        """When each producer last appended, for `load` and `note_append_times`."""
+        return {each: producer.appended_ms for each, producer in self._producers.items()}
+
+    def note_append_times(self, appended_ms: Mapping[int, int], default_ms: int) -> None:
+        """These producers appended no later than this; the others no later than `default_ms`."""
+        for producer_id, producer in self._producers.items():
+            producer.appended_ms = appended_ms.get(producer_id, default_ms)
 
     def load(self, entries: Iterable[ProducerEntry]) -> None:
         """Take up what a snapshot holds; entries of one producer are its batches in order."""

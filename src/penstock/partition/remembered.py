@@ -34,6 +34,7 @@ class RememberedProducer:
     """
 
     __slots__ = (
+        "appended_ms",
         "coordinator_epoch",
         "epoch",
         "history",
@@ -48,6 +49,10 @@ class RememberedProducer:
         self.next_sequence = 0
         self.span = 0
         self.last_timestamp = NO_TIMESTAMP
+        """Of its last batch or marker, as its client or the coordinator set it."""
+        self.appended_ms = NO_TIMESTAMP
+        """When its last batch or marker was appended here, by this broker's clock, or a bit later:
+        after a restart only an upper bound may be known."""
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
         self.transaction_first_offset = NO_OFFSET
         self.history = b""

@@ -158,7 +158,7 @@ class LogModel:
         states = ProducerStates()
         for batch in self.ledger:
             if batch.header.has_producer:
-                note_producer(states, batch.data, batch.header)
+                note_producer(states, batch.data, batch.header, 0)
         return states.entries(BATCHES_REMEMBERED)
 
     def stable_end(self, high_watermark: int) -> int:

@@ -24,7 +24,7 @@ Rules that the rest of the system leans on:
 from __future__ import annotations
 
 from dataclasses import replace
-from errno import EDQUOT, EMFILE, ENFILE, ENOSPC
+from errno import EDQUOT, ENOSPC
 from typing import Final, NamedTuple, NoReturn
 
 from penstock.partition.keys import refuse_keyless
@@ -47,7 +47,7 @@ from penstock.storage.errors import (
     DiskTrouble,
 )
 from penstock.storage.files import SNAPSHOT, offset_name, write_all
-from penstock.storage.flush import FlushPlan
+from penstock.storage.flush import FlushPlan, lacks_descriptors
 from penstock.storage.index import ENTRY_SIZE
 from penstock.storage.log_state import ASK_ALWAYS
 from penstock.storage.producer_state import note_producer
@@ -116,7 +116,7 @@ class AppendLog(ReadLog):
             self._enter_epoch(leader_epoch, base_offset)
         self._end_offset = last_offset + 1
         if producer_id >= 0:
-            ended = note_producer(self.producers, batch, read_header(batch))
+            ended = note_producer(self.producers, batch, read_header(batch), now_ms)
             if ended is not None and ended.aborted:
                 active.note_aborted(ended)
         return _make(Appended, (base_offset, last_offset))
@@ -172,7 +172,7 @@ class AppendLog(ReadLog):
                 self._enter_epoch(header.leader_epoch, header.base_offset)
             self._end_offset = header.next_offset
             if header.has_producer:
-                ended = note_producer(self.producers, batch, header)
+                ended = note_producer(self.producers, batch, header, now_ms)
                 if ended is not None and ended.aborted:
                     self._active.note_aborted(ended)
             first = header.base_offset if first < 0 else first
@@ -241,7 +241,8 @@ class AppendLog(ReadLog):
         self._activate(segment)
 
     def _snapshot(self) -> bytes:
-        return encode_snapshot(self.producers.entries(BATCHES_REMEMBERED))
+        producers = self.producers
+        return encode_snapshot(producers.entries(BATCHES_REMEMBERED), producers.append_times())
 
     def _enter_epoch(self, epoch: int, start_offset: int) -> None:
         self._epochs_dirty |= self.epochs.assign(epoch, start_offset)
@@ -263,7 +264,7 @@ class AppendLog(ReadLog):
 
     def _append_failed(self, error: OSError) -> NoReturn:
         """Undo what a failed write left behind, or give up the log if that fails too."""
-        if error.errno in (EMFILE, ENFILE):
+        if lacks_descriptors(error):
             raise DiskTrouble(
                 f"{self.directory}: no file descriptors are left; raise the limit (ulimit -n) or "
                 "lower open_files_max"
@@ -299,6 +300,7 @@ class AppendLog(ReadLog):
         except OSError as error:
             self._unpin(plan)
             raise DiskTrouble(f"{path} could not be opened to be flushed: {error}") from error
+        plan.dirty = tuple(self._dirty)
         plan.passing = [path for path in self._dirty if path.endswith(SNAPSHOT)]
         plan.indexed_offset = self._active.base_offset
         if self._epochs_dirty:
@@ -327,6 +329,16 @@ class AppendLog(ReadLog):
         self._names_dirty |= plan.unnoted
         self._epochs_dirty |= plan.unnoted
 
+    def put_off_flush(self, plan: FlushPlan, error: BaseException) -> DiskTrouble:
+        """The flush could not open a file and has ended there: all of it is still to be done."""
+        self._unpin(plan)
+        self._dirty = dict.fromkeys((*plan.dirty, *self._dirty))
+        self._names_dirty |= plan.checkpoint is not None
+        self._epochs_dirty |= plan.epochs is not None
+        trouble = DiskTrouble(f"{self.directory} could not be flushed: {error}")
+        trouble.__cause__ = error
+        return trouble
+
     def fail_flush(self, plan: FlushPlan, error: BaseException) -> None:
         """An fsync failed: the kernel may have dropped the pages and will not say so twice."""
         self._unpin(plan)
@@ -345,6 +357,8 @@ class AppendLog(ReadLog):
         try:
             plan.run()
         except OSError as error:
+            if lacks_descriptors(error):
+                raise self.put_off_flush(plan, error) from error
             self.fail_flush(plan, error)
             self._refuse()
         self.end_flush(plan)

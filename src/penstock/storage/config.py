@@ -26,7 +26,6 @@ class LogConfig:
     delete_retention_ms: int = 24 * 3600 * 1000
     flush_messages: int = 2**63 - 1
     flush_ms: int = 2**63 - 1
-    producer_expiration_ms: int = 24 * 3600 * 1000
 
     def __post_init__(self) -> None:
         RollConfig(self.segment_bytes, self.segment_ms)

@@ -6,7 +6,7 @@ loop again (`Log.end_flush`).
 
 from __future__ import annotations
 
-from errno import EDQUOT, ENOSPC
+from errno import EDQUOT, EMFILE, ENFILE, ENOSPC
 
 from penstock.partition.epochs import EpochStart
 from penstock.ports import Disk
@@ -20,10 +20,19 @@ from penstock.storage.checkpoints import (
 from penstock.storage.files import LEADER_EPOCHS, LOG_CHECKPOINT, Handle
 
 
+def lacks_descriptors(error: BaseException | None) -> bool:
+    """Whether a file could not be opened because the process, or the machine, has too many open.
+
+    Only `open` fails in this way, so no byte is lost by it: the call can be repeated.
+    """
+    return isinstance(error, OSError) and error.errno in (EMFILE, ENFILE)
+
+
 class FlushPlan:
     __slots__ = (
         "checkpoint",
         "directory",
+        "dirty",
         "disk",
         "end_offset",
         "epochs",
@@ -37,6 +46,8 @@ class FlushPlan:
         self.disk = disk
         self.directory = directory
         self.end_offset = end_offset
+        self.dirty: tuple[str, ...] = ()
+        """The files that this flush makes durable."""
         self.handles: list[Handle] = []
         self.passing: list[str] = []
         """Files nobody will use again once they are on disk."""

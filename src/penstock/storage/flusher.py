@@ -4,34 +4,42 @@ While a log's flush is under way, later requests for it gather and share the nex
 logs are flushed side by side, a few at a time, on the executor's threads. Surgery on a log
 (`exclusive`) takes turns with its flushes.
 
-`run` is the owner of every flush and lives in its broker's task group. A flush that fails takes
-the log offline and tells everyone who waits; it is never tried again.
+`run` is the owner of every flush and lives in its broker's task group. A flush whose write or fsync
+fails takes the log offline and tells everyone who waits; it is never tried again. A flush that
+could not open a file because no file descriptor was free has lost nothing: it is tried again, after
+a pause that doubles each time, and everyone goes on waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from penstock.ports import Executor
 from penstock.storage.append_log import AppendLog
-from penstock.storage.errors import LogOffline, StorageError
-from penstock.storage.flush import FlushPlan
+from penstock.storage.errors import DiskTrouble, LogOffline, StorageError
+from penstock.storage.flush import FlushPlan, lacks_descriptors
 
 _LOOK_AGAIN_S: Final = 0.005
+_RETRY_FIRST_S: Final = 0.1
+_RETRY_MAX_S: Final = 5.0
+_log = logging.getLogger(__name__)
 
 
 class _Queue:
     """What is asked of one log."""
 
-    __slots__ = ("lock", "log", "queued", "waiters")
+    __slots__ = ("lock", "log", "queued", "retries", "waiters")
 
     def __init__(self, log: AppendLog) -> None:
         self.log = log
         self.lock = asyncio.Lock()
         self.queued = False
+        self.retries = 0
+        """How many flushes in a row could not open a file."""
         self.waiters: list[tuple[int, asyncio.Future[None]]] = []
 
 
@@ -51,6 +59,8 @@ class Flusher:
         self._queues: dict[str, _Queue] = {}
         self.flushes = 0
         """How many flushes have ended; far fewer than requests under load."""
+        self.retried = 0
+        """How many flushes were put off because no file descriptor was free."""
 
     async def run(self) -> None:
         """Serve until cancelled; flushes under way are finished first."""
@@ -104,17 +114,23 @@ class Flusher:
         return queue
 
     async def _flush(self, queue: _Queue) -> None:
-        log, trouble = queue.log, None
+        log = queue.log
         # The lock first: a log under surgery must not hold a slot that another could use.
         async with queue.lock, self._slots:
             queue.queued = False
+            refused: StorageError | None = None
             if log.failure is None and log.needs_flush:
                 try:
                     plan = log.begin_flush()
+                    refused = await self._carry_out(log, plan)
                 except StorageError as error:
-                    trouble = error
-                else:
-                    await self._carry_out(log, plan)
+                    refused = error
+        if refused is not None and lacks_descriptors(refused.__cause__) and log.failure is None:
+            await self._pause(queue, refused)
+            self.request(log)
+            return
+        queue.retries = 0
+        trouble = refused
         if log.failure is not None:
             trouble = LogOffline(f"{log.directory} is offline: {log.failure}")
         self._settle(queue, trouble)
@@ -122,8 +138,25 @@ class Flusher:
         if queue.waiters:
             self.request(log)
 
-    async def _carry_out(self, log: AppendLog, plan: FlushPlan) -> None:
-        """Run the plan to its end, cancelled or not: a thread at work cannot be called back."""
+    async def _pause(self, queue: _Queue, refused: StorageError) -> None:
+        """Nothing was changed, and nobody is told: the flush is tried again after this."""
+        pause_s = min(_RETRY_MAX_S, _RETRY_FIRST_S * 2**queue.retries)
+        if queue.retries == 0:
+            _log.warning("%s; the flush is retried until it succeeds", refused)
+        queue.retries = min(queue.retries + 1, 10)
+        self.retried += 1
+        # Nobody else is to try before: requests that come meanwhile are served by the next try.
+        queue.queued = True
+        try:
+            await asyncio.sleep(pause_s)
+        finally:
+            queue.queued = False
+
+    async def _carry_out(self, log: AppendLog, plan: FlushPlan) -> DiskTrouble | None:
+        """Run the plan to its end, cancelled or not: a thread at work cannot be called back.
+
+        Returns why the plan must be made and run again, if it could not open a file.
+        """
         outcome: list[BaseException | None] = []
 
         def work() -> None:
@@ -145,14 +178,17 @@ class Flusher:
             # Cancelled once more while it waited for the thread.
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(_LOOK_AGAIN_S)
-        failure = outcome[0]
+        failure, refused = outcome[0], None
         if failure is None:
             log.end_flush(plan)
+        elif lacks_descriptors(failure):
+            refused = log.put_off_flush(plan, failure)
         else:
             log.fail_flush(plan, failure)
         self.flushes += 1
         if cancelled is not None:
             raise cancelled
+        return refused
 
     def _settle(self, queue: _Queue, trouble: StorageError | None) -> None:
         """Tell whoever waits how it ended for the offset they wait for."""

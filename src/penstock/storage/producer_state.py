@@ -1,4 +1,9 @@
-"""Producer state on disk: snapshots, and replaying the log from the newest good one."""
+"""Producer state on disk: snapshots, and replaying the log from the newest good one.
+
+A batch does not say when it was appended, which is what producers expire by. A snapshot does. Of
+what is replayed after it the segment's file tells when it was last written: the append was no later
+than that, so a producer may expire late by the age of one segment, and never early.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 from crc32c import crc32c
 
-from penstock.partition.producer_snapshot import CorruptSnapshot, decode_snapshot
+from penstock.partition.producer_snapshot import CorruptSnapshot, decode_with_times
 from penstock.partition.producers import CompletedTransaction, ProducerStates
 from penstock.ports import Buffer, Disk
 from penstock.records.batch import BatchHeader
@@ -28,13 +33,13 @@ def snapshots(disk: Disk, directory: str) -> list[int]:
 
 
 def note_producer(
-    producers: ProducerStates, batch: Buffer, header: BatchHeader
+    producers: ProducerStates, batch: Buffer, header: BatchHeader, appended_ms: int
 ) -> CompletedTransaction | None:
     """A batch with a producer is in the log; the transaction it has ended, if it has."""
     if header.is_control and header.record_count:
         marker = read_control(read_records(batch, header)[0])
-        return producers.on_control(header, marker.type, marker.coordinator_epoch)
-    producers.update(header)
+        return producers.on_control(header, marker.type, marker.coordinator_epoch, appended_ms)
+    producers.update(header, appended_ms)
     return None
 
 
@@ -61,10 +66,12 @@ def restore_producers(
             continue
         path = f"{directory}/{offset_name(offset, SNAPSHOT)}"
         try:
-            producers.load(decode_snapshot(read_file(disk, path) or b""))
+            entries, times = decode_with_times(read_file(disk, path) or b"")
         except CorruptSnapshot:
             disk.unlink(path)
             continue
+        producers.load(entries)
+        producers.note_append_times(times, disk.stat(path).modified_ms)
         start = offset
         break
     if start >= end_offset:
@@ -76,12 +83,13 @@ def restore_producers(
 
 
 def _replay(producers: ProducerStates, segment: Segment, start: int, *, derives: bool) -> None:
+    written_ms = segment.pool.disk.stat(segment.path).modified_ms
     found = segment.locate(start)
     for position, header in segment.headers(found[0]) if found else ():
         if header.has_producer:
             batch: Buffer = b""
             if header.is_control or not segment.has_verified(position, position + header.size):
                 batch = segment.read(position, 0, segment.size, header.size)
-            ended = note_producer(producers, batch, header)
+            ended = note_producer(producers, batch, header, written_ms)
             if derives and ended is not None and ended.aborted:
                 segment.note_aborted(ended)
