@@ -23,6 +23,7 @@ from itertools import pairwise
 from struct import Struct
 from typing import Final
 
+from penstock.ports import File
 from penstock.storage.files import FilePool, write_all
 
 ENTRY_SIZE: Final = 8
@@ -52,6 +53,18 @@ def spill_if_possible(index: OffsetIndex | TimeIndex) -> None:
     """Spilling only saves memory: on a full disk the entries stay here until the next try."""
     with suppress(OSError):
         index.spill()
+
+
+def begin_file(pool: FilePool, path: str) -> File:
+    """A new, empty index file.
+
+    The active segment has none before its first spill. A file that lies there was made by somebody
+    else, as Kafka's tools do when they find none: it may hold anything and belong to another user.
+    """
+    pool.forget(path)
+    if pool.disk.exists(path):
+        pool.disk.unlink(path)
+    return pool.create(path)
 
 
 class IndexCache:
@@ -168,7 +181,7 @@ class OffsetIndex:
     def spill(self) -> None:
         if not self.tail:
             return
-        file = self._pool.create(self.path) if self.spilled == 0 else self._pool.get(self.path)
+        file = begin_file(self._pool, self.path) if not self.spilled else self._pool.get(self.path)
         write_all(file, encode_entries(self.tail), self.spilled * ENTRY_SIZE)
         self._cache.extend(self.path, self.tail)
         self.mark_spilled()
@@ -272,7 +285,7 @@ class TimeIndex:
     def spill(self) -> None:
         if not self.tail:
             return
-        file = self._pool.create(self.path) if self.spilled == 0 else self._pool.get(self.path)
+        file = begin_file(self._pool, self.path) if not self.spilled else self._pool.get(self.path)
         write_all(file, self.encode(), self.spilled * TIME_ENTRY_SIZE)
         self.mark_spilled()
 

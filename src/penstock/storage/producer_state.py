@@ -22,8 +22,11 @@ from penstock.storage.segment import Segment
 
 
 def file_crc(disk: Disk, path: str) -> int:
-    """CRC32C of a whole file; of a missing one, that of no bytes."""
-    return crc32c(read_file(disk, path) or b"")
+    """CRC32C of a whole file; of a missing one, that of no bytes; -1 if it may not be opened."""
+    try:
+        return crc32c(read_file(disk, path) or b"")
+    except PermissionError:
+        return -1
 
 
 def snapshots(disk: Disk, directory: str) -> list[int]:

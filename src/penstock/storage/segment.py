@@ -26,7 +26,7 @@ from penstock.records.batch import (
 from penstock.storage.checkpoints import write_atomic
 from penstock.storage.errors import LogDamaged
 from penstock.storage.files import Handle, write_all
-from penstock.storage.index import SPILL_ENTRIES
+from penstock.storage.index import SPILL_ENTRIES, begin_file
 from penstock.storage.scan import (
     BadBatch,
     read_fitting,
@@ -108,7 +108,7 @@ class Segment(SegmentState):
             index.spill()
             if self.size and not index.spilled:
                 # An index may have no entries, but then its file says so.
-                self.pool.create(index.path)
+                begin_file(self.pool, index.path)
         if self.aborted is not None:
             self.aborted.write(self.pool)
 

@@ -1,0 +1,112 @@
+"""Index files that somebody else has put beside a segment: Kafka's dump tool makes empty ones."""
+
+from __future__ import annotations
+
+from errno import EACCES
+
+import pytest
+
+from penstock.storage.config import LogConfig
+from penstock.storage.log import Log
+from penstock.storage.verify import verify_directory
+
+from .bench import LogBench, append, new_bench, offsets_of, state_of
+
+CONFIG = LogConfig(index_interval_bytes=0)
+FOREIGN = [b"", bytes(16), bytes(24), b"garbage", b"\xff" * 9600]
+SUFFIXES = [".index", ".timeindex"]
+
+pytestmark = [
+    pytest.mark.parametrize("data", FOREIGN, ids=lambda data: f"{len(data)} bytes"),
+    pytest.mark.parametrize("suffix", SUFFIXES),
+]
+
+
+def put(bench: LogBench, log: Log, suffix: str, data: bytes) -> str:
+    path = log.active.path.removesuffix(".log") + suffix
+    bench.write_file(path, data)
+    return path
+
+
+def is_sound(bench: LogBench) -> bool:
+    """As `penstock log verify` sees it."""
+    return verify_directory(bench.disk, bench.directory).sound
+
+
+def undisturbed(count: int) -> dict[str, bytes]:
+    """The index files that a log of so many batches has."""
+    bench = new_bench()
+    log = bench.create(CONFIG)
+    append(log, count)
+    log.roll(1)
+    return {path: held for path, held in bench.sim.files().items() if path.endswith("index")}
+
+
+@pytest.mark.parametrize("count", [0, 1, 700])
+def test_a_file_beside_the_active_segment_is_replaced(data: bytes, suffix: str, count: int) -> None:
+    """The segment's own index takes its place when it is spilled or sealed, with nothing of it."""
+    bench = new_bench()
+    log = bench.create(CONFIG)
+    path = put(bench, log, suffix, data)
+    append(log, count)
+    assert offsets_of(log) == list(range(count))
+    log.roll(1)
+    assert bench.sim.files().get(path) == undisturbed(count).get(path, data)
+    append(log)
+    log = bench.reopen(log)
+    assert offsets_of(log) == list(range(count + 1))
+    assert is_sound(bench)
+
+
+@pytest.mark.parametrize("count", [0, 1, 30])
+def test_a_file_found_at_the_start_is_not_believed(data: bytes, suffix: str, count: int) -> None:
+    """After a kill and after a clean stop: put there while nobody ran, over our own or not."""
+    for clean in (False, True):
+        bench = new_bench()
+        log = bench.create(CONFIG)
+        append(log, 20)
+        log.roll(1)
+        append(log, count)
+        before = state_of(log)
+        if clean:
+            log.close()
+            bench.resources.pool.close()
+        else:
+            bench.kill()
+        put(bench, log, suffix, data)
+        bench.start_process()
+        log = bench.open()
+        assert state_of(log) == before
+        append(log, 5)
+        log = bench.reopen(log)
+        assert offsets_of(log) == list(range(25 + count))
+        assert is_sound(bench)
+
+
+def deny(bench: LogBench, path: str) -> None:
+    """The file at `path` belongs to another user, until it is unlinked."""
+
+    def observer(operation: str, touched: str) -> None:
+        if touched == path and operation == "unlink":
+            bench.sim.observe(None)
+        elif touched == path and operation == "open":
+            raise PermissionError(EACCES, "it belongs to another user", path)
+
+    bench.sim.observe(observer)
+
+
+def test_a_file_of_another_user_is_removed(data: bytes, suffix: str) -> None:
+    """It does not open, but its name can be taken away: the directory is ours."""
+    bench = new_bench()
+    log = bench.create(CONFIG)
+    path = put(bench, log, suffix, data)
+    deny(bench, path)
+    append(log, 3)
+    log = bench.reopen(log)
+    assert offsets_of(log) == [0, 1, 2]
+    append(log)
+    log.close()
+    bench.resources.pool.close()
+    bench.start_process()
+    deny(bench, path)
+    assert offsets_of(bench.open()) == [0, 1, 2, 3]
