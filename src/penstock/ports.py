@@ -262,14 +262,22 @@ class MetadataStore(Protocol):
 
     async def grant_lease(self, ttl_s: float) -> int: ...
 
-    async def keep_alive(self, lease: int) -> bool:
-        """Renew; False when the lease has expired and its keys are gone."""
+    async def keep_alive(self, lease: int, carry_s: float = 0.0) -> bool:
+        """Renew; False when the lease has expired and its keys are gone.
+
+        With `carry_s` the caller holds the lease: a store that can goes on to renew it for that
+        many seconds while the event loop is too busy to ask again, and never ends it on behalf of
+        this handle. Revoking the lease, or closing the handle, ends that."""
 
     async def revoke_lease(self, lease: int) -> None: ...
 
     def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Sequence[WatchEvent]]:
         """Every change under the prefix from that revision on, in order and without gaps; raises
         when the revision is no longer kept, and the caller reads afresh."""
+
+    @property
+    def full(self) -> str | None:
+        """Why the store takes no writes for want of room, and what to do; None while it does."""
 
     def close(self) -> Awaitable[None]: ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.stores.errors import StoreBusy, StoreCorrupt, StoreError, StoreUnavailable
+from penstock.stores.errors import StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 from penstock.stores.etcd_failures import judge
 
 
@@ -22,7 +22,7 @@ from penstock.stores.etcd_failures import judge
         (
             "RESOURCE_EXHAUSTED",
             "etcdserver: mvcc: database space exceeded",
-            StoreUnavailable,
+            StoreFull,
             False,
             True,
         ),

@@ -18,6 +18,7 @@ from penstock.stores import sqlite_file
 from penstock.stores.errors import (
     StoreBusy,
     StoreCorrupt,
+    StoreFull,
     StoreUnavailable,
 )
 from penstock.stores.sqlite import SqliteConfig, SqliteStore
@@ -394,7 +395,7 @@ def test_a_full_disk_fails_the_commit_whole_and_passes(bench: SqliteBench) -> No
         pages = raw(store).execute("PRAGMA page_count").fetchone()[0]
         raw(store).execute(f"PRAGMA max_page_count = {pages + 2}")
         with pytest.raises(StoreUnavailable, match="no space left"):
-            await store.commit((), [Put("/a", b""), Put("/b", bytes(100_000))])
+            await store.commit((), [Put("/a", b""), Put("/b", bytes(4_000_000))])
         assert await keys_of(store) == []
         raw(store).execute("PRAGMA max_page_count = 100000")
         assert await put(store, "/b", bytes(100_000)) == 1
@@ -439,7 +440,7 @@ def test_after_a_failed_sync_nothing_more_is_written(
         ("SQLITE_READONLY_DIRECTORY", StoreUnavailable, "write permission"),
         ("SQLITE_CANTOPEN_ISDIR", StoreUnavailable, "directory exists"),
         ("SQLITE_CORRUPT_INDEX", StoreCorrupt, "backup"),
-        ("SQLITE_FULL", StoreUnavailable, "free some"),
+        ("SQLITE_FULL", StoreFull, "free some"),
         ("SQLITE_IOERR_WRITE", StoreUnavailable, "check the disk"),
         ("", StoreUnavailable, "check the disk"),
     ],

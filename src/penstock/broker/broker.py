@@ -82,8 +82,14 @@ class Broker:
         self._record = LosslessRecord(env.disk, config.data_dir, config.broker_id, env.boot_id)
         self._logs_are_whole = True
         commits = Commits(env.store, self.cluster)
+        settings = self.configs()
         self.membership = Membership(
-            env, self.cluster, commits, config.broker_id, config.session_timeout_s
+            env,
+            self.cluster,
+            commits,
+            config.broker_id,
+            settings.int_value("broker.session.timeout.ms") / 1000,
+            settings.int_value("broker.heartbeat.interval.ms") / 1000,
         )
         self.controller = ControllerRuntime(
             env,
@@ -127,6 +133,9 @@ class Broker:
         held = getattr(self, "_configs", None)
         if held is None or held[0] != key:
             static = {**self._own_settings(), **dict(self._config.kafka)}
+            if self._config.session_timeout_s:
+                session_ms = max(1, round(self._config.session_timeout_s * 1000))
+                static["broker.session.timeout.ms"] = str(session_ms)
             held = self._configs = (
                 key,
                 BrokerConfigs(

@@ -22,7 +22,7 @@ from penstock.broker.cluster import ClusterView
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
 from penstock.ports import Compare, Delete, MetadataStore, Put
-from penstock.stores.errors import OutcomeUnknown, StoreBusy, StoreError
+from penstock.stores.errors import OutcomeUnknown, StoreBusy, StoreError, StoreFull
 from penstock.wire.errors import ErrorCode, KafkaError
 
 R = TypeVar("R")
@@ -56,6 +56,11 @@ class Commits:
                 raise
             try:
                 is_done = not decision.changes or await self.attempt(decision)
+            except StoreFull as error:
+                # The store has answered: the commit was made, or never will be.
+                if not error.may_have_happened or not await self._is_in_force(decision):
+                    raise
+                return decision.result
             except OutcomeUnknown:
                 self._require_settled(doubtful)
                 if await self._is_in_force(decision):

@@ -76,7 +76,11 @@ class BrokerConfig:
     open_files_max: int = _key(1_000, "Log files held open at once.")
     disk_reserve_bytes: int = _key(256 << 20, "Appends are refused when less than this is free.")
     flush_threads: int = _key(4, "Threads for fsync and other waits on the disk.")
-    session_timeout_s: float = _key(6.0, "The cluster takes this broker for dead after this long.")
+    session_timeout_s: float = _key(
+        0.0,
+        "The cluster takes this broker for dead after this long; 0: after Kafka's "
+        "broker.session.timeout.ms, 9 s unless set.",
+    )
     scrub_bytes_per_s: int = _key(
         4 << 20, "How fast logs at rest are read and checked, in bytes a second; 0: never."
     )
@@ -104,8 +108,8 @@ class BrokerConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least 1")
         if self.scrub_bytes_per_s < 0:
             raise ConfigError(f"scrub_bytes_per_s is {self.scrub_bytes_per_s}: write 0 or more")
-        if not self.session_timeout_s > 0:
-            raise ConfigError(f"session_timeout_s is {self.session_timeout_s}: write more than 0")
+        if not self.session_timeout_s >= 0:
+            raise ConfigError(f"session_timeout_s is {self.session_timeout_s}: write 0 or more")
         for name, _ in self.kafka:
             if name not in BROKER_CONFIGS:
                 raise ConfigError(_unknown(name, BROKER_CONFIGS))

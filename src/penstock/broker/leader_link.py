@@ -36,7 +36,6 @@ from penstock.wire.messages import FetchResponse, ListOffsetsResponse
 _log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 5.0
-REQUEST_TIMEOUT_S: Final = 10.0
 """Beyond the time that the leader may keep a request."""
 EXPRESS_WAIT_MS: Final = 20
 """How long a leader keeps a request of the express lane."""
@@ -331,7 +330,7 @@ class _Lane:
         link.out[self._is_express] = True
         link.wake()
         try:
-            timeout_s = wait_ms / 1000 + REQUEST_TIMEOUT_S
+            timeout_s = (wait_ms + configs.int_value("replica.socket.timeout.ms")) / 1000
             response = await peer.ask(request, FETCH_VERSION, FetchResponse, timeout_s)
         except PeerLost as lost:
             for each in self.session.take_all():
@@ -391,10 +390,11 @@ class _Lane:
     async def _ask_bounds(self, peer: Peer, unbounded: list[Asked]) -> None:
         """Ask where the leader's logs start and end."""
         found: list[dict[tuple[str, int], int]] = []
+        timeout_s = self._parts.configs().int_value("replica.socket.timeout.ms") / 1000
         try:
             for request in bounds_requests(unbounded, self._parts.broker_id):
                 answer = await peer.ask(
-                    request, LIST_OFFSETS_VERSION, ListOffsetsResponse, REQUEST_TIMEOUT_S
+                    request, LIST_OFFSETS_VERSION, ListOffsetsResponse, timeout_s
                 )
                 found.append(read_offsets(answer))
         except PeerLost as lost:

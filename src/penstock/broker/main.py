@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Final
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig, ConfigError
@@ -25,6 +26,7 @@ from penstock.storage.disk import OsDisk
 from penstock.storage.errors import StorageError
 from penstock.stores.sqlite import SqliteStore
 
+_STORE_THREADS: Final = 4
 OnReady = Callable[[list[str]], None]
 
 
@@ -51,8 +53,10 @@ async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     threads = Threads(config.flush_threads)
+    # Of its own: a lease must be renewed while all other threads wait for a slow disk.
+    store_threads = Threads(_STORE_THREADS)
     clock, random = SystemClock(), SystemRandom()
-    store = await open_store(config, clock, random, threads)
+    store = await open_store(config, clock, random, store_threads)
     loading: list[asyncio.Task[None]] = []
 
     def ready(watch: Watch, host: str, port: int) -> None:
@@ -83,6 +87,7 @@ async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
     finally:
         await asyncio.gather(*loading)
         await store.close()
+        store_threads.close()
         threads.close()
     return 0
 

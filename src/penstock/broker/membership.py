@@ -1,9 +1,21 @@
 """This broker's place in the cluster: its registration, and the lease it lives by.
 
-The registration lies under a lease, which is renewed as long as the broker runs. While the store
-gives no answer the broker serves on: nobody can have taken its place either, or if somebody has,
-whatever it may not do is refused. It commits nothing new without its followers, and no change of
-an in-sync set without the store.
+The registration lies under a lease, which is renewed as long as the broker runs: every
+`broker.heartbeat.interval.ms`, counted from when the last renewal was sent. A renewal that took
+long is followed by the next one at once. While the event loop is busy, the store renews the lease
+itself where it can (`MetadataStore.keep_alive`), for up to `CARRY_SESSIONS` session timeouts.
+
+While the store gives no answer the broker serves on: nobody can have taken its place either, or if
+somebody has, whatever it may not do is refused. It commits nothing new without its followers, and
+no change of an in-sync set without the store.
+
+Safety does not rest on the lease. Every change of the cluster compares the keys it rests on, the
+controller's claim and the broker's registration among them, and those go with the lease. A leader
+that was replaced commits nothing, since its followers have gone to the new leader epoch. The lease
+only bounds how long a dead broker goes unnoticed. Even so the broker is the first to know that its
+lease may be over (`may_be_over`): it counts from when it sent the renewal, the store from when it
+got it. On SQLite both read the clock of one machine, and others wait for a grace on top. On etcd
+each counts on its own monotonic clock; only clocks that run at different speeds could differ.
 
 When the lease is lost (the process or the machine was stopped for too long, or was cut off from
 the store) the others have gone on without this broker. Its logs are whole, so it need not start
@@ -41,6 +53,8 @@ from penstock.stores.errors import LeaseNotFound, OutcomeUnknown, StoreError
 from penstock.wire.errors import KafkaError
 
 _PUT_OFF_S: Final = 0.5
+CARRY_SESSIONS: Final = 3
+"""For how many session timeouts a store renews the lease of a broker whose event loop is busy."""
 _log = logging.getLogger(__name__)
 
 
@@ -65,12 +79,14 @@ class Membership:
         commits: Commits,
         broker_id: int,
         session_timeout_s: float,
+        heartbeat_interval_s: float,
     ) -> None:
         self._env = env
         self._cluster = cluster
         self._commits = commits
         self._broker_id = broker_id
         self._session_timeout_s = session_timeout_s
+        self._heartbeat_interval_s = heartbeat_interval_s
         self._own_ids: set[bytes] = set()
         self._doubt = asyncio.Event()
         self._leaving = False
@@ -78,7 +94,7 @@ class Membership:
         self.broker_epoch = -1
         """That of the present registration; -1 before the first and while there is none."""
         self.renewed_at = env.clock.monotonic()
-        """When the store last said that the lease is in force."""
+        """When the last renewal that the store confirmed was sent."""
         cluster.listen(self._on_change)
 
     async def found_cluster(self) -> str:
@@ -89,6 +105,7 @@ class Membership:
     async def register(self, place: Place, proof: Proof) -> None:
         """Register with a new lease. The caller holds the lock of the data directory, so a
         registration of another incarnation that was there before is a dead process's."""
+        granted_at = self._env.clock.monotonic()
         former, self._commits.lease = (
             self._commits.lease,
             await self._env.store.grant_lease(self._session_timeout_s),
@@ -116,7 +133,7 @@ class Membership:
         if held is None or held.incarnation_id != self.incarnation_id:
             raise LeaseNotFound(self._commits.lease)
         self.broker_epoch = held.broker_epoch
-        self.renewed_at = self._env.clock.monotonic()
+        self.renewed_at = granted_at
 
     def _registration(self, image: ClusterImage, broker: BrokerInfo) -> Decision[BrokerInfo]:
         self._check_replaced()
@@ -128,23 +145,33 @@ class Membership:
         held = self._cluster.image.brokers.get(self._broker_id)
         return held is not None and held.incarnation_id == self.incarnation_id
 
+    @property
+    def may_be_over(self) -> bool:
+        """Whether the lease may have run out: no renewal was confirmed for a session timeout."""
+        return self._env.clock.monotonic() - self.renewed_at >= self._session_timeout_s
+
     async def keep(self, start_over: Callable[[], Awaitable[None]]) -> None:
         """Renew the lease until cancelled; when it is lost, `start_over` is to register anew."""
+        clock = self._env.clock
+        sent_at = self.renewed_at
         while True:
-            await self._wait_turn()
+            await self._wait_turn(sent_at)
+            sent_at = clock.monotonic()
             if self._leaving:
                 continue
             self._check_replaced()
             try:
-                alive = await self._env.store.keep_alive(self._commits.lease)
+                alive = await self._env.store.keep_alive(
+                    self._commits.lease, CARRY_SESSIONS * self._session_timeout_s
+                )
             except StoreError as error:
                 # Whether the lease is lost is for the store to say, once it answers again.
-                if not error.retriable:
+                if not _may_pass(error):
                     raise
                 _log.warning("the lease could not be renewed: %s", error)
                 continue
             if alive:
-                self.renewed_at = self._env.clock.monotonic()
+                self.renewed_at = sent_at
             if not self._leaving and not (alive and self.is_registered):
                 await self._start_over(start_over)
 
@@ -204,9 +231,12 @@ class Membership:
         if self._broker_id in changed.broker_ids and not self.is_registered and self._own_ids:
             self._doubt.set()
 
-    async def _wait_turn(self) -> None:
+    async def _wait_turn(self, sent_at: float) -> None:
+        """Wait for doubt, or until the next renewal is due after one that was sent at `sent_at`."""
+        interval_s = min(self._heartbeat_interval_s, self._session_timeout_s / 3)
+        left_s = max(0.0, sent_at + interval_s - self._env.clock.monotonic())
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._session_timeout_s / 3):
+            async with asyncio.timeout(left_s):
                 await self._doubt.wait()
         self._doubt.clear()
 

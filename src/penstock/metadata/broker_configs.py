@@ -58,7 +58,13 @@ _IDENTITY: tuple[_Row, ...] = (
         "The Kafka release brokers keep to; tools read it to learn what they may ask for.",
     ),
     ("broker.session.timeout.ms", _INT, 9000, 1, "How long a silent broker counts as alive."),
-    ("broker.heartbeat.interval.ms", _INT, 2000, 1, "How often a broker renews its lease."),
+    (
+        "broker.heartbeat.interval.ms",
+        _INT,
+        2000,
+        1,
+        "How often a broker renews its lease; at least three times in a session timeout.",
+    ),
 )
 
 _REPLICATION: tuple[_Row, ...] = (
@@ -73,7 +79,7 @@ _REPLICATION: tuple[_Row, ...] = (
     (
         "replica.socket.timeout.ms",
         _INT,
-        30_000,
+        10_000,
         1,
         "How long a follower waits for an answer beyond replica.fetch.wait.max.ms.",
     ),

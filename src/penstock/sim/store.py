@@ -293,8 +293,13 @@ class SimStore:
             raise ValueError(f"a lease of {ttl_s} s: ask for more than 0")
         return await self._repeat(lambda: self._model.grant_lease(ttl_s))
 
-    async def keep_alive(self, lease: int) -> bool:
+    async def keep_alive(self, lease: int, carry_s: float = 0.0) -> bool:
+        """Nothing is carried, as with etcd: a process that is frozen is frozen whole."""
         return await self._repeat(lambda: self._model.keep_alive(lease))
+
+    @property
+    def full(self) -> str | None:
+        return None
 
     async def revoke_lease(self, lease: int) -> None:
         await self._repeat(lambda: self._model.revoke_lease(lease))

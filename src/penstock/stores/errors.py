@@ -4,6 +4,7 @@
       StoreBusy           others held the store for too long; nothing was done, try again
       StoreUnavailable    it cannot be opened, written or reached; the message says what to do
         StoreUnreachable  it gives no answer at the moment; nothing was done, try again later
+        StoreFull         it has no room for a write; reads and renewals go on, try again later
         OutcomeUnknown    it went away after it was told to commit: read to learn what is true
       StoreCorrupt        what lies there is not a store, or is damaged
       StoreClosed         this handle was closed
@@ -32,6 +33,20 @@ class StoreUnavailable(StoreError):
 
 class StoreUnreachable(StoreUnavailable):
     retriable = True
+
+
+class StoreFull(StoreUnavailable):
+    """The store refused a write because it is full. The message says how to make room.
+
+    `may_have_happened`: the store may have made the change that filled it. It is not under way any
+    more, so a read tells. etcd says this of the write that crosses its quota.
+    """
+
+    retriable = True
+
+    def __init__(self, message: str, *, may_have_happened: bool = False) -> None:
+        super().__init__(message)
+        self.may_have_happened = may_have_happened
 
 
 class OutcomeUnknown(StoreUnavailable):

@@ -30,7 +30,7 @@ from typing import Any, Final
 from aetcd import rpc
 
 from penstock.ports import Clock, Committed, Compare, Delete, KeyValue, Put, Random, WatchEvent
-from penstock.stores.errors import LeaseNotFound, StoreUnavailable
+from penstock.stores.errors import LeaseNotFound, StoreFull, StoreUnavailable
 from penstock.stores.etcd_address import EtcdAddress
 from penstock.stores.etcd_failures import LEASE_NOT_FOUND
 from penstock.stores.etcd_members import METADATA, EtcdConfig, Member, Members
@@ -47,6 +47,11 @@ class EtcdStore:
         self._members = members
         self._namespace = address.namespace
         self._config = config
+        self._full: str | None = None
+
+    @property
+    def full(self) -> str | None:
+        return self._full
 
     @classmethod
     async def open(
@@ -93,10 +98,15 @@ class EtcdStore:
 
         try:
             response = await self._members.once(ask)
+        except StoreFull as error:
+            self._full = str(error)
+            raise
         except StoreUnavailable as error:
             if not _says(error, LEASE_NOT_FOUND):
                 raise
             raise LeaseNotFound(await self._missing_lease(changes)) from error
+        if response.succeeded and any(isinstance(change, Put) for change in changes):
+            self._full = None
         return Committed(response.succeeded, response.header.revision)
 
     async def grant_lease(self, ttl_s: float) -> int:
@@ -111,7 +121,8 @@ class EtcdStore:
         lease: int = (await self._members.repeat(ask)).ID
         return lease
 
-    async def keep_alive(self, lease: int) -> bool:
+    async def keep_alive(self, lease: int, carry_s: float = 0.0) -> bool:
+        """Nothing is carried: the connections to etcd live on the event loop."""
         request = rpc.LeaseKeepAliveRequest(ID=lease)
 
         async def ask(member: Member, timeout_s: float) -> Any:

@@ -11,7 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.stores.errors import StoreBusy, StoreCorrupt, StoreError, StoreUnavailable
+from penstock.stores.errors import (
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 
 NO_LEADER: Final = "etcdserver: no leader"
 LEASE_NOT_FOUND: Final = "etcdserver: requested lease not found"
@@ -20,6 +26,11 @@ _NO_SPACE: Final = "etcdserver: mvcc: database space exceeded"
 _TOO_MANY_OPERATIONS: Final = "etcdserver: too many operations in txn request"
 _TOO_LARGE: Final = ("etcdserver: request is too large", "larger than max")
 
+_MAKE_ROOM: Final = (
+    "reads and leases go on, writes do not: compact its history, defragment it, then clear the "
+    "alarm (etcdctl compact, etcdctl defrag, etcdctl alarm disarm); to prevent it set "
+    "--auto-compaction-retention, and --quota-backend-bytes as large as etcd recommends"
+)
 _REFUSED: Final = frozenset(
     {"INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "OUT_OF_RANGE", "UNIMPLEMENTED"}
 )
@@ -48,8 +59,8 @@ def judge(status: str, details: str, endpoint: str) -> Verdict:
         return Verdict(StoreBusy(f"{said}; nothing was done, try again"))
     if details.startswith(_NO_SPACE):
         # etcd carries out the very write that crosses the limit and says this nevertheless.
-        advice = "compact and defragment it, clear the alarm, and set --auto-compaction-retention"
-        return Verdict(StoreUnavailable(f"{said}; {advice}"), may_have_happened=True)
+        error = StoreFull(f"{said}; {_MAKE_ROOM}", may_have_happened=True)
+        return Verdict(error, may_have_happened=True)
     if details.startswith(_TOO_MANY_OPERATIONS):
         return Verdict(StoreUnavailable(f"{said}; start it with a larger --max-txn-ops"))
     if any(text in details for text in _TOO_LARGE):

@@ -34,6 +34,7 @@ from penstock.stores.errors import (
     StoreClosed,
     StoreCorrupt,
     StoreError,
+    StoreFull,
     StoreUnavailable,
     StoreUnreachable,
 )
@@ -215,6 +216,9 @@ class Members:
                 verdict = verdict_of(error, member)
                 if verdict.try_others:
                     self.move_on(member)
+                if isinstance(verdict.error, StoreFull):
+                    # It has answered, so the commit is over: a read tells whether it was made.
+                    raise verdict.error from error
                 if verdict.may_have_happened:
                     raise OutcomeUnknown(
                         f"{verdict.error}; whether the commit was made is unknown: read to find out"

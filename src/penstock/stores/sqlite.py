@@ -5,10 +5,12 @@ and nothing to elect. Committed means synced to disk. Reads see every commit tha
 they began, whoever made it: the store is linearizable.
 
 Nothing blocks the event loop: SQLite runs on the executor's threads, on one connection that writes
-and one that reads. Writes that wait for the connection are taken together into one transaction, so
-a burst costs one sync; each still has its own revision and its own outcome. The one thing done on
-the loop is asking, on a connection of its own that waits for no lock, whether the file has changed:
-that takes a few microseconds, less than a hundredth of a trip to a thread and back.
+and one that reads; leases are renewed on a third (`sqlite_leases`). The executor should be the
+store's own, or the store waits behind the disk work of others. Writes that wait for the connection
+are taken together into one transaction, so a burst costs one sync; each still has its own revision
+and its own outcome. The one thing done on the loop is asking, on a connection of its own that waits
+for no lock, whether the file has changed: that takes a few microseconds, less than a hundredth of a
+trip to a thread and back.
 
 A call that raised has had no effect, with two exceptions. A disk that fails to write or sync leaves
 the outcome unknown until the file is opened again; the handle refuses to write from then on. And a
@@ -22,18 +24,20 @@ also sweeps expired leases (see `sqlite_transaction`), as does every write.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
 from penstock.ports import Clock, Committed, Compare, Delete, Executor, KeyValue, Put, WatchEvent
-from penstock.stores import sqlite_file
-from penstock.stores.errors import StoreBusy, StoreClosed, StoreError, StoreUnavailable
+from penstock.stores import sqlite_file, sqlite_reserve
+from penstock.stores.errors import StoreBusy, StoreError, StoreFull, StoreUnavailable
+from penstock.stores.sqlite_connection import Connection, Poller
+from penstock.stores.sqlite_leases import LeaseRenewer
 from penstock.stores.sqlite_transaction import (
     Transaction,
     read_changes,
@@ -44,6 +48,10 @@ from penstock.stores.sqlite_transaction import (
 T = TypeVar("T")
 _OPEN_RETRY_S: Final = 0.02
 _CLOCK_JUMP_MS: Final = 500
+UPKEEP_RENEWALS: Final = 128
+"""How many renewals go between two upkeeps: each adds a page to the write-ahead log."""
+UPKEEP_RENEWALS_FULL: Final = 5
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +74,29 @@ class SqliteStore:
 
     def __init__(
         self,
-        writer: _Connection,
-        reader: _Connection,
-        poller: _Poller,
+        writer: Connection,
+        reader: Connection,
+        renewer: LeaseRenewer,
+        poller: Poller,
         *,
+        executor: Executor,
         clock: Clock,
         config: SqliteConfig,
     ) -> None:
         self._writer = writer
         self._reader = reader
+        self._renewer = renewer
         self._poller = poller
+        self._executor = executor
         self._clock = clock
         self._config = config
         self._requests: deque[_Request[Any]] = deque()
         self._waiting: set[asyncio.Future[None]] = set()
         self._wall_ahead_ms = _wall_ahead_ms(clock)
+        self._upkeep: asyncio.Task[None] | None = None
+        # The first renewal of all shows that a broker lives here: its store gets room of its own.
+        self._renewals = UPKEEP_RENEWALS
+        self._full: str | None = None
         self._closed = False
 
     @classmethod
@@ -93,8 +109,10 @@ class SqliteStore:
     ) -> SqliteStore:
         """Open the file, or make it in a directory that exists."""
         deadline = clock.monotonic() + config.busy_timeout_ms / 1000
-        writer = _Connection(path, executor, config, read_only=False)
-        reader = _Connection(path, executor, config, read_only=True)
+        busy_ms = config.busy_timeout_ms
+        writer = Connection(path, executor, busy_ms, read_only=False)
+        reader = Connection(path, executor, busy_ms, read_only=True)
+        renewer = LeaseRenewer(path, clock, busy_ms)
         while True:
             try:
                 await writer.open()
@@ -106,12 +124,14 @@ class SqliteStore:
                 await clock.sleep(_OPEN_RETRY_S)
         try:
             await reader.open()
-            poller = await executor.run(partial(_Poller, path, config))
+            await executor.run(renewer.open)
+            poller = await executor.run(partial(Poller, path, busy_ms))
         except BaseException:
+            await executor.run(renewer.close)
             await reader.close()
             await writer.close()
             raise
-        return cls(writer, reader, poller, clock=clock, config=config)
+        return cls(writer, reader, renewer, poller, executor=executor, clock=clock, config=config)
 
     async def get(self, key: str) -> KeyValue | None:
         return await self._reader.run(partial(read_one, key=key))
@@ -135,18 +155,39 @@ class SqliteStore:
             raise ValueError(f"a lease of {ttl_s} s: ask for a millisecond or more")
         return await self._transact(lambda transaction: transaction.grant_lease(ttl_ms))
 
-    async def keep_alive(self, lease: int) -> bool:
-        return await self._transact(lambda transaction: transaction.keep_alive(lease), lease)
+    async def keep_alive(self, lease: int, carry_s: float = 0.0) -> bool:
+        sent_at = self._clock.monotonic()
+        ttl_s = await self._executor.run(partial(self._renewer.renew, lease))
+        if ttl_s is None:
+            self._renewer.release(lease)
+            return False
+        if carry_s > 0:
+            self._renewer.hold(lease, ttl_s, sent_at, carry_s)
+        self._renewals += 1
+        if self._upkeep_is_due() and self._upkeep is None and not self._closed:
+            self._upkeep = asyncio.create_task(self._keep_up())
+        return True
 
     async def revoke_lease(self, lease: int) -> None:
+        # First of all: should the commit fail, it must at least run out.
+        self._renewer.release(lease)
         await self._transact(lambda transaction: transaction.revoke_leases((lease,)))
+
+    @property
+    def full(self) -> str | None:
+        return self._full
 
     async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Sequence[WatchEvent]]:
         next_revision = from_revision
         while True:
             # Before the read: what comes after it must count as news.
             version = self._poller.version()
-            read = partial(read_changes, prefix=prefix, from_revision=next_revision)
+            read = partial(
+                read_changes,
+                prefix=prefix,
+                from_revision=next_revision,
+                held=self._renewer.held,
+            )
             changes = await self._reader.run(partial(_in_snapshot, read))
             next_revision = changes.next_revision
             if changes.events:
@@ -154,8 +195,9 @@ class SqliteStore:
             if self._is_due(changes.lease_deadline_ms):
                 # It may be this process's own, which was held up: its renewal goes first.
                 await self._changed_or_poll()
-                # Whoever holds the lock sweeps as well; the watch must not end over it.
-                with suppress(StoreBusy):
+                # Whoever holds the lock sweeps as well, and on a full disk the sweep must wait.
+                # The watch must not end over it.
+                with suppress(StoreBusy, StoreFull):
                     await self._transact(lambda _: None)
             elif changes.at_end:
                 await self._news(version, changes.lease_deadline_ms)
@@ -166,17 +208,19 @@ class SqliteStore:
             return
         self._closed = True
         # The writer last: the last connection to close folds the log into the file.
+        if self._upkeep is not None:
+            await asyncio.wait([self._upkeep])
         self._poller.close()
+        await self._executor.run(self._renewer.close)
         await self._reader.close()
         await self._writer.close()
         self._wake()
 
-    async def _transact(self, body: Callable[[Transaction], T], renews: int | None = None) -> T:
-        request = _Request(body, renews)
+    async def _transact(self, body: Callable[[Transaction], T]) -> T:
+        request = _Request(body)
         self._requests.append(request)
         try:
-            # Most are served with one that came before them, and a renewal must not wait for the
-            # turns of a hundred others.
+            # Most are served with one that came before them: a burst takes few trips.
             await self._writer.run_if(lambda: not request.is_served, self._serve_requests)
         except BaseException:
             request.abandoned = True
@@ -201,17 +245,39 @@ class SqliteStore:
                 wall_ahead_ms = _wall_ahead_ms(self._clock)
                 if abs(wall_ahead_ms - self._wall_ahead_ms) > _CLOCK_JUMP_MS:
                     transaction.renew_all_leases()
-                transaction.sweep({each.renews for each in requests if each.renews is not None})
+                transaction.sweep(self._renewer.held, is_patient=self._renewer.is_patient)
                 for request in requests:
                     request.run(transaction)
                 transaction.finish(self._config.revisions_kept)
         except StoreError as error:
+            if isinstance(error, StoreFull):
+                self._full = str(error)
             for request in requests:
                 request.error = type(error)(*error.args)
             return
+        if transaction.revision != transaction.started_at:
+            self._full = None
         self._wall_ahead_ms = wall_ahead_ms
         for request in requests:
             request.done = True
+
+    def _upkeep_is_due(self) -> bool:
+        every = UPKEEP_RENEWALS if self._full is None else UPKEEP_RENEWALS_FULL
+        return self._renewals >= every
+
+    async def _keep_up(self) -> None:
+        """Fold the write-ahead log into the file, and see that the store has room of its own."""
+        self._renewals = 0
+        try:
+            await self._writer.run(sqlite_reserve.keep_up)
+        except StoreFull as error:
+            self._full = str(error)
+        except StoreError as error:
+            _log.warning("upkeep of the metadata store is put off: %s", error)
+        else:
+            self._full = None
+        finally:
+            self._upkeep = None
 
     def _is_due(self, deadline_ms: int | None) -> bool:
         return deadline_ms is not None and deadline_ms <= self._clock.wall_ms()
@@ -243,11 +309,10 @@ class SqliteStore:
 class _Request(Generic[T]):
     """A write that waits for its transaction, then its outcome."""
 
-    __slots__ = ("abandoned", "body", "done", "error", "renews", "result")
+    __slots__ = ("abandoned", "body", "done", "error", "result")
 
-    def __init__(self, body: Callable[[Transaction], T], renews: int | None) -> None:
+    def __init__(self, body: Callable[[Transaction], T]) -> None:
         self.body = body
-        self.renews = renews
         self.abandoned = False
         self.done = False
         self.error: StoreError | None = None
@@ -272,99 +337,6 @@ class _Request(Generic[T]):
                 "a request served together with this one failed, and nothing was done: try again"
             )
         return self.result  # type: ignore[return-value] # T may be None
-
-
-class _Connection:
-    """A SQLite connection, used by one thread at a time.
-
-    The asyncio lock keeps waiting calls from filling the executor; the thread lock is for work
-    that goes on although its caller was cancelled.
-    """
-
-    def __init__(
-        self, path: str, executor: Executor, config: SqliteConfig, *, read_only: bool
-    ) -> None:
-        self._path = path
-        self._executor = executor
-        self._config = config
-        self._read_only = read_only
-        self._lock = asyncio.Lock()
-        self._thread_lock = Lock()
-        self._raw: sqlite3.Connection | None = None
-        self._failure: StoreError | None = None
-
-    async def open(self) -> None:
-        try:
-            await self._executor.run(self._connect)
-        except BaseException:
-            await self.close()
-            raise
-
-    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        async with self._lock:
-            return await self._executor.run(partial(self._run, work))
-
-    async def run_if(
-        self, is_needed: Callable[[], bool], work: Callable[[sqlite3.Connection], None]
-    ) -> None:
-        """Run it unless there is no need any more when its turn comes."""
-        async with self._lock:
-            if is_needed():
-                await self._executor.run(partial(self._run, work))
-
-    async def close(self) -> None:
-        async with self._lock:
-            await self._executor.run(self._disconnect)
-
-    @contextmanager
-    def translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            translation = sqlite_file.translate(self._path, error)
-            if sqlite_file.leaves_outcome_unknown(error) and not self._read_only:
-                self._failure = translation
-            raise translation from error
-
-    def _connect(self) -> None:
-        with self._thread_lock:
-            self._raw = sqlite_file.connect(
-                self._path, self._config.busy_timeout_ms, read_only=self._read_only
-            )
-
-    def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        with self._thread_lock:
-            if self._raw is None:
-                raise StoreClosed(f"the metadata store {self._path} was closed: open it again")
-            if self._failure is not None:
-                raise StoreUnavailable(*self._failure.args)
-            with self.translated():
-                return work(self._raw)
-
-    def _disconnect(self) -> None:
-        with self._thread_lock:
-            if self._raw is not None:
-                self._raw.close()
-                self._raw = None
-
-
-class _Poller:
-    """Tells whether anybody changed the file, without waiting for anything."""
-
-    def __init__(self, path: str, config: SqliteConfig) -> None:
-        self._raw = sqlite_file.connect(path, config.busy_timeout_ms, read_only=True)
-        self._raw.execute("PRAGMA busy_timeout = 0")
-
-    def version(self) -> int | None:
-        """Differs when the file has changed; None when it cannot be told without waiting."""
-        try:
-            version: int = self._raw.execute("PRAGMA data_version").fetchone()[0]
-        except sqlite3.Error:
-            return None
-        return version
-
-    def close(self) -> None:
-        self._raw.close()
 
 
 def _in_snapshot(work: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:

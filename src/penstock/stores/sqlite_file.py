@@ -7,15 +7,24 @@ belong together and must lie on a local disk: the processes share the `-shm` as 
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from penstock.stores.errors import StoreBusy, StoreCorrupt, StoreError, StoreUnavailable
+from penstock.stores.errors import (
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 
 APPLICATION_ID: Final = 0x50454E53
 FORMAT_VERSION: Final = 1
+NO_ROOM_BYTES: Final = 64 << 10
+"""With less than this free, an I/O error is taken for a full disk."""
 
 _TABLES: Final = (
     # One row. `first_kept` is the oldest revision whose changes a watch can still be given.
@@ -71,6 +80,17 @@ def connect(path: str, busy_timeout_ms: int, *, read_only: bool) -> sqlite3.Conn
         return connection
 
 
+def connect_for_renewals(path: str, busy_timeout_ms: int, attempt_ms: int) -> sqlite3.Connection:
+    """A connection whose commits do not wait for the disk; see `sqlite_leases`."""
+    connection = connect(path, busy_timeout_ms, read_only=False)
+    with translated(path):
+        connection.execute(f"PRAGMA busy_timeout = {attempt_ms}")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        # A checkpoint waits for the disk: the connection that writes metadata makes them.
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+    return connection
+
+
 @contextmanager
 def transaction(connection: sqlite3.Connection, mode: str) -> Iterator[None]:
     """BEGIN and COMMIT, or ROLLBACK when the body or the commit fails."""
@@ -117,14 +137,29 @@ def translate(path: str, error: sqlite3.Error) -> StoreError:
             f"and that this user may write there. {said}"
         )
     if name == "SQLITE_FULL":
-        return StoreUnavailable(
-            f"there is no space left for the metadata store {path}: free some on that disk and "
-            f"try again. {said}"
-        )
+        return _full(path, said)
+    if name.startswith("SQLITE_IOERR") and name != "SQLITE_IOERR_FSYNC" and _has_no_room(path):
+        # Growing the shared memory of the write-ahead log, for one, fails in this way.
+        return _full(path, said)
     return StoreUnavailable(
         f"the metadata store {path} failed: check the disk and restart the broker. Whether a "
         f"commit under way took place is unknown until then. {said}"
     )
+
+
+def _full(path: str, said: str) -> StoreFull:
+    return StoreFull(
+        f"there is no space left for the metadata store {path}, and nothing was changed: free some "
+        f"space on that disk. Reads go on, and writes resume by themselves. {said}"
+    )
+
+
+def _has_no_room(path: str) -> bool:
+    try:
+        about = os.statvfs(os.path.dirname(path) or ".")
+    except OSError:
+        return False
+    return about.f_bavail * about.f_frsize < NO_ROOM_BYTES
 
 
 def leaves_outcome_unknown(error: sqlite3.Error) -> bool:

@@ -15,8 +15,12 @@ transaction that uses it, after the write lock is held. The wall clock may be se
 Leases are for noticing the dead, not for safety: writes that rest on a lease compare a key under
 it, and fail when that went with it.
 
-Every writing transaction first sweeps: leases past their deadline are deleted with their keys. A
-lease past its deadline that nobody has swept is still renewed for its holder, as nobody can have
+Every writing transaction first sweeps: leases past their deadline are deleted with their keys. All
+processes read one wall clock, so they agree on when that is. The holder counts its time to live
+from before it asked for the renewal, the deadline counts from after that, and the sweep leaves a
+grace on top (`GRACE_MS`): the holder knows that its lease may be over before anybody ends it.
+
+A lease past its deadline that nobody has swept is still renewed for its holder, as nobody can have
 seen it end: a process that was stopped for a while need not start over.
 """
 
@@ -32,6 +36,9 @@ from penstock.stores.errors import LeaseNotFound, RevisionNotKept
 
 PRUNE_EVERY_REVISIONS: Final = 256
 WATCH_REVISIONS_MAX: Final = 1000
+GRACE_MS: Final = 1000
+"""What a lease past its deadline is given before others end it; at most a quarter of its time."""
+_LEASE: Final = "SELECT id, ttl_ms, deadline_ms FROM leases"
 _ENTRY: Final = "SELECT key, value, create_revision, modify_revision, lease FROM entries"
 
 
@@ -62,12 +69,6 @@ class Transaction:
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
-    def keep_alive(self, lease: int) -> bool:
-        cursor = self._connection.execute(
-            "UPDATE leases SET deadline_ms = ? + ttl_ms WHERE id = ?", (self._now_ms, lease)
-        )
-        return cursor.rowcount == 1
-
     def revoke_leases(self, leases: Collection[int]) -> None:
         changes: list[Delete] = []
         for lease in leases:
@@ -78,11 +79,19 @@ class Transaction:
             changes.extend(Delete(key) for (key,) in rows)
         self._write(sorted(changes, key=lambda change: change.key))
 
-    def sweep(self, renewing: Collection[int]) -> None:
-        """End the leases that are past their deadline, but not those about to be renewed."""
+    def sweep(self, held: Collection[int], *, is_patient: bool = False) -> None:
+        """End the leases that are past their deadline and grace, but none that is `held` here.
+
+        With `is_patient` the grace is another time to live: the machine may have stalled.
+        """
         now_ms = self._now_ms
-        rows = self._connection.execute("SELECT id FROM leases WHERE deadline_ms <= ?", (now_ms,))
-        expired = [lease for (lease,) in rows if lease not in renewing]
+        rows = self._connection.execute(f"{_LEASE} WHERE deadline_ms <= ?", (now_ms,)).fetchall()
+        expired = [
+            lease
+            for lease, ttl_ms, deadline_ms in rows
+            if lease not in held
+            and deadline_ms + (ttl_ms if is_patient else _grace_ms(ttl_ms)) <= now_ms
+        ]
         if expired:
             self.revoke_leases(expired)
         self._connection.execute(
@@ -141,7 +150,7 @@ class Transaction:
 class Changes:
     """What a watch reads in one go: events up to, not including, `next_revision`.
 
-    `lease_deadline_ms` is when the first of all leases runs out, None when there are none.
+    `lease_deadline_ms` is when the first lease is to be ended, None when there are none.
     """
 
     events: Sequence[WatchEvent]
@@ -168,12 +177,24 @@ def read_range(connection: sqlite3.Connection, prefix: str) -> tuple[list[KeyVal
     return [KeyValue(*row) for row in rows], revision
 
 
-def read_changes(connection: sqlite3.Connection, prefix: str, from_revision: int) -> Changes:
-    """Within a transaction of the caller. Revisions are never split."""
+def read_changes(
+    connection: sqlite3.Connection,
+    prefix: str,
+    from_revision: int,
+    held: Collection[int] = (),
+) -> Changes:
+    """Within a transaction of the caller. Revisions are never split. `held` leases do not count."""
     revision, first_kept = connection.execute("SELECT revision, first_kept FROM state").fetchone()
     if from_revision < first_kept:
         raise RevisionNotKept(from_revision, first_kept)
-    deadline = connection.execute("SELECT min(deadline_ms) FROM leases").fetchone()[0]
+    deadline = min(
+        (
+            deadline_ms + _grace_ms(ttl_ms)
+            for lease, ttl_ms, deadline_ms in connection.execute(_LEASE)
+            if lease not in held
+        ),
+        default=None,
+    )
     if revision < from_revision:
         return Changes((), from_revision, at_end=True, lease_deadline_ms=deadline)
     last = min(revision, from_revision + WATCH_REVISIONS_MAX - 1)
@@ -184,6 +205,10 @@ def read_changes(connection: sqlite3.Connection, prefix: str, from_revision: int
     )
     events = tuple(WatchEvent(*row) for row in rows if row[0].startswith(prefix))
     return Changes(events, last + 1, at_end=last == revision, lease_deadline_ms=deadline)
+
+
+def _grace_ms(ttl_ms: int) -> int:
+    return min(GRACE_MS, ttl_ms // 4)
 
 
 def prefix_end(prefix: str) -> str | None:
