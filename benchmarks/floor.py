@@ -77,6 +77,9 @@ class Working(ABC):
     def on_borrowed(self, frame: memoryview) -> list[bytes]:
         return self.on_frame(frame)
 
+    def may_overlap(self, frame: memoryview) -> bool:
+        return True
+
     def on_closed(self) -> None:  # noqa: B027 -- nothing to do, and nobody has to say so
         pass
 

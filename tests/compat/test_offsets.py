@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import confluent_kafka
 import pytest
 
 from compat.clients.base import (
@@ -182,3 +183,26 @@ def test_deleted_records_move_the_beginning(
     assert client.delete_records(name, 0, -1) == 30
     assert reader.bounds(0) == (30, 30)
     assert client.produce(name, [Record(b"next")])[0].offset == 30
+
+
+def test_librdkafka_reads_the_offset_that_it_has_just_committed(
+    broker: str, topic: TopicFactory, name: Name
+) -> None:
+    """An asynchronous commit, then a question for it on the same connection."""
+    place, group = topic(), name()
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": broker, "group.id": group, "enable.auto.commit": False}
+    )
+    try:
+        # With its coordinator known it sends both requests at once.
+        first = confluent_kafka.TopicPartition(place, 0, 0)
+        consumer.commit(offsets=[first], asynchronous=False)
+        seen = []
+        for number in range(1, 51):
+            offset = confluent_kafka.TopicPartition(place, 0, number)
+            consumer.commit(offsets=[offset], asynchronous=True)
+            (found,) = consumer.committed([confluent_kafka.TopicPartition(place, 0)], timeout=30)
+            seen.append(found.offset)
+        assert seen == list(range(1, 51))
+    finally:
+        consumer.close()

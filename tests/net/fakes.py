@@ -220,9 +220,9 @@ class MemoryNetwork:
 class Script:
     """A session whose requests say what they want.
 
-    b"e..." is echoed, b"d..." too, by a future that is done; b"f..." waits for the test, b"n..."
-    has no answer, b"p" and b"x" fail,
-    b"c..." is echoed and closes, b"b<size>" is answered with that many bytes.
+    b"e..." is echoed, b"d..." too, by a future that is done; b"f..." waits for the test, b"s..."
+    too, and overlaps with no other request; b"n..." has no answer, b"p" and b"x" fail, b"c..." is
+    echoed and closes, b"b<size>" is answered with that many bytes.
     """
 
     peer: Peer
@@ -235,11 +235,14 @@ class Script:
     def on_borrowed(self, frame: memoryview) -> Answer:
         return self.on_frame(frame) if self.at_once and bytes(frame[:1]) == b"e" else None
 
+    def may_overlap(self, frame: memoryview) -> bool:
+        return b"s" not in (bytes(frame[:1]), self.frames[-1][:1])
+
     def on_frame(self, frame: memoryview) -> Answer:
         body = bytes(frame)
         self.frames.append(body)
         match body[:1]:
-            case b"f":
+            case b"f" | b"s":
                 future = asyncio.get_running_loop().create_future()
                 self.futures[body] = future
                 return cast("asyncio.Future[Sequence[Buffer] | None]", future)

@@ -47,6 +47,33 @@ async def test_answers_wait_for_earlier_ones() -> None:
 
 
 @in_loop
+async def test_a_request_begins_when_all_before_it_are_answered() -> None:
+    """Unless its session lets it overlap: then only the answers keep their order."""
+    transport, session = (await rig()).connect()
+    transport.deliver(framed(b"f1", b"f2", b"s3", b"s4", b"f5", b"f6", b"e7"))
+    begun = [[b"f1", b"f2"], [b"s3"], [b"s4"], [b"f5", b"f6", b"e7"]]
+    for number in range(len(begun)):
+        assert session.frames == [name for step in begun[: number + 1] for name in step]
+        session.finish(*session.futures)
+        await settle()
+    assert transport.answers() == [b"f1", b"f2", b"s3", b"s4", b"f5", b"f6", b"e7"]
+
+
+@in_loop
+async def test_requests_that_wait_for_their_turn_are_served_when_the_peer_has_hung_up() -> None:
+    """What came whole is served, however long the requests before it take."""
+    transport, session = (await rig()).connect()
+    transport.deliver(framed(b"s1", b"s2", b"n3"))
+    transport.end()
+    for name in (b"s1", b"s2"):
+        session.finish(name)
+        await settle()
+    assert session.frames == [b"s1", b"s2", b"n3"]
+    assert transport.answers() == [b"s1", b"s2"]
+    assert transport.is_lost()
+
+
+@in_loop
 async def test_a_future_may_turn_out_to_have_no_answer() -> None:
     """None from a future, pending or done already, is no response."""
     transport, session = (await rig()).connect()
@@ -87,6 +114,9 @@ async def test_frames_are_writable() -> None:
 class Keeper:
     def __init__(self, seen: list[memoryview]) -> None:
         self._seen = seen
+
+    def may_overlap(self, frame: memoryview) -> bool:
+        return True
 
     def on_borrowed(self, frame: memoryview) -> None:
         pass

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from .fakes import MemoryTransport, Rig, Script, framed, rig, settle
 
-BODIES = st.sampled_from([b"e", b"f", b"n", b"b3000", b"e" * 300, b"f" * 700])
+BODIES = st.sampled_from([b"e", b"f", b"s", b"n", b"b3000", b"e" * 300, b"f" * 700])
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("send"), st.integers(0, 2), st.lists(BODIES, min_size=1, max_size=8)),
@@ -61,8 +61,14 @@ class World:
             assert whole.startswith(bytes(transport.received + transport.unsent))
             assert transport.unsent_most <= 1000 + 3004 + (64 << 10)
             assert len(session.futures) <= 5
+            assert len(session.futures) == 1 or not any(
+                name[:1] == b"s" for name in session.futures
+            )
         open_frames = sum(
-            len(body) for _, session in self.peers for body in session.frames if body[:1] == b"f"
+            len(body)
+            for _, session in self.peers
+            for body in session.frames
+            if body[:1] in (b"f", b"s")
         )
         assert 0 <= self.started.server.budget.used <= open_frames + 3 * 8000
 

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class RequestContext:
-    __slots__ = ("client_id", "host", "services", "version")
+    __slots__ = ("client_id", "host", "is_appended", "services", "version")
 
     def __init__(self, services: Services, version: int, client_id: str, host: str) -> None:
         self.services = services
@@ -20,6 +20,9 @@ class RequestContext:
         self.client_id = client_id
         """Empty where the client gave none."""
         self.host = host
+        self.is_appended = False
+        """Set by a produce whose batches are all in the log and only wait for their commit: the
+        connection's next produce may then begin."""
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Run a handler's coroutine under the broker's task group; its result answers."""

@@ -6,6 +6,9 @@ by the handler module's own `refuse` where its response has no error code at the
 
 Produce requests of a shape seen before take a lane (`produce_lane`): the same outcome, without
 being taken apart.
+
+Requests of one connection are served one after the other: a read behind a write sees it. Only a
+produce may begin while earlier produces wait for their commits, once their batches are appended.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ _SHORTEST: Final = 10
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _start: Final = Struct(">hhi").unpack_from
 """Key, version, correlation id."""
+_key: Final = Struct(">h").unpack_from
 
 Handler = Callable[[Request, RequestContext], Response | asyncio.Future[Response] | None]
 
@@ -146,6 +150,7 @@ class BrokerSession:
         "_host",
         "_lanes",
         "_now",
+        "_overlaps",
         "_services",
         "_waited",
     )
@@ -158,6 +163,11 @@ class BrokerSession:
         self._dispatcher = dispatcher
         self._lanes = ProduceLanes(services)
         self._host = peer.host
+        self._overlaps = False
+        """The last request was a produce whose batches are appended."""
+
+    def may_overlap(self, frame: memoryview) -> bool:
+        return self._overlaps and len(frame) > _SHORTEST and _key(frame)[0] == _PRODUCE
 
     def on_borrowed(self, frame: memoryview) -> Answer:
         if len(frame) > _SHORTEST:
@@ -169,7 +179,9 @@ class BrokerSession:
                 answer = self._lanes.serve(frame, version, correlation_id)
                 if answer.__class__ is tuple:
                     self._answered.left = left - 1
+                    self._overlaps = True
                 elif answer is not None:
+                    self._overlaps = True
                     self._watch(answer)
                 return answer
         return None
@@ -179,7 +191,9 @@ class BrokerSession:
         answer = self._lanes.serve(frame, version, correlation_id)
         if answer.__class__ is tuple:
             self._answered.end(self._now() - began, self._answered.begin())
+            self._overlaps = True
         elif answer is not None:
+            self._overlaps = True
             self._watch(answer)
         return answer
 
@@ -197,6 +211,7 @@ class BrokerSession:
         if answer is not None:
             return answer
         began = self._now()
+        self._overlaps = False
         try:
             header, request = decode_request(frame, self._dispatcher.served)
         except UnsupportedRequest as error:
@@ -212,6 +227,7 @@ class BrokerSession:
             response = self._refuse(request, header, error)
         if isinstance(request, ProduceRequest):
             self._lanes.learn(frame, header, request)
+            self._overlaps = context.is_appended
         if isinstance(response, asyncio.Future):
             return self._later(request, header, response, began)
         encoded = None if response is None else _encode(response, header)

@@ -1,5 +1,9 @@
 """One peer: frames to its session, answers back in the order of the requests.
 
+Order. A request begins when all earlier requests of the connection are answered, so that it sees
+what they have done. The session may let it begin earlier (`Session.may_overlap`): produces that
+follow each other are all appended at once and wait for their commits together.
+
 Answers. `_pending` holds the requests whose answer has not been written, oldest first; while it is
 empty an answer that the session returns at once is written at once. Only the oldest future is
 watched: when it is done, every answer that is ready behind it leaves in the same write. All answers
@@ -252,6 +256,7 @@ class Connection(asyncio.BufferedProtocol):
         session, config, counters = self._session, self._shared.config, self._shared.counters
         assert session is not None
         on_frame, on_borrowed = session.on_frame, session.on_borrowed
+        may_overlap = session.may_overlap
         pending, waiting = self._pending, self._waiting
         waiting.extend(frames)
         out: list[Part] = []
@@ -261,7 +266,8 @@ class Connection(asyncio.BufferedProtocol):
             frame = waiting[0]
             size = len(frame)
             if pending and (
-                len(pending) >= config.requests_in_flight_max
+                not may_overlap(frame)
+                or len(pending) >= config.requests_in_flight_max
                 or self._pending_bytes + size > config.bytes_in_flight_max
             ):
                 break

@@ -47,6 +47,10 @@ class Session(Protocol):
         earlier requests have left. So does any other exception, which is also logged.
         """
 
+    def may_overlap(self, frame: memoryview) -> bool:
+        """Whether this request may begin now, although earlier requests of the connection are not
+        answered yet. Asked only while there are such. If False, it begins when all of them are."""
+
     def on_closed(self) -> None:
         """The connection is gone. Futures still unanswered are left to whoever made them."""
 

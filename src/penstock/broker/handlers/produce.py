@@ -74,6 +74,7 @@ def handle(
         return None
     if producing.is_unfinished:
         return producing.later()
+    context.is_appended = True
     return producing.committed()
 
 
