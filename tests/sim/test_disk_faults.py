@@ -405,6 +405,26 @@ def test_a_lost_file_is_durably_gone() -> None:
 # The streams.
 
 
+def test_a_wiped_disk_is_empty_even_after_a_power_loss() -> None:
+    """Nothing of the old one comes back, and files can be made as on any other."""
+    disk = new_disk()
+    store(disk, "/a", b"old").close()
+    disk.wipe()
+    disk.power_loss()
+    assert disk.files() == {}
+    assert disk.free_bytes("/") == disk.capacity_bytes
+    store(disk, "/a", b"new").close()
+    assert disk.files() == {"/a": b"new"}
+
+
+def test_a_disk_in_use_is_not_wiped() -> None:
+    """Its process would go on with files that are gone."""
+    disk = new_disk()
+    store(disk, "/a", b"old")
+    with pytest.raises(RuntimeError, match="kill it first"):
+        disk.wipe()
+
+
 def test_faults_do_not_shift_crashes() -> None:
     """More draws from the fault stream leave what a power loss does unchanged."""
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from penstock.sim.history import COPIES
 from penstock.sim.scenario import (
     CLIENT_FAULTS,
+    EDGE_CLIENTS,
+    EDGE_FAULTS,
+    EPISODES,
     FAULTS,
     PRODUCER_KINDS,
     TRANSACTOR_KINDS,
+    WAITING,
     draw,
     unreplicated,
 )
@@ -22,7 +26,8 @@ def test_a_seed_always_draws_the_same() -> None:
 def test_seeds_cover_what_there_is() -> None:
     """All kinds of faults, producers and topics come up among a hundred seeds, and so does calm."""
     scenarios = [draw(seed) for seed in range(100)]
-    assert {name for each in scenarios for name in each.faults} == {*FAULTS, *CLIENT_FAULTS}
+    everything = {*FAULTS, *CLIENT_FAULTS, *EDGE_FAULTS} - WAITING
+    assert {name for each in scenarios for name in each.faults} == everything
     assert {name for each in scenarios for name in each.producers} == {*PRODUCER_KINDS}
     assert any(not each.faults for each in scenarios)
     assert {each.brokers for each in scenarios} == {3, 4, 5}
@@ -39,6 +44,29 @@ def test_seeds_cover_transactions() -> None:
     assert any(each.copiers and each.sinks for each in scenarios)
     assert all(each.committed_readers for each in scenarios if each.transactors)
     assert any(each.deletable and "delete_records" in each.faults for each in scenarios)
+
+
+def test_seeds_cover_the_edges() -> None:
+    """All episodes and clients at the edges come up, those that wait only on request."""
+    scenarios = [draw(seed) for seed in range(100)]
+    assert {name for each in scenarios for name in each.episodes} == {*EPISODES} - WAITING
+    asked = [draw(seed, also=WAITING) for seed in range(100)]
+    assert {name for each in asked for name in each.episodes} == {*EPISODES}
+    assert len(EDGE_CLIENTS) == 3
+    assert any(each.pipeliners for each in asked)
+    assert any(each.malformers for each in asked)
+    assert any(each.tables for each in asked)
+
+
+def test_switching_something_on_changes_nothing_else() -> None:
+    """A seed is the same run but for that."""
+    for seed in range(50):
+        plain = draw(seed, also=WAITING - {"bit_rot"})
+        more = draw(seed, also=WAITING)
+        left = tuple(name for name in more.episodes if name != "bit_rot")
+        assert left == plain.episodes
+        assert more.faults == plain.faults
+        assert more.pipeliners == plain.pipeliners
 
 
 def test_what_must_be_compared_whole_is_left_alone() -> None:

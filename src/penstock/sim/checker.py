@@ -2,8 +2,9 @@
 
 Rules E1 to E5, E8, E13 and I8 are in `checker_logs`, E6 and E7 in `checker_reads`, E12 in
 `checker_groups`, E9 to E11 and the part of E4, E5 and E13 that is about transactions in
-`checker_txns`. Here is E14: once all faults are over, everything works again in time, and every
-place can be read from its start to its end, by those who read committed records too.
+`checker_txns`, E15 to E17 in `checker_edges`. Here is E14: once all faults are over, everything
+works again in time, and every place can be read from its start to its end, by those who read
+committed records too.
 
 Outside of transactions E4 is about what was refused, and E5 about what nobody had sent.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from penstock.sim.checker_edges import check_edges
 from penstock.sim.checker_groups import check_groups
 from penstock.sim.checker_logs import Violation, build_logs, check_logs
 from penstock.sim.checker_reads import check_reads
@@ -29,6 +31,7 @@ def check_history(history: History, places: Iterable[str]) -> list[Violation]:
         *check_reads(entries, logs),
         *check_txns(entries, logs, fates),
         *check_groups(entries),
+        *check_edges(entries, logs),
         *_check_liveness(entries, places),
     ]
 
@@ -42,7 +45,7 @@ def _check_liveness(entries: Iterable[Entry], places: Iterable[str]) -> Iterator
                 drained[entry.place] = entry
         elif isinstance(entry, Probe) and entry.status != OK:
             seconds = (entry.ended_ms - entry.begun_ms) / 1000
-            text = f"{entry.what} did not work {seconds:.0f} s after all was mended: {entry.error}"
+            text = f"{entry.what} did not work, {seconds:.0f} s after it should: {entry.error}"
             yield Violation("E14", entry.process, text)
     for place in places:
         drain = drained.get(place)

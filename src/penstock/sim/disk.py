@@ -41,6 +41,7 @@ _COUNTED = (
     "fault_emfile",
     "fault_corrupt",
     "fault_lost_file",
+    "fault_wiped",
     *EVENTS,
 )
 
@@ -376,6 +377,13 @@ class SimDisk:
         self._volume.lose_name(*self._volume.locate(path))
         self._volume.unlinked(inode)
         self.counters["fault_lost_file"] += 1
+
+    def wipe(self) -> None:
+        """Another disk in its place, with nothing on it. No process may have a file open."""
+        if self._volume.handles:
+            raise RuntimeError("a process has files open on this disk: kill it first")
+        self._volume.wipe()
+        self.counters["fault_wiped"] += 1
 
     def drop_caches(self) -> None:
         """Forget clean pages, so that reads come from the platter; pending writes stay."""

@@ -232,6 +232,12 @@ class Volume:
         if not inode.pending:
             self._dirty.pop(inode.number, None)
 
+    def wipe(self) -> None:
+        self.used_bytes = 0
+        self._root = Directory(0, self._now_ms())
+        self._journal = NameJournal()
+        self._dirty.clear()
+
     def drop_caches(self) -> None:
         for inode in list(self._dirty.values()):
             if inode.linked or inode.handles:

@@ -115,6 +115,12 @@ class Faults:
         store = self._world.store
         store.config = replace(store.config, lost_request_chance=chance)
 
+    def slow_store(self, seconds: float) -> None:
+        """Every request takes this much longer, each way."""
+        self._count("slow_store", int(seconds > 0))
+        self._tell(f"the store takes {seconds:.3f} s more each way")
+        self._world.store.extra_delay_s = seconds
+
     def store_compact(self) -> None:
         """Watches that are behind have lost their place."""
         self._count("store_compact")

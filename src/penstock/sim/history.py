@@ -29,6 +29,8 @@ SINK: Final = "sink"
 """The groups that commit offsets: who just reads, who copies, who counts its batches so."""
 COPIES: Final = "copies"
 """The topic to which copies are written, from partition to partition of the same number."""
+TABLE: Final = "table"
+"""The compacted topic."""
 SOURCE_MARK: Final = "<"
 """A copy's value ends with this and with where it was read: `c0.7<orders-1@23`."""
 
@@ -136,6 +138,32 @@ class Latest(Entry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pipelined(Entry):
+    """A read that was sent behind a write on the same connection; both were answered."""
+
+    kind: ClassVar[str] = "pipelined"
+
+    place: str
+    request: str
+    written_end: int
+    """Behind the last record of the write, by its answer."""
+    seen_end: int
+    """The end of the place, by the answer to the read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Malformed(Entry):
+    """A batch was sent whose records cannot be decoded."""
+
+    kind: ClassVar[str] = "malformed"
+
+    place: str
+    batch: str
+    """What is wrong with it."""
+    offset: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Commit(Entry):
     """A member of a group commits how far it has read."""
 
@@ -180,7 +208,10 @@ class Probe(Entry):
 
 KINDS: Final[Mapping[str, type[Entry]]] = {
     kind.kind: kind
-    for kind in (Send, Poll, Drain, Txn, Deleted, Latest, Commit, Committed, Joined, Probe)
+    for kind in (
+        *(Send, Poll, Drain, Txn, Deleted, Latest),
+        *(Pipelined, Malformed, Commit, Committed, Joined, Probe),
+    )
 }
 
 

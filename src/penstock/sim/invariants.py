@@ -24,12 +24,18 @@ from penstock.broker.hosted import HostedPartition
 from penstock.metadata.model import Partition, Topic
 from penstock.partition.replication import Leadership
 from penstock.ports import WatchEvent
+from penstock.sim.history import TABLE
 from penstock.sim.invariants_metadata import InvariantBroken, TrueMetadata, broken
 from penstock.sim.invariants_txns import TrueTransactions
 from penstock.sim.shadows import Mark, Peek, Shadow
 from penstock.txns.formats import TOPIC as DECISIONS
 
 _SEQUENCES: int = 1 << 31
+
+
+def is_synced(topic: Topic) -> bool:
+    """Whether only what is on disk counts as committed."""
+    return topic.configs.get("durability", "fsync") == "fsync" or topic.is_internal
 
 
 def _ignore(place: str, text: str) -> None:
@@ -150,6 +156,10 @@ class Invariants:
         """Partitions of which something changed since they were looked at as a whole."""
         self._all_dirty = True
         self._broken: InvariantBroken | None = None
+        self._topic_ids: dict[str, bytes] = {}
+        self._unsynced: dict[str, None] = {}
+        """Topics that were switched to `fsync` and whose replicas have not synced all there is."""
+        self._durable: dict[str, bool] = {}
 
     def on_store(self, events: Sequence[WatchEvent]) -> None:
         """A transaction was applied. What it breaks is raised by the next `check`: here the code
@@ -158,7 +168,23 @@ class Invariants:
             self.metadata.apply(events)
         except InvariantBroken as error:
             self._broken = self._broken or error
+        for topic in self.metadata.image.topics.values():
+            self._on_topic(topic)
         self._all_dirty = True
+
+    def _on_topic(self, topic: Topic) -> None:
+        """A topic of the same name and another id is another one: nothing is known of it."""
+        name = topic.name
+        if self._topic_ids.setdefault(name, topic.topic_id) != topic.topic_id:
+            self._topic_ids[name] = topic.topic_id
+            for place in [*self.truths]:
+                if place.rpartition("-")[0] == name:
+                    del self.truths[place]
+            self.txns.forget_topic(name)
+        durable = is_synced(topic)
+        if durable and not self._durable.get(name, True):
+            self._unsynced[name] = None
+        self._durable[name] = durable
 
     def check(self) -> None:
         self.checks += 1
@@ -233,6 +259,11 @@ class Invariants:
 
     def _look_closer(self, broker_id: int, broker: Broker, one: _Seen) -> None:
         shadow, hosted = one.shadow, one.hosted
+        if one.key[0] == TABLE or self._topic_ids.get(one.key[0], hosted.topic_id) != (
+            hosted.topic_id
+        ):
+            # Compaction takes records away; of a topic that was deleted nothing is promised.
+            return
         truth = self.truths.get(one.place)
         if truth is None:
             truth = self.truths[one.place] = Truth(one.place)
@@ -375,7 +406,10 @@ class Invariants:
         partition: Partition,
         truth: Truth,
     ) -> None:
-        synced = topic.configs.get("durability", "fsync") == "fsync" or topic.is_internal
+        # Until all is synced that was committed before, a topic counts as it did; but elections go
+        # by the new setting, so its leader must have everything.
+        pending = topic.name in self._unsynced and not self._has_synced(topic)
+        synced = is_synced(topic) and not pending
         for each in partition.isr + partition.eligible_leaders:
             held = self._seen.get(each)
             info = self.metadata.image.brokers.get(each)
@@ -387,8 +421,12 @@ class Invariants:
                 continue
             if one.hosted.log.failure is not None or one.hosted.topic_id != topic.topic_id:
                 continue
-            if not synced and not info.has_kept(partition.member_epoch(each)):
-                continue
+            noted = partition.member_epoch(each)
+            if not info.has_kept(noted) and not (synced and info.has_synced(noted)):
+                # It has lost records, or its whole disk, and says so: the controller takes it out.
+                term = one.hosted.leadership
+                if not pending or term is None or term.epoch != partition.leader_epoch:
+                    continue
             self._check_holds(place, each, partition, truth, one, synced)
         leader = self._seen.get(partition.leader)
         if leader is not None and (one := leader[1].get(key)) is not None:
@@ -398,6 +436,20 @@ class Invariants:
                 if missing and held_term.broker_epoch == partition.leader_broker_epoch:
                     text = f"{sorted(missing)} are in sync and the leader does not count them"
                     raise broken("I4", place, f"{text}: {partition}")
+
+    def _has_synced(self, topic: Topic) -> bool:
+        """Whether all replicas have synced what was committed, since the topic asks for it."""
+        for index, partition in enumerate(topic.partitions):
+            truth = self.truths.get(f"{topic.name}-{index}")
+            for each in partition.isr + partition.eligible_leaders:
+                held = self._seen.get(each)
+                one = None if held is None else held[1].get((topic.name, index))
+                if one is None or truth is None:
+                    return False
+                if one.hosted.log.recovery_point < truth.end_offset:
+                    return False
+        del self._unsynced[topic.name]
+        return True
 
     def _check_holds(
         self,

@@ -99,6 +99,11 @@ class TrueMetadata:
         if after is None:
             return
         same = before is not None and before.topic_id == after.topic_id
+        if not same:
+            # A topic that is made again begins with the first epoch again.
+            places = {f"{after.name}-{index}" for index in range(len(after.partitions))}
+            for key in [key for key in self.leaders if key[0] in places]:
+                del self.leaders[key]
         for index, partition in enumerate(after.partitions):
             place = f"{after.name}-{index}"
             old = (

@@ -170,6 +170,11 @@ class TrueTransactions:
             text = f"broker {broker_id} opened its log and has other records than those it synced"
             raise broken("I12", place, text, end)
 
+    def forget_topic(self, name: str) -> None:
+        """It was deleted and made again: its logs begin anew."""
+        for key in [key for key in self.synced if key[1].rpartition("-")[0] == name]:
+            del self.synced[key]
+
     def forget(self, image: ClusterImage, disturbed: Sequence[int]) -> None:
         """Logs may be begun anew by who was taken off a partition, and where a disk has failed."""
         for broker_id, place in [*self.synced]:

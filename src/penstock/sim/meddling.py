@@ -10,16 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 from penstock.aio import Admin
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError
 from penstock.sim.actors import Actors
-from penstock.sim.history import INFO, Deleted
+from penstock.sim.history import INFO, OK, Deleted
 from penstock.sim.scenario import Scenario
 from penstock.sim.stage import CLIENT_KEYWORDS, Actor, Stage, parse_place
 from penstock.sim.story import Timeline, Told
+from penstock.sim.topic_changes import Rebirth, draw_change
 from penstock.sim.world import World
 from penstock.wire.messages import (
     AlterPartitionReassignmentsRequest,
@@ -44,6 +46,8 @@ class Meddling:
         self._undo: list[tuple[float, Callable[[], None]]] = []
         self._errands: asyncio.TaskGroup | None = None
         self._scratches = 0
+        self._wounded: dict[int, int] = {}
+        """By broker: the epoch it had when it lost something."""
         node = world.client("operator")
         self._operator = Actor(stage, node.env, "operator", world.draws("operator"))
         self._spawn_there = node.spawn
@@ -162,9 +166,19 @@ class Meddling:
             # Written down before it is done: a reader may be the first to know.
             stage.history.add(entry)
             await admin.delete_records({at: offset})
+            stage.history.add(replace(entry, status=OK, ended_ms=stage.now_ms()))
             stage.count("records_deleted", offset)
 
         self._by_admin("delete records", delete)
+
+    def _do_alter_topic(self) -> None:
+        """Another durability, min.insync.replicas or cleanup policy."""
+        change = draw_change(self._operator, self._draws, len(self._wounded))
+        if change is not None:
+            self._by_admin("alter a topic", change)
+
+    def _do_recreate_topic(self) -> None:
+        self._by_admin("make a topic again", Rebirth(self._operator, self._draws).run)
 
     def _by_admin(self, what: str, work: Callable[[Admin], Awaitable[None]]) -> None:
         keywords: dict[str, Any] = {**CLIENT_KEYWORDS, "default_api_timeout_ms": 5_000}

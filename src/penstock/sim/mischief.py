@@ -16,15 +16,18 @@ from penstock.metadata.keys import topic_key
 from penstock.ports import WatchEvent
 from penstock.sim.actors import Actors
 from penstock.sim.disk_faults import DiskFaults
+from penstock.sim.episodes import Episodes, Hands
 from penstock.sim.invariants import Invariants
 from penstock.sim.meddling import Meddling
 from penstock.sim.node import BrokerNode
-from penstock.sim.scenario import CLIENT_FAULTS, FAULTS
+from penstock.sim.scenario import CLIENT_FAULTS, EDGE_FAULTS, FAULTS
 from penstock.sim.stage import Stage
 from penstock.sim.story import Timeline
 from penstock.sim.world import World
 
 QUIET_SHARE: Final = 0.25
+EPISODE_SHARE: Final = 0.25
+"""Of the periods, where a scenario has episodes."""
 
 
 class Mischief(Meddling):
@@ -41,13 +44,18 @@ class Mischief(Meddling):
         super().__init__(world, stage, timeline, actors)
         self._image = invariants.metadata.image
         self._disturbed = invariants.disturbed
-        self._wounded: dict[int, int] = {}
-        """By broker: the epoch it had when it lost something."""
         self._failing: dict[int, bool] = {}
         """Brokers on whose disks calls fail, and whether that is all that is wrong with them."""
         self._struck: dict[int, bool] = {}
         """Brokers on whose disks calls have failed, since all was last healed."""
         self._cuts_due = False
+        self._episodes = Episodes(
+            world,
+            stage,
+            invariants,
+            self._operator,
+            Hands(self._faults, self._calm, self._start, self._may_wound, timeline.add),
+        )
         world.store.listen(self._on_store)
 
     async def run(self) -> None:
@@ -59,7 +67,10 @@ class Mischief(Meddling):
             self._errands = errands
             while not self._stage.over.is_set():
                 end_s = self._world.now + self._scenario.period_s
-                if self._draws.random() < QUIET_SHARE:
+                episodes = self._scenario.episodes
+                if episodes and self._episodes.draws.random() < EPISODE_SHARE:
+                    await self._episodes.run(self._episodes.draws.choice(episodes))
+                elif self._draws.random() < QUIET_SHARE:
                     self._calm()
                     await self._wait_until(end_s)
                 else:
@@ -68,7 +79,7 @@ class Mischief(Meddling):
 
     async def _period(self, end_s: float) -> None:
         names = [*self._scenario.faults]
-        weights = [(FAULTS | CLIENT_FAULTS)[name] for name in names]
+        weights = [(FAULTS | CLIENT_FAULTS | EDGE_FAULTS)[name] for name in names]
         while not self._stage.over.is_set():
             next_s = self._world.now + self._draws.expovariate(1 / self._scenario.fault_mean_s)
             await self._wait_until(min(next_s, end_s))
@@ -184,14 +195,28 @@ class Mischief(Meddling):
         self._faults.power_loss(node.name)
         self._start_after(node, pause_s)
 
+    def _do_power_cut(self) -> None:
+        """All brokers lose power at the same instant, and come back one by one."""
+        if len(self._world.brokers) <= self._losses_max():
+            self._stage.count("power_cuts_of_all")
+            for node in self._world.brokers:
+                self._may_wound(node)
+                self._faults.power_loss(node.name)
+                self._start_after(node, self._draws.choice((0.1, 1.0, 5.0)) * self._draws.random())
+
     def _may_wound(self, node: BrokerNode) -> bool:
         """Whether it may lose what it has written but not synced; if so, it counts as if it had."""
         self._heal_wounds()
-        if len({*self._wounded, node.id}) > self._scenario.losses_max:
+        if len({*self._wounded, node.id}) > self._losses_max():
             return False
         info = self._image.brokers.get(node.id)
         self._wounded[node.id] = -1 if info is None else info.broker_epoch
         return True
+
+    def _losses_max(self) -> int:
+        """By the weakest promise that any topic has made in this run: a topic may have been
+        switched to `replicated`, or to fewer in-sync replicas, by an operator."""
+        return min(self._scenario.losses_max, self._stage.losses_max)
 
     def _heal_wounds(self) -> None:
         image = self._image
@@ -328,6 +353,11 @@ class Mischief(Meddling):
     def _do_store_replies(self) -> None:
         self._faults.lose_store_replies(self._draws.choice((0.1, 0.4)))
         self._later(self._duration_s(), lambda: self._faults.lose_store_replies(0.0))
+
+    def _do_slow_store(self) -> None:
+        """The disk under the store takes long for everything."""
+        self._faults.slow_store(self._draws.choice((0.1, 0.4, 1.0)))
+        self._later(self._duration_s(), lambda: self._faults.slow_store(0.0))
 
     def _do_store_compact(self) -> None:
         self._faults.store_compact()

@@ -8,9 +8,12 @@ be rebuilt or refused.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from random import Random  # noqa: TID251 - only named: it comes seeded
 from typing import Final
 
-from penstock.records.batch import CorruptBatch, iter_batches
+from penstock.records.batch import HEADER_SIZE, CorruptBatch, iter_batches
+from penstock.sim.disk import SimDisk
 from penstock.sim.log_process import DIRECTORY
 from penstock.sim.log_rig import LogRig
 from penstock.storage.checkpoints import decode_checkpoint, read_file
@@ -71,3 +74,43 @@ def _excuse_tail(rig: LogRig, path: str, position: int, data: bytes) -> None:
     if inside in UNPROTECTED:
         rig.disk.corrupt(path, position, data[position : position + 1])
         rig.tell("  and back")
+
+
+def rot_above_recovery_point(
+    disk: SimDisk, directory: str, places: Sequence[str], draws: Random
+) -> str | None:
+    """Flip one bit of the records of a batch that is on disk, lies at or above the stored recovery
+    point, and has another sound batch behind it, so that it cannot be a torn tail. Returns what it
+    was, None where no log has such a batch. The header stays as it is."""
+    durable = disk.durable_files()
+    found: list[tuple[str, int, int]] = []
+    for place in places:
+        checkpoint = durable.get(f"{directory}/{place}/{LOG_CHECKPOINT}")
+        # Without a checkpoint nothing is known to be on disk: everything is above.
+        point = 0 if checkpoint is None else decode_checkpoint(checkpoint).recovery_point
+        for path, data in durable.items():
+            if not path.startswith(f"{directory}/{place}/") or not path.endswith(".log"):
+                continue
+            batches = _sound_batches(data)
+            found += [
+                (path, start + HEADER_SIZE, size - HEADER_SIZE)
+                for start, size, offset in batches[:-1]
+                if offset >= point and size > HEADER_SIZE
+            ]
+    if not found:
+        return None
+    path, start, size = found[draws.randrange(len(found))]
+    position = start + draws.randrange(size)
+    disk.rot(path, position, draws.randrange(8))
+    return f"byte {position} of {path}"
+
+
+def _sound_batches(data: bytes) -> list[tuple[int, int, int]]:
+    """Position, size and base offset of each, up to the first that is not sound."""
+    batches: list[tuple[int, int, int]] = []
+    try:
+        for start, header in iter_batches(data):
+            batches.append((start, header.size, header.base_offset))
+    except CorruptBatch:
+        pass
+    return batches

@@ -11,6 +11,7 @@ election; and with a single replica and `replicated` nobody loses power.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from random import Random  # noqa: TID251 - a simulation is where randomness is made
 from typing import Final
@@ -58,6 +59,27 @@ CLIENT_FAULTS: Final[dict[str, float]] = {
     "delete_records": 1.0,
 }
 """What comes besides: to those who write in transactions above all, and what people delete."""
+
+EDGE_FAULTS: Final[dict[str, float]] = {
+    "power_cut": 1.5,
+    "alter_topic": 2.0,
+    "recreate_topic": 1.0,
+    "delete_records": 1.0,
+    "slow_store": 1.0,
+}
+"""Faults at the edges: all brokers lose power at once, operators change and delete topics while
+traffic runs, the disk under the store is slow."""
+
+EPISODES: Final = ("bit_rot", "empty_disk", "lone_survivor", "slow_leases", "full_store")
+"""Sequences of faults that need the cluster to themselves: see `episodes`."""
+
+EDGE_CLIENTS: Final = ("pipeliner", "malformer", "table")
+"""Clients that pipeline, that send malformed batches, that write to a compacted topic."""
+
+WAITING: Final[frozenset[str]] = frozenset(
+    {"bit_rot", "lone_survivor", "full_store", "pipeliner", "malformer", "table"}
+)
+"""Drawn only on request: the product does not handle these yet."""
 
 TRANSACTOR_KINDS: Final = ("plain", "plain", "reading", "old")
 """`reading` ones read committed records while their transactions are open; `old` ones do without
@@ -117,6 +139,11 @@ class Scenario:
     sinks: int = 0
     committed_readers: int = 0
     txn_partitions: int = 1
+    episodes: tuple[str, ...] = ()
+    pipeliners: int = 0
+    malformers: int = 0
+    tables: int = 0
+    """Compacted topics: 0 or 1."""
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -161,8 +188,9 @@ class Scenario:
         return ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
 
 
-def draw(seed: int, *, virtual_s: float = 60.0) -> Scenario:
-    """The scenario of a seed; `virtual_s` is how long load and faults go on."""
+def draw(seed: int, *, virtual_s: float = 60.0, also: Collection[str] = ()) -> Scenario:
+    """The scenario of a seed; `virtual_s` is how long load and faults go on. `also` names what is
+    drawn although it is in `WAITING`."""
     random = Random(f"scenario {seed}")  # noqa: S311 - drawn anew from the seed by everybody
     brokers = random.choice((3, 3, 3, 4, 5))
     calm = random.random() < 0.08
@@ -195,7 +223,7 @@ def draw(seed: int, *, virtual_s: float = 60.0) -> Scenario:
         disk_delay_ms=random.choice((1.0, 5.0, 20.0)),
         check_every=1,
     )
-    return _with_transactions(plain)
+    return _with_edges(_with_transactions(plain), also)
 
 
 def _with_transactions(plain: Scenario) -> Scenario:
@@ -223,6 +251,30 @@ def _with_transactions(plain: Scenario) -> Scenario:
         sinks=random.choice((0, 0, 1)),
         committed_readers=1,
         txn_partitions=random.choice((1, 1, 2)),
+    )
+
+
+def _with_edges(plain: Scenario, also: Collection[str]) -> Scenario:
+    """The same with faults and clients at the edges, in two of three seeds."""
+    # From a stream of its own, and in a fixed order: switching one on changes no other draw.
+    random = Random(f"edges {plain.seed}")  # noqa: S311 - as above
+    calm = random.random() < 0.33 or not plain.faults
+    faults = [name for name in EDGE_FAULTS if random.random() < 0.4]
+    episodes = [name for name in EPISODES if random.random() < 0.4]
+    clients = [name for name in EDGE_CLIENTS if random.random() < 0.3]
+    if calm:
+        return plain
+
+    def is_on(name: str) -> bool:
+        return name not in WAITING or name in also
+
+    return replace(
+        plain,
+        faults=tuple(dict.fromkeys((*plain.faults, *filter(is_on, faults)))),
+        episodes=tuple(filter(is_on, episodes)),
+        pipeliners=int("pipeliner" in clients and is_on("pipeliner")),
+        malformers=int("malformer" in clients and is_on("malformer")),
+        tables=int("table" in clients and is_on("table")),
     )
 
 

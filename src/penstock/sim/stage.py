@@ -55,6 +55,14 @@ class Stage:
     fences: dict[int, int] = field(default_factory=dict)
     """By producer id: the newest epoch that a producer was given when it began. Nothing of an
     older one may be written from then on."""
+    losses_max: int = 1 << 30
+    """How many brokers may lose what they have not synced, by what operators have changed."""
+    settings: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """By topic: the durability and min.insync.replicas that an operator asked for last."""
+    table: dict[str, int] = field(default_factory=dict)
+    """By key of the compacted topic: the newest value that was acknowledged."""
+    reborn: dict[str, None] = field(default_factory=dict)
+    """Topics that an operator deletes and makes again at the moment."""
     scratch: list[str] = field(default_factory=list)
     """Topics that come and go: some of what is sent in transactions goes there."""
 

@@ -67,6 +67,8 @@ class StoreModel:
         """Names of nodes that cannot reach the store."""
         self.outage = False
         self.extra_lag_s = 0.0
+        self.extra_delay_s = 0.0
+        """Each way: the disk under the store is slow."""
         self._first_kept = 1
         self._changes: list[tuple[int, tuple[WatchEvent, ...]]] = []
         self._last_lease = 0
@@ -104,6 +106,7 @@ class StoreModel:
     def heal(self) -> None:
         self.config = replace(self.config, lost_request_chance=0.0, lost_reply_chance=0.0)
         self.extra_lag_s = 0.0
+        self.extra_delay_s = 0.0
         self.unreachable_from.clear()
         if self.outage:
             self.set_outage(False)
@@ -214,7 +217,10 @@ class StoreModel:
         self._watches.pop(watch, None)
 
     def delay(self) -> float:
-        return self.config.delay_min_s - self.config.delay_mean_s * log(1.0 - self.draws.random())
+        delay_s = self.config.delay_min_s - self.config.delay_mean_s * log(
+            1.0 - self.draws.random()
+        )
+        return delay_s + self.extra_delay_s
 
     def _show(self, watch: _Watch) -> None:
         """Let the watch see everything up to now, after the lag."""

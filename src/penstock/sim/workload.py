@@ -23,9 +23,10 @@ from penstock.sim.checker import check_history
 from penstock.sim.checker_logs import Violation
 from penstock.sim.copying import run_copier
 from penstock.sim.executor import DiskSpeed
-from penstock.sim.history import History
+from penstock.sim.history import TABLE, History
 from penstock.sim.invariants import Invariants
 from penstock.sim.invariants_metadata import InvariantBroken
+from penstock.sim.malforming import run_malformer
 from penstock.sim.mending import (
     come_together,
     drain,
@@ -36,6 +37,7 @@ from penstock.sim.mending import (
 from penstock.sim.mischief import Mischief
 from penstock.sim.network import NetworkConfig
 from penstock.sim.node import BrokerNode, ClientNode
+from penstock.sim.pipelining import run_pipeliner
 from penstock.sim.producing import run_producer
 from penstock.sim.reading import run_asker, run_member, run_reader
 from penstock.sim.scenario import Scenario
@@ -43,6 +45,8 @@ from penstock.sim.sinking import run_sink
 from penstock.sim.stage import CLIENT_KEYWORDS, Actor, Stage
 from penstock.sim.store import StoreConfig
 from penstock.sim.story import Timeline, tell_story
+from penstock.sim.tables import CONFIGS as TABLE_CONFIGS
+from penstock.sim.tables import check_table, run_table_writer
 from penstock.sim.transacting import run_transactor
 from penstock.sim.world import Outcome, World, WorldConfig, run_world
 
@@ -119,6 +123,7 @@ def _kafka_settings(scenario: Scenario) -> tuple[tuple[str, str], ...]:
         ("group.initial.rebalance.delay.ms", "100"),
         ("group.min.session.timeout.ms", "1000"),
         ("auto.create.topics.enable", "false"),
+        ("log.cleaner.backoff.ms", "2000"),
     )
 
 
@@ -167,6 +172,7 @@ class _Run:
             ("probe-joining", probe_joining),
             ("drain", drain),
             ("drain-committed", partial(drain, committed=True)),
+            ("probe-table", check_table),
         ):
             node = world.client(name)
             actor = Actor(stage, node.env, name, world.draws(name))
@@ -194,6 +200,9 @@ class _Run:
         }
         plans |= {f"s{number}": run_sink for number in range(scenario.sinks)}
         plans |= {f"m{number}": run_member for number in range(scenario.members)}
+        plans |= {f"pl{number}": run_pipeliner for number in range(scenario.pipeliners)}
+        plans |= {f"bad{number}": run_malformer for number in range(scenario.malformers)}
+        plans |= {f"kv{number}": run_table_writer for number in range(scenario.tables)}
         plans["asker"] = run_asker
         return Actors(world, stage, plans)
 
@@ -234,6 +243,9 @@ async def _create_topics(world: World, stage: Stage) -> None:
                             "segment.bytes": str(plan.segment_bytes),
                         },
                     )
+                if stage.scenario.tables:
+                    replicas = min(3, stage.scenario.brokers)
+                    await admin.create_topic(TABLE, 1, replicas, TABLE_CONFIGS)
         except ClientError:
             if world.now > 60:
                 raise

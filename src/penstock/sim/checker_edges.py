@@ -1,0 +1,38 @@
+"""What clients at the edges must see.
+
+E15  a read that is sent behind a write, on the same connection, sees it
+E16  a batch whose records cannot be decoded is refused
+E17  what was deleted, and acknowledged to be, does not come back
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from penstock.sim.checker_logs import PlaceLog, Violation
+from penstock.sim.history import OK, Deleted, Entry, Malformed, Pipelined
+
+
+def check_edges(entries: Iterable[Entry], logs: Mapping[str, PlaceLog]) -> Iterator[Violation]:
+    for entry in entries:
+        match entry:
+            case Pipelined() if entry.seen_end < entry.written_end:
+                text = (
+                    f"{entry.process} wrote up to {entry.written_end}, and {entry.request} behind "
+                    f"it on the same connection saw the end at {entry.seen_end}"
+                )
+                yield Violation("E15", entry.place, text, entry.seen_end)
+            case Malformed() if entry.status == OK:
+                text = f"a malformed batch ({entry.batch}) was acknowledged at {entry.offset}"
+                yield Violation("E16", entry.place, text, entry.offset)
+            case Deleted() if entry.status == OK:
+                yield from _check_deleted(entry, logs.get(entry.place))
+            case _:
+                pass
+
+
+def _check_deleted(entry: Deleted, log: PlaceLog | None) -> Iterator[Violation]:
+    drain = None if log is None else log.drain
+    if drain is not None and drain.status == OK and drain.start_offset < entry.offset:
+        text = f"records below {entry.offset} were deleted, and it starts at {drain.start_offset}"
+        yield Violation("E17", entry.place, text, drain.start_offset)

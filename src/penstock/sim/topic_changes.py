@@ -1,0 +1,163 @@
+"""What operators do to topics while traffic runs: other settings, and a topic made again.
+
+A change is noted in `stage.losses_max` before it is asked for, since from then on the promise may
+be the weaker one. It is never noted back: records that were acknowledged under the weaker promise
+keep it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from random import Random  # noqa: TID251 - only named: it comes seeded
+from typing import Any, Final
+
+from penstock.aio import Admin, Consumer, Producer
+from penstock.client.errors import BrokerError, ClientError, TopicNotFound
+from penstock.client.model import TopicPartition
+from penstock.sim.history import COPIES, INFO, OK, TABLE, Probe
+from penstock.sim.reading import BytesConsumer
+from penstock.sim.stage import CLIENT_KEYWORDS, Actor
+from penstock.sim.tables import POLICIES
+
+REBORN: Final = "reborn"
+_RECORDS: Final = 4
+_POLLS_MAX: Final = 20
+
+
+def draw_change(
+    actor: Actor, draws: Random, wounded: int
+) -> Callable[[Admin], Awaitable[None]] | None:
+    """Another setting for some topic; None where the cluster cannot bear it just now."""
+    stage = actor.stage
+    if stage.scenario.tables and draws.random() < 0.4:
+        return _policy_change(actor, draws.choice(POLICIES))
+    topic = draws.choice([each for each in stage.scenario.topics if each.name != COPIES])
+    durability, least = stage.settings.get(topic.name, (topic.durability, topic.min_insync))
+    if draws.random() < 0.5:
+        durability = "fsync" if durability == "replicated" else "replicated"
+    else:
+        least = draws.randint(1, topic.replication_factor)
+    if durability == "replicated":
+        # With one in-sync replica a record may be on a single disk, and not synced.
+        losses_max = min(stage.losses_max, least - 1)
+        if wounded > losses_max:
+            return None
+        stage.losses_max = losses_max
+    stage.settings[topic.name] = (durability, least)
+
+    async def alter(admin: Admin) -> None:
+        values = {"durability": durability, "min.insync.replicas": str(least)}
+        await admin.alter_configs(topic=topic.name, set_values=values)
+        stage.count("topics_altered")
+
+    return alter
+
+
+def _policy_change(actor: Actor, policy: str) -> Callable[[Admin], Awaitable[None]]:
+    async def alter(admin: Admin) -> None:
+        await admin.alter_configs(topic=TABLE, set_values={"cleanup.policy": policy})
+        actor.stage.count("policies_altered")
+
+    return alter
+
+
+class Rebirth:
+    """A topic is written to, deleted, and made again under its old name: nothing of the old one may
+    be there, and all that was acknowledged since must be."""
+
+    def __init__(self, actor: Actor, draws: Random) -> None:
+        self._actor = actor
+        self._draws = draws
+        self._name = f"{REBORN}{draws.randint(1, 2)}"
+        self._place = TopicPartition(self._name, 0)
+
+    async def run(self, admin: Admin) -> None:
+        stage = self._actor.stage
+        if self._name in stage.reborn:
+            return
+        stage.reborn[self._name] = None
+        try:
+            await self._make(admin)
+            with suppress(ClientError):
+                await self._write("old")
+            with suppress(TopicNotFound):
+                await admin.delete_topic(self._name)
+            await stage.rest(self._draws.choice((0.0, 0.3, 2.0)))
+            if await self._make(admin):
+                await self._look(admin)
+        finally:
+            del stage.reborn[self._name]
+
+    async def _make(self, admin: Admin) -> bool:
+        """Whether it was made just now; it may be there from an attempt that was given up."""
+        try:
+            replicas = self._draws.choice((1, 2, 3))
+            await admin.create_topic(self._name, 1, replicas, {"durability": "fsync"})
+        except BrokerError:
+            return False
+        return True
+
+    async def _look(self, admin: Admin) -> None:
+        stage, begun_ms = self._actor.stage, self._actor.stage.now_ms()
+        before = (await admin.describe_topic(self._name)).topic_id
+        written = await self._write("new")
+        found = await self._read()
+        after = (await admin.describe_topic(self._name)).topic_id
+        old = [value for value in found if value.startswith("old")]
+        missing = [value for value in written if value not in found]
+        error = ""
+        if old:
+            error = f"{old} was written before the topic was deleted, and is there"
+        elif missing and before == after:
+            # A request to delete it, given up and sent again, may arrive late and delete this one.
+            error = f"{missing} was acknowledged and is not there"
+        stage.count("topics_reborn")
+        stage.history.add(
+            Probe(
+                process=self._actor.name,
+                status=INFO if error else OK,
+                begun_ms=begun_ms,
+                ended_ms=stage.now_ms(),
+                error=error,
+                what=f"{self._name}, deleted and made again,",
+            )
+        )
+
+    async def _write(self, age: str) -> list[str]:
+        """What was acknowledged."""
+        keywords: dict[str, Any] = {
+            **CLIENT_KEYWORDS,
+            "enable_idempotence": True,
+            "delivery_timeout_ms": 5_000,
+            "max_block_ms": 5_000,
+            "allow_auto_create_topics": False,
+        }
+        stage, values = self._actor.stage, []
+        async with Producer(stage.bootstrap, env=self._actor.env, **keywords) as producer:
+            for _ in range(_RECORDS):
+                value = f"{age} {self._actor.next_value()[1]}"
+                delivery = await producer.send(self._name, value.encode(), partition=0)
+                await delivery
+                values.append(value)
+        return values
+
+    async def _read(self) -> list[str]:
+        stage, values = self._actor.stage, []
+        consumer: BytesConsumer = Consumer(
+            stage.bootstrap,
+            env=self._actor.env,
+            auto_offset_reset="earliest",
+            **{**CLIENT_KEYWORDS, "default_api_timeout_ms": 5_000},
+        )
+        async with consumer:
+            end = (await consumer.end_offsets([self._place]))[self._place]
+            consumer.assign([self._place])
+            consumer.seek_to_beginning(self._place)
+            for _ in range(_POLLS_MAX):
+                values += [
+                    (record.value or b"").decode() for record in await consumer.poll(timeout_ms=500)
+                ]
+                if (consumer.known_position(self._place) or 0) >= end:
+                    return values
+        raise ClientError("it could not be read to its end")

@@ -1,0 +1,64 @@
+"""The checks of clients at the edges: each rule is broken by a history made for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.sim.checker import check_history
+from penstock.sim.history import (
+    FAIL,
+    INFO,
+    OK,
+    Deleted,
+    Drain,
+    Entry,
+    History,
+    Malformed,
+    Pipelined,
+)
+from penstock.sim.history import read_history as read_lines
+
+PLACE = "t-0"
+TIMES: dict[str, Any] = {"process": "c", "begun_ms": 1.0, "ended_ms": 2.0, "place": PLACE}
+
+
+def drained(start: int) -> Drain:
+    return Drain(**TIMES, status=OK, start_offset=start, end_offset=start)
+
+
+def rules(*entries: Entry) -> list[str]:
+    return [each.rule for each in check_history(History([*entries]), [])]
+
+
+def test_a_read_behind_a_write_sees_it() -> None:
+    """E15: the end that a pipelined read tells is not before the end of the write."""
+    fine = Pipelined(**TIMES, status=OK, request="Fetch", written_end=5, seen_end=5)
+    stale = Pipelined(**TIMES, status=OK, request="Fetch", written_end=5, seen_end=4)
+    assert rules(fine) == []
+    assert rules(fine, stale) == ["E15"]
+
+
+def test_a_malformed_batch_is_refused() -> None:
+    """E16: whatever the error is, it is one."""
+    refused = Malformed(**TIMES, status=FAIL, batch="noise", error="INVALID_RECORD")
+    taken = Malformed(**TIMES, status=OK, batch="noise", offset=7)
+    assert rules(refused) == []
+    assert rules(refused, taken) == ["E16"]
+
+
+def test_deleted_records_stay_deleted() -> None:
+    """E17: what is left in the end begins behind what was deleted, if that was acknowledged."""
+    asked = Deleted(**TIMES, status=INFO, offset=5)
+    done = Deleted(**TIMES, status=OK, offset=5)
+    assert rules(done, drained(5)) == []
+    assert rules(asked, drained(0)) == []
+    assert rules(done, drained(4)) == ["E17"]
+
+
+def test_entries_of_edges_can_be_written_and_read() -> None:
+    """As all others, in JSON lines."""
+    entries = [
+        Pipelined(**TIMES, status=OK, request="Fetch", written_end=5, seen_end=5),
+        Malformed(**TIMES, status=OK, batch="noise", offset=7),
+    ]
+    assert read_lines(History(entries).lines()).entries == entries

@@ -1,0 +1,65 @@
+"""Rot above the recovery point: it strikes only what cannot be taken for a torn tail."""
+
+from __future__ import annotations
+
+from random import Random
+
+from penstock.records.batch import CorruptBatch, iter_batches, read_header
+from penstock.records.record import Record, build_batch
+from penstock.sim.disk import SimDisk
+from penstock.sim.rot import rot_above_recovery_point
+from penstock.storage.checkpoints import Checkpoint, encode_checkpoint
+
+PATH = "/data/t-0/00000000000000000000.log"
+
+
+def batch(offset: int) -> bytes:
+    built = build_batch([Record(0, 1, None, b"value")])
+    built[0:8] = offset.to_bytes(8, "big")
+    return bytes(built)
+
+
+def write(disk: SimDisk, path: str, data: bytes) -> None:
+    file = disk.open(path, create=True)
+    file.pwrite(data, 0)
+    file.fsync()
+    file.close()
+
+
+def new_disk(batches: int, recovery_point: int) -> SimDisk:
+    disk = SimDisk(Random(1), Random(2))
+    disk.mkdir("/data/t-0")
+    write(disk, PATH, b"".join(map(batch, range(batches))))
+    checkpoint = Checkpoint(recovery_point, 0, 0, 0, 0)
+    write(disk, "/data/t-0/penstock-checkpoint", encode_checkpoint(checkpoint))
+    for path in ("/data/t-0", "/data", "/"):
+        disk.sync_directory(path)
+    return disk
+
+
+def first_bad(disk: SimDisk) -> int:
+    """The number of the first batch whose CRC does not match; all headers are as they were."""
+    data, sound = disk.files()[PATH], 0
+    try:
+        for _ in iter_batches(data):
+            sound += 1
+    except CorruptBatch:
+        assert read_header(data, sound * len(batch(0))).base_offset == sound
+    return sound
+
+
+def test_it_strikes_between_the_recovery_point_and_the_last_batch() -> None:
+    """A batch below is none of its business, and the last one might be a torn tail."""
+    struck = set()
+    for seed in range(60):
+        disk = new_disk(batches=5, recovery_point=2)
+        assert rot_above_recovery_point(disk, "/data", ["t-0"], Random(seed)) is not None
+        struck.add(first_bad(disk))
+    assert struck == {2, 3}
+
+
+def test_it_strikes_nothing_where_all_is_below_the_recovery_point() -> None:
+    """Then there is nothing that could be mistaken."""
+    disk = new_disk(batches=3, recovery_point=3)
+    assert rot_above_recovery_point(disk, "/data", ["t-0"], Random(1)) is None
+    assert first_bad(disk) == 3
