@@ -23,7 +23,8 @@ planted bug was not found.
 Examples:
   penstock sim --seeds 0..200
   penstock sim --replay 17
-  penstock sim --seeds 0..2000 --bug truncate-to-high-watermark
+  penstock sim --bug all
+  penstock sim --power-cuts 100
 """
 
 
@@ -33,7 +34,7 @@ def register(root: typer.Typer) -> None:
 
 def sim(
     *,
-    seeds: Annotated[str, typer.Option(metavar="A..B", help="B is not included.")] = "0..100",
+    seeds: Annotated[str, typer.Option(metavar="A..B", help="B is not included; 0..100.")] = "",
     replay: Annotated[
         int | None, typer.Option(metavar="SEED", help="Run one seed and tell its story.")
     ] = None,
@@ -43,6 +44,15 @@ def sim(
     bug: Annotated[
         str, typer.Option(metavar="NAME", help="Plant a bug; `all` tries each of them.")
     ] = "",
+    focus: Annotated[
+        str, typer.Option(metavar="NAME", help="Concentrate on one part, as on `transactions`.")
+    ] = "",
+    also: Annotated[
+        str, typer.Option(metavar="NAMES", help="Faults that are off by default; `all` of them.")
+    ] = "",
+    power_cuts: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Cut the power of all brokers N times.")
+    ] = 0,
     virtual_s: Annotated[
         float, typer.Option(min=1, metavar="S", help="How long load and faults go on.")
     ] = 60.0,
@@ -60,12 +70,17 @@ def sim(
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
 ) -> None:
-    arguments = ["--seeds", seeds, "--virtual-s", str(virtual_s)]
+    arguments = ["--virtual-s", str(virtual_s)]
     arguments += ["--jobs", str(jobs or os.cpu_count() or 1)]
     arguments += ["--twice-every", str(twice_every), "--failures-max", str(failures_max)]
     if replay is not None:
         arguments += ["--replay", str(replay)]
-    for name, value in (("--bug", bug), ("--history", history), ("--trace", trace)):
+    if power_cuts:
+        arguments += ["--power-cuts", str(power_cuts)]
+    for name, value in (
+        *(("--seeds", seeds), ("--bug", bug), ("--focus", focus), ("--also", also)),
+        *(("--history", history), ("--trace", trace)),
+    ):
         arguments += [name, value] if value else []
     arguments += ["--json"] if json else []
     environment = {**os.environ, "PYTHONHASHSEED": "0"}

@@ -42,6 +42,10 @@ def _ignore(place: str, text: str) -> None:
     pass
 
 
+def _ignore_append(broker_id: int, place: str) -> None:
+    pass
+
+
 def _anybody() -> None:
     return None
 
@@ -156,6 +160,8 @@ class Invariants:
         """Partitions of which something changed since they were looked at as a whole."""
         self._all_dirty = True
         self._broken: InvariantBroken | None = None
+        self.on_led_append: Callable[[int, str], None] = _ignore_append
+        """Is told when a leader has appended to a partition, before anybody else has it."""
         self._topic_ids: dict[str, bytes] = {}
         self._unsynced: dict[str, None] = {}
         """Topics that were switched to `fsync` and whose replicas have not synced all there is."""
@@ -271,6 +277,8 @@ class Invariants:
             known, ended = shadow.end_offset, len(shadow.ended)
             cut, new = shadow.refresh()
             self._tell_log(broker_id, one.place, shadow, new, cut, known)
+            if new and known >= 0 and hosted.leadership is not None:
+                self.on_led_append(broker_id, one.place)
             self._check_marks(broker_id, truth, shadow, len(shadow.marks) if cut else len(new))
             if known < 0:
                 self.txns.check_opened(broker_id, one.place, shadow)

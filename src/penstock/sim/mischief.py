@@ -24,6 +24,7 @@ from penstock.sim.scenario import CLIENT_FAULTS, EDGE_FAULTS, FAULTS
 from penstock.sim.stage import Stage
 from penstock.sim.story import Timeline
 from penstock.sim.world import World
+from penstock.txns.formats import TOPIC as DECISIONS
 
 QUIET_SHARE: Final = 0.25
 EPISODE_SHARE: Final = 0.25
@@ -49,6 +50,9 @@ class Mischief(Meddling):
         self._struck: dict[int, bool] = {}
         """Brokers on whose disks calls have failed, since all was last healed."""
         self._cuts_due = False
+        self._trap: str | None = None
+        """How the partition's name begins whose next append cuts its leader off."""
+        invariants.on_led_append = self._on_led_append
         self._episodes = Episodes(
             world,
             stage,
@@ -105,7 +109,7 @@ class Mischief(Meddling):
     def _calm(self) -> None:
         self._timeline.add("", "all faults are healed")
         due, self._undo = self._undo, []
-        self._cuts_due = False
+        self._cuts_due, self._trap = False, None
         for _, undo in due:
             undo()
         self._faults.heal()
@@ -345,6 +349,32 @@ class Mischief(Meddling):
                 4 + 8 * self._draws.random(),
                 lambda: self._faults.cut_store(node.name, on=False),
             )
+
+    def _do_cut_at_append(self) -> None:
+        """A leader is cut off from the other brokers with what it has just appended; clients may
+        still hear from it. Soon it is killed, or loses power, or stays alone for a while."""
+        self._trap = self._draws.choice(("", DECISIONS, DECISIONS))
+
+    def _on_led_append(self, broker_id: int, place: str) -> None:
+        if self._trap is None or not place.startswith(self._trap):
+            return
+        self._trap = None
+        node = self._world.brokers[broker_id]
+        self._stage.count("cut_off_at_append")
+        self._part(
+            [node.name], [name for name in self._names() if name != node.name], one_way=False
+        )
+        end = self._draws.choice((self._kill_cut_off, self._lose_cut_off, None))
+        if end is not None:
+            self._later(self._draws.choice((0.02, 0.1, 0.5)), lambda: end(node))
+
+    def _kill_cut_off(self, node: BrokerNode) -> None:
+        if node.is_up:
+            self._faults.kill(node.name)
+            self._start_after(node, self._duration_s())
+
+    def _lose_cut_off(self, node: BrokerNode) -> None:
+        self._lose_power(self._duration_s(), node)
 
     def _do_store_outage(self) -> None:
         self._faults.store_outage()

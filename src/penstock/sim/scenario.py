@@ -62,12 +62,14 @@ CLIENT_FAULTS: Final[dict[str, float]] = {
 
 EDGE_FAULTS: Final[dict[str, float]] = {
     "power_cut": 1.5,
+    "cut_at_append": 2.0,
     "alter_topic": 2.0,
     "recreate_topic": 1.0,
     "delete_records": 1.0,
     "slow_store": 1.0,
 }
-"""Faults at the edges: all brokers lose power at once, operators change and delete topics while
+"""Faults at the edges: all brokers lose power at once, a leader is cut off with what it has just
+appended, operators change and delete topics while
 traffic runs, the disk under the store is slow."""
 
 EPISODES: Final = ("bit_rot", "empty_disk", "lone_survivor", "slow_leases", "full_store")

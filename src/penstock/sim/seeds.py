@@ -2,7 +2,8 @@
 
     penstock sim --seeds 0..2000                 run them, and tell which failed and how to look
     penstock sim --replay 1234                   one seed, with the story of the partition it broke
-    penstock sim --seeds 0..2000 --bug all       prove that the checks find what they are made for
+    penstock sim --bug all                       prove that the checks find what they are made for
+    penstock sim --power-cuts 100                all brokers lose power so often: nothing is lost
 
 Every seed runs in a process whose hashes are fixed, so that a seed is the same run everywhere; some
 run twice, and must leave the same trace.
@@ -17,7 +18,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from rich.console import Console
@@ -32,8 +33,9 @@ from rich.progress import (
 from rich.table import Table
 
 from penstock.runtime import SystemClock
+from penstock.sim.focus import FOCUSES, drawn_focus, focused
 from penstock.sim.planted import BUGS, planted
-from penstock.sim.scenario import draw
+from penstock.sim.scenario import WAITING, draw
 from penstock.sim.workload import Verdict, run_scenario
 from penstock.sim.world import reexec_with_fixed_hashes
 
@@ -54,6 +56,10 @@ class Task:
     virtual_s: float = VIRTUAL_S
     bug: str = ""
     twice: bool = False
+    focus: str = ""
+    """Concentrate on one part; without, what the seed draws."""
+    also: tuple[str, ...] = ()
+    """What is drawn although it waits for the product."""
 
 
 @dataclass(slots=True)
@@ -94,7 +100,8 @@ class Summary:
 
 
 def run_verdict(task: Task, *, keep_trace: bool = False) -> Verdict:
-    scenario = draw(task.seed, virtual_s=task.virtual_s)
+    scenario = draw(task.seed, virtual_s=task.virtual_s, also=task.also)
+    scenario = focused(scenario, task.focus or drawn_focus(task.seed))
     bug = planted(task.bug) if task.bug else None
     return run_scenario(scenario, keep_trace=keep_trace, bug=bug)
 
@@ -131,7 +138,9 @@ def _report(task: Task, verdict: Verdict) -> Report:
 def replay_command(task: Task) -> str:
     bug = f" --bug {task.bug}" if task.bug else ""
     length = f" --virtual-s {task.virtual_s:g}" if task.virtual_s != VIRTUAL_S else ""
-    return f"penstock sim --replay {task.seed}{bug}{length}"
+    focus = f" --focus {task.focus}" if task.focus else ""
+    also = f" --also {','.join(task.also)}" if task.also else ""
+    return f"penstock sim --replay {task.seed}{bug}{length}{focus}{also}"
 
 
 def run_tasks(
@@ -169,7 +178,7 @@ def show_failure(console: Console, report: Report, task: Task) -> None:
     console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
 
 
-def show_summary(console: Console, summary: Summary, virtual_s: float) -> None:
+def show_summary(console: Console, summary: Summary, chosen: argparse.Namespace) -> None:
     table = Table("what happened", "times", title=f"{summary.seeds} seeds", title_justify="left")
     for name, times in sorted(summary.counters.items()):
         table.add_row(name.replace("_", " "), f"{times:,}")
@@ -183,10 +192,10 @@ def show_summary(console: Console, summary: Summary, virtual_s: float) -> None:
     verdict = f"{len(summary.failures)} of {summary.seeds} seeds failed"
     console.print(f"[bold red]{verdict}" if summary.failures else f"[bold green]{verdict}")
     for report in sorted(summary.failures, key=lambda failed: failed.seed):
-        show_failure(console, report, Task(report.seed, virtual_s))
+        show_failure(console, report, _task(chosen, report.seed))
 
 
-def summary_json(summary: Summary, virtual_s: float) -> dict[str, Any]:
+def summary_json(summary: Summary, chosen: argparse.Namespace) -> dict[str, Any]:
     return {
         "seeds": summary.seeds,
         "failures": [
@@ -194,7 +203,7 @@ def summary_json(summary: Summary, virtual_s: float) -> dict[str, Any]:
                 "seed": report.seed,
                 "failure": report.failure,
                 "config": report.config,
-                "replay": replay_command(Task(report.seed, virtual_s)),
+                "replay": replay_command(_task(chosen, report.seed)),
                 "story": report.story,
             }
             for report in summary.failures
@@ -211,19 +220,19 @@ def summary_json(summary: Summary, virtual_s: float) -> dict[str, Any]:
 
 
 def run_range(chosen: argparse.Namespace, console: Console) -> int:
-    seeds = chosen.seeds
+    seeds = range(100) if chosen.seeds is None else chosen.seeds
     tasks = [
-        Task(seed, chosen.virtual_s, twice=bool(chosen.twice_every) and not n % chosen.twice_every)
+        replace(_task(chosen, seed), twice=bool(chosen.twice_every) and not n % chosen.twice_every)
         for n, seed in enumerate(seeds)
     ]
     summary = Summary()
     began = _CLOCK.monotonic()
-    with _progress(console, chosen) as progress:
+    with progress_bar(console, chosen) as progress:
         bar = progress.add_task("seeds", total=len(tasks))
         for report in run_tasks(tasks, chosen.jobs, progress, bar):
             summary.add(report)
             if report.failure and not chosen.json:
-                show_failure(console, report, Task(report.seed, chosen.virtual_s))
+                show_failure(console, report, _task(chosen, report.seed))
             if summary.seeds % TOLD_EVERY == 0 and not console.is_terminal:
                 told = f"{summary.seeds} of {len(tasks)} seeds, {len(summary.failures)} failed"
                 sys.stderr.write(told + "\n")
@@ -231,47 +240,15 @@ def run_range(chosen: argparse.Namespace, console: Console) -> int:
                 break
     summary.real_s = _CLOCK.monotonic() - began
     if chosen.json:
-        sys.stdout.write(json.dumps(summary_json(summary, chosen.virtual_s)) + "\n")
+        sys.stdout.write(json.dumps(summary_json(summary, chosen)) + "\n")
     else:
-        show_summary(console, summary, chosen.virtual_s)
+        show_summary(console, summary, chosen)
     return 1 if summary.failures else 0
-
-
-def run_bugs(chosen: argparse.Namespace, console: Console) -> int:
-    """The first seed of the range that shows each bug; 1 if any stays hidden."""
-    names = list(BUGS) if chosen.bug == "all" else [chosen.bug]
-    found: dict[str, dict[str, Any]] = {}
-    for name in names:
-        tasks = [Task(seed, chosen.virtual_s, bug=name) for seed in chosen.seeds]
-        first: Report | None = None
-        tried = 0
-        with _progress(console, chosen) as progress:
-            bar = progress.add_task(name, total=len(tasks))
-            for report in run_tasks(tasks, chosen.jobs, progress, bar):
-                tried += 1
-                # What fails without the bug as well says nothing about it.
-                if report.failure and not run_task(Task(report.seed, chosen.virtual_s)).failure:
-                    first = report
-                    break
-        found[name] = {
-            "seed": None if first is None else first.seed,
-            "tried": tried,
-            "failure": None if first is None else first.failure,
-        }
-        if not chosen.json:
-            told = "NOT FOUND" if first is None else f"seed {first.seed}: {first.failure}"
-            console.print(f"{name} after {tried}: {told}", highlight=False, soft_wrap=True)
-    hidden = [name for name, result in found.items() if result["seed"] is None]
-    if chosen.json:
-        sys.stdout.write(json.dumps({"bugs": found, "hidden": hidden}) + "\n")
-    else:
-        console.print(f"{len(found) - len(hidden)} of {len(found)} planted bugs were found")
-    return 1 if hidden else 0
 
 
 def replay(chosen: argparse.Namespace, console: Console) -> int:
     """One seed, told in full."""
-    task = Task(chosen.replay, chosen.virtual_s, chosen.bug or "")
+    task = replace(_task(chosen, chosen.replay), bug=chosen.bug or "")
     verdict = run_verdict(task, keep_trace=chosen.trace is not None)
     if chosen.history:
         with open(chosen.history, "w", encoding="utf-8") as file:
@@ -295,7 +272,11 @@ def replay(chosen: argparse.Namespace, console: Console) -> int:
     return 1 if verdict.failed else 0
 
 
-def _progress(console: Console, chosen: argparse.Namespace) -> Progress:
+def _task(chosen: argparse.Namespace, seed: int) -> Task:
+    return Task(seed, chosen.virtual_s, focus=chosen.focus, also=chosen.also)
+
+
+def progress_bar(console: Console, chosen: argparse.Namespace) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -325,12 +306,33 @@ def _bug(text: str) -> str:
     return text
 
 
+def _focus(text: str) -> str:
+    if text not in FOCUSES:
+        raise argparse.ArgumentTypeError(f"there is no focus {text!r}: one of {', '.join(FOCUSES)}")
+    return text
+
+
+def _also(text: str) -> tuple[str, ...]:
+    names = tuple(sorted(WAITING)) if text == "all" else tuple(text.split(","))
+    if unknown := [name for name in names if name not in WAITING]:
+        known = ", ".join(sorted(WAITING)) or "nothing"
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} does not wait: one of all, {known}")
+    return names
+
+
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="penstock sim", description=__doc__.splitlines()[0])
-    options.add_argument("--seeds", type=_seeds, default=range(100), help="A..B, B not included")
+    options.add_argument("--seeds", type=_seeds, default=None, help="A..B, B not included")
     options.add_argument("--replay", type=int, metavar="SEED", help="one seed, told in full")
     options.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options.add_argument("--bug", type=_bug, help="plant a bug; `all` tries each of them")
+    options.add_argument("--focus", type=_focus, default="", help="concentrate on one part")
+    options.add_argument(
+        "--also", type=_also, default=(), help="faults that wait for the product; `all` of them"
+    )
+    options.add_argument(
+        "--power-cuts", type=int, metavar="N", help="run seeds until all brokers lost power N times"
+    )
     options.add_argument("--virtual-s", type=float, default=VIRTUAL_S, help="of load and faults")
     options.add_argument("--twice-every", type=int, default=TWICE_EVERY, help="0: none runs twice")
     options.add_argument("--failures-max", type=int, default=FAILURES_MAX)
@@ -341,12 +343,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    # They build on this module.
+    from penstock.sim import hunting, power_cuts  # noqa: PLC0415
+
     chosen = parser().parse_args(arguments)
     console = Console()
     if chosen.replay is not None:
         return replay(chosen, console)
     if chosen.bug:
-        return run_bugs(chosen, console)
+        return hunting.run_bugs(chosen, console)
+    if chosen.power_cuts:
+        return power_cuts.run_power_cuts(chosen, console)
     return run_range(chosen, console)
 
 

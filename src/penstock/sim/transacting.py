@@ -4,6 +4,9 @@ Each has a transactional id, and at times takes another's, which fences that one
 longer than their transactions may take. Some read, by `read_committed`, while their transactions
 are open.
 
+At times the end of an earlier transaction arrives once more, as it would over a connection that was
+given up, and at times a transaction is begun under an id that nobody uses again.
+
 The older way is that before transaction.version 2: partitions are added by request, and the epoch
 stays from one transaction to the next. What arrives late may then end a later transaction than it
 was meant for, so this client does what one had to: whenever an answer is missing it begins anew.
@@ -37,6 +40,9 @@ BytesProducer = Producer[bytes | None, bytes | None]
 TIMEOUTS_MS: Final = (1_500, 5_000, 15_000)
 _COMMIT_SHARE: Final = 0.65
 _SCRATCH_SHARE: Final = 0.15
+_END_AGAIN_SHARE: Final = 0.05
+_ABANDON_SHARE: Final = 0.3
+_ABANDONED_TIMEOUT_MS: Final = 15_000
 _OLD_ADD: Final = 3
 _OLD_PRODUCE: Final = 11
 _OLD_END: Final = 4
@@ -69,12 +75,16 @@ class _Transactor:
         self._number = number
         self._reads = reads
         self._consumer: BytesConsumer | None = None
+        self._last: EndTxnRequest | None = None
+        """How the transaction before was ended."""
 
     async def run(self) -> None:
         actor, stage = self._actor, self._actor.stage
         while not stage.over.is_set():
             timeout_ms = actor.draws.choice(TIMEOUTS_MS)
             name = transactional_id(actor, self._number)
+            if actor.draws.random() < _ABANDON_SHARE:
+                await _OldWay(actor, self._number).abandon()
             producer: BytesProducer = Producer(
                 stage.bootstrap,
                 env=actor.env,
@@ -125,10 +135,12 @@ class _Transactor:
             work = Work(actor, name)
             try:
                 async with producer.transaction():
+                    ending = _ending_of(producer, name)
                     await self._fill(producer, work, timeout_s)
                     self._decide(work)
             except _WantsAbort:
                 work.end(FAIL, "as it was meant to be")
+                self._last = ending
             except TransactionAborted as error:
                 work.end(FAIL, str(error))
             except ClientError as error:
@@ -136,6 +148,22 @@ class _Transactor:
                 return
             else:
                 work.end(OK)
+                ending.committed = True
+                self._last = ending
+
+    async def _end_again(self) -> None:
+        """Send the end of the transaction before once more: it must not end this one."""
+        actor, request = self._actor, self._last
+        if request is None:
+            return
+        env, stage = actor.env, actor.stage
+        with suppress(ClientError):
+            async with Cluster(
+                stage.cluster_config(), env.network, env.clock, env.random
+            ) as cluster:
+                connection = await cluster.transaction_coordinator(request.transactional_id)
+                await connection.call(request, EndTxnResponse)
+                stage.count("ends_sent_again")
 
     def _decide(self, work: Work) -> None:
         if self._actor.draws.random() > _COMMIT_SHARE:
@@ -162,9 +190,19 @@ class _Transactor:
                 with suppress(ClientError):
                     work.has_read(reads_of(await self._consumer.poll(timeout_ms=100)))
             await stage.rest(actor.pause_s() / 4)
+            if draws.random() < _END_AGAIN_SHARE:
+                await self._end_again()
         if draws.random() < 0.04:
             stage.count("transactions_too_long")
             await stage.rest(1.2 * timeout_s)
+
+
+def _ending_of(producer: BytesProducer, name: str) -> EndTxnRequest:
+    """The request that aborts the transaction which the producer has just begun."""
+    transactions = producer._transactions
+    assert transactions is not None
+    identity = transactions._identity
+    return EndTxnRequest(name, identity.producer_id, identity.epoch, False)
 
 
 def _keywords(actor: Actor, timeout_ms: int) -> dict[str, Any]:
@@ -212,9 +250,32 @@ class _OldWay:
         finally:
             cluster.close()
 
-    async def _begin(self, cluster: Cluster) -> None:
-        self._name = transactional_id(self._actor, self._number)
-        timeout_ms = self._actor.draws.choice(TIMEOUTS_MS)
+    async def abandon(self) -> None:
+        """A transaction under an id of its own that is never ended: its coordinator, whoever that
+        is by then, must abort it when its time is up."""
+        actor, stage = self._actor, self._actor.stage
+        stage.count("transactions_abandoned")
+        cluster = await with_cluster(actor)
+        if cluster is None:
+            return
+        work: Work | None = None
+        try:
+            name = f"once-{actor.name}-{stage.counters['transactions_abandoned']}"
+            await self._begin(cluster, name, _ABANDONED_TIMEOUT_MS)
+            place = actor.draws.choice(stage.scenario.written)
+            work = Work(actor, name)
+            await self._add(cluster, [place])
+            await self._send(cluster, work.note(place))
+        except (_Trouble, ClientError):
+            pass
+        finally:
+            cluster.close()
+        if work is not None:
+            work.end(FAIL, "it was abandoned")
+
+    async def _begin(self, cluster: Cluster, name: str = "", timeout_ms: int = 0) -> None:
+        self._name = name or transactional_id(self._actor, self._number)
+        timeout_ms = timeout_ms or self._actor.draws.choice(TIMEOUTS_MS)
         request = InitProducerIdRequest(self._name, timeout_ms)
 
         async def attempt(fresh: bool) -> InitProducerIdResponse:

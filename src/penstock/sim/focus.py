@@ -1,0 +1,170 @@
+"""Scenarios that concentrate on one part of the product.
+
+An ordinary seed draws from everything, so two events that must come close together for a bug to
+show seldom do. A focus keeps what a seed has drawn for times, sizes and delays, and replaces the
+clients and the faults by those of one part. One of four ordinary seeds has a focus. A planted bug
+is hunted with the focus of its part (`hunting`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random  # noqa: TID251 - a simulation is where randomness is made
+from typing import Final
+
+from penstock.sim.history import COPIES
+from penstock.sim.scenario import Scenario, TopicPlan
+
+Focus = Callable[[Scenario], Scenario]
+SHARE: Final = 0.25
+_NETWORK: Final = ("partition", "isolate", "clog", "reset")
+_DEATHS: Final = ("kill", "bounce", "freeze", "stop")
+
+
+def _topic(scenario: Scenario, durability: str = "") -> TopicPlan:
+    """The seed's first topic, with three replicas of which two must be in sync."""
+    first = scenario.topics[0]
+    return replace(
+        first,
+        partitions=1,
+        replication_factor=3,
+        min_insync=2,
+        durability=durability or first.durability,
+    )
+
+
+def _plain(scenario: Scenario, durability: str = "") -> Scenario:
+    """One topic, a few producers and readers, nothing else."""
+    return replace(
+        scenario,
+        topics=(_topic(scenario, durability),),
+        producers=("real_idempotent", "raw_twice", "raw"),
+        readers=1,
+        members=0,
+        transactors=(),
+        copiers=0,
+        sinks=0,
+        committed_readers=0,
+        sends_per_s=5.0,
+        fault_mean_s=0.7,
+        period_s=6.0,
+        session_timeout_s=min(scenario.session_timeout_s, 3.0),
+        episodes=(),
+        pipeliners=0,
+        malformers=0,
+        tables=0,
+    )
+
+
+def replication(scenario: Scenario) -> Scenario:
+    """Leaders that change in the middle of writes."""
+    faults = (*_DEATHS, *_NETWORK, "cut_at_append", "power_loss", "power_bounce", "power_silence")
+    return replace(_plain(scenario), faults=faults)
+
+
+def power(scenario: Scenario) -> Scenario:
+    """All brokers lose power at once, again and again; everything is synced."""
+    faults = ("power_cut", "power_loss", "kill", "stall_disk", "cut_at_append")
+    plain = _plain(scenario, "fsync")
+    return replace(plain, faults=faults, transactors=("plain",), committed_readers=1, members=1)
+
+
+def metadata(scenario: Scenario) -> Scenario:
+    """Controllers that change, watches that lag, commits whose answers are lost."""
+    faults = (
+        *("cut_store", "cut_at_commit", "store_replies", "store_compact", "watch_lag"),
+        *("slow_store", "store_outage", "freeze", "bounce", "kill", "clog", "power_silence"),
+    )
+    return replace(_plain(scenario), faults=faults, lag_max_ms=500)
+
+
+def moves(scenario: Scenario) -> Scenario:
+    """Partitions that move while brokers come and go."""
+    faults = ("move", "move", "prefer", "grow", "kill", "bounce", "power_loss", "partition")
+    return replace(_plain(scenario), brokers=max(4, scenario.brokers), faults=faults)
+
+
+def groups(scenario: Scenario) -> Scenario:
+    """Members of a group whose coordinators and members come and go."""
+    faults = (*_DEATHS, *_NETWORK, "kill_client", "part_client", "cut_at_append")
+    return replace(_plain(scenario), faults=faults, members=3, offsets_partitions=1)
+
+
+def transactions(scenario: Scenario) -> Scenario:
+    """Transactions, alone, copied and ended together, with coordinators that come and go."""
+    faults = (
+        *("kill", "bounce", "isolate", "cut_at_append", "kill_writer", "stall_client"),
+        *("freeze_client", "clog", "reset", "power_loss"),
+    )
+    plain = _plain(scenario)
+    copies = replace(plain.topics[0], name=COPIES)
+    return replace(
+        plain,
+        topics=(plain.topics[0], copies),
+        faults=faults,
+        producers=("real_idempotent",),
+        transactors=("plain", "plain", "reading", "old"),
+        copiers=1,
+        sinks=1,
+        committed_readers=1,
+        txn_partitions=1,
+    )
+
+
+def topics(scenario: Scenario) -> Scenario:
+    """Topics that operators change, delete, make again and compact."""
+    faults = (
+        *("alter_topic", "alter_topic", "recreate_topic", "delete_records", "scratch"),
+        *("kill", "bounce", "power_loss", "move"),
+    )
+    return replace(_plain(scenario), faults=faults, tables=1, episodes=("empty_disk",))
+
+
+def _episode(name: str) -> Focus:
+    def concentrate(scenario: Scenario) -> Scenario:
+        return replace(
+            _plain(scenario),
+            faults=("kill", "clog"),
+            fault_mean_s=2.0,
+            period_s=3.0,
+            episodes=(name,),
+            members=1,
+        )
+
+    return concentrate
+
+
+def clients(scenario: Scenario) -> Scenario:
+    """Clients that pipeline, and clients that send malformed batches."""
+    faults = ("clog", "bounce", "prefer")
+    return replace(_plain(scenario), faults=faults, pipeliners=1, malformers=1)
+
+
+FOCUSES: Final[dict[str, Focus]] = {
+    "replication": replication,
+    "power": power,
+    "metadata": metadata,
+    "moves": moves,
+    "groups": groups,
+    "transactions": transactions,
+    "topics": topics,
+    "clients": clients,
+    "bit_rot": _episode("bit_rot"),
+    "empty_disk": _episode("empty_disk"),
+    "lone_survivor": _episode("lone_survivor"),
+    "slow_leases": _episode("slow_leases"),
+    "full_store": _episode("full_store"),
+}
+ORDINARY: Final = ("replication", "power", "metadata", "moves", "groups", "transactions")
+"""Those that ordinary seeds may have; the others are parts of ordinary seeds anyway."""
+
+
+def drawn_focus(seed: int) -> str:
+    """The focus of an ordinary seed, mostly none."""
+    random = Random(f"focus {seed}")  # noqa: S311 - drawn anew from the seed by everybody
+    return random.choice(ORDINARY) if random.random() < SHARE else ""
+
+
+def focused(scenario: Scenario, name: str) -> Scenario:
+    return FOCUSES[name](scenario) if name else scenario

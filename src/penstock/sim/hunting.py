@@ -1,0 +1,104 @@
+"""Where each planted bug is looked for, and within how many seeds it must be found.
+
+    penstock sim --bug all                       every bug, by its own focus and number of seeds
+    penstock sim --bug no-divergence-check --seeds 0..200
+
+A bug that is not found within its number of seeds is a hole in the workload, in the faults or in
+the checks. Some bugs show in ordinary seeds, others need the focus of their part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from penstock.sim.planted import BUGS
+from penstock.sim.seeds import Report, Task, progress_bar, run_task, run_tasks
+
+SEEDS_MAX: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    focus: str = ""
+    seeds_max: int = SEEDS_MAX
+    virtual_s: float = 60.0
+
+
+HUNTS: Final[dict[str, Hunt]] = {}
+"""Of bugs that need more than ordinary seeds."""
+
+SMOKE: Final = ("ack-on-leader-alone",)
+"""Found within a seed or two: these are looked for in every run of the tests."""
+
+
+def tasks_for(name: str, chosen: argparse.Namespace) -> list[Task]:
+    hunt = HUNTS.get(name, Hunt())
+    seeds = range(hunt.seeds_max) if chosen.seeds is None else chosen.seeds
+    focus, virtual_s = chosen.focus or hunt.focus, min(chosen.virtual_s, hunt.virtual_s)
+    return [Task(seed, virtual_s, bug=name, focus=focus, also=chosen.also) for seed in seeds]
+
+
+def hunt_one(name: str, chosen: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """The first seed that shows the bug and passes without it."""
+    tasks = {task.seed: task for task in tasks_for(name, chosen)}
+    first: Report | None = None
+    tried = 0
+    with progress_bar(console, chosen) as progress:
+        bar = progress.add_task(name, total=len(tasks))
+        for report in run_tasks([*tasks.values()], chosen.jobs, progress, bar):
+            tried += 1
+            if report.failure and not _fails_anyway(tasks[report.seed]):
+                first = report
+                break
+    focus = next(iter(tasks.values())).focus
+    return {
+        "seed": None if first is None else first.seed,
+        "tried": tried,
+        "limit": len(tasks),
+        "focus": focus,
+        "failure": None if first is None else first.failure,
+    }
+
+
+def _fails_anyway(task: Task) -> bool:
+    """What fails without the bug as well says nothing about it."""
+    sound = Task(task.seed, task.virtual_s, focus=task.focus, also=task.also)
+    return bool(run_task(sound).failure)
+
+
+def run_bugs(chosen: argparse.Namespace, console: Console) -> int:
+    """The first seed that shows each bug; 1 if any stays hidden."""
+    names = list(BUGS) if chosen.bug == "all" else [chosen.bug]
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        found[name] = hunt_one(name, chosen, console)
+        if not chosen.json:
+            seed, failure = found[name]["seed"], found[name]["failure"]
+            told = "NOT FOUND" if seed is None else f"seed {seed}: {failure}"
+            tried = f"{name} after {found[name]['tried']}"
+            console.print(f"{tried}: {told}", markup=False, highlight=False, soft_wrap=True)
+    hidden = [name for name, result in found.items() if result["seed"] is None]
+    if chosen.json:
+        sys.stdout.write(json.dumps({"bugs": found, "hidden": hidden}) + "\n")
+        return 1 if hidden else 0
+    if len(found) > 1:
+        console.print(_table(found))
+    console.print(f"{len(found) - len(hidden)} of {len(found)} planted bugs were found")
+    return 1 if hidden else 0
+
+
+def _table(found: dict[str, dict[str, Any]]) -> Table:
+    table = Table("planted bug", "focus", "found by seed", "seeds tried", "of at most")
+    for name, result in found.items():
+        seed = "NOT FOUND" if result["seed"] is None else str(result["seed"])
+        table.add_row(
+            name, result["focus"] or "any", seed, str(result["tried"]), str(result["limit"])
+        )
+    return table
