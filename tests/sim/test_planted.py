@@ -9,6 +9,7 @@ import pytest
 
 from penstock.partition.replication import Leadership
 from penstock.sim.planted import BUGS, describe, planted
+from penstock.sim.planted_edges import EDGE_BUGS
 from penstock.sim.planted_txns import TRANSACTION_BUGS
 from penstock.sim.planting import patch
 
@@ -53,6 +54,7 @@ def test_a_bug_that_cannot_be_called_is_not_planted() -> None:
 
 
 def test_there_are_enough_of_them() -> None:
-    """At least fifteen of replication and groups, at least ten of transactions."""
+    """At least fifteen of replication and groups, ten of transactions, six of the edges."""
     assert len(TRANSACTION_BUGS) >= 10
-    assert len(BUGS) - len(TRANSACTION_BUGS) >= 15
+    assert len(EDGE_BUGS) >= 6
+    assert len(BUGS) - len(TRANSACTION_BUGS) - len(EDGE_BUGS) >= 15

@@ -31,7 +31,18 @@ class Hunt:
     virtual_s: float = 60.0
 
 
-HUNTS: Final[dict[str, Hunt]] = {}
+HUNTS: Final[dict[str, Hunt]] = {
+    "late-end-accepted": Hunt("transactions"),
+    "decision-answered-early": Hunt("transactions"),
+    "open-transactions-forgotten-on-failover": Hunt("transactions"),
+    "joint-decision-torn": Hunt("transactions"),
+    "flushes-skip-the-fsync": Hunt("power"),
+    "empty-disk-trusted": Hunt("empty_disk"),
+    "lease-renewed-late": Hunt("slow_leases"),
+    "min-isr-change-ignored": Hunt("topics"),
+    "deleted-topic-comes-back": Hunt("topics"),
+    "deleted-records-come-back": Hunt("topics"),
+}
 """Of bugs that need more than ordinary seeds."""
 
 SMOKE: Final = ("ack-on-leader-alone",)

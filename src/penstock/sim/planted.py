@@ -3,7 +3,7 @@
 A checker that finds nothing proves nothing, unless it is known to find something. Each bug here is
 a mistake that somebody made once, or might have; with any of them planted some seed must fail. They
 are patches of the product's classes for as long as a run goes on. Those about transactions are in
-`planted_txns`.
+`planted_txns`, those about the edges in `planted_edges`.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ from penstock.partition.producers import ProducerStates
 from penstock.partition.replication import AlterIsr, Leadership, Replica
 from penstock.ports import Put
 from penstock.records.batch import BatchHeader
+from penstock.sim.planted_edges import EDGE_BUGS
 from penstock.sim.planted_txns import TRANSACTION_BUGS
 from penstock.sim.planting import Plant, bug, patch
 from penstock.storage.append_log import AppendLog
 from penstock.storage.errors import StorageError
 from penstock.wire.errors import ErrorCode
 
-BUGS: Final[dict[str, Plant]] = {**TRANSACTION_BUGS}
+BUGS: Final[dict[str, Plant]] = {**TRANSACTION_BUGS, **EDGE_BUGS}
 _bug = partial(bug, BUGS)
 
 

@@ -273,7 +273,7 @@ def replay(chosen: argparse.Namespace, console: Console) -> int:
 
 
 def _task(chosen: argparse.Namespace, seed: int) -> Task:
-    return Task(seed, chosen.virtual_s, focus=chosen.focus, also=chosen.also)
+    return Task(seed, chosen.virtual_s, focus=chosen.focus or "", also=chosen.also)
 
 
 def progress_bar(console: Console, chosen: argparse.Namespace) -> Progress:
@@ -326,7 +326,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--replay", type=int, metavar="SEED", help="one seed, told in full")
     options.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options.add_argument("--bug", type=_bug, help="plant a bug; `all` tries each of them")
-    options.add_argument("--focus", type=_focus, default="", help="concentrate on one part")
+    options.add_argument("--focus", type=_focus, help="concentrate on one part")
     options.add_argument(
         "--also", type=_also, default=(), help="faults that wait for the product; `all` of them"
     )

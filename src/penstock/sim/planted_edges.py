@@ -1,0 +1,93 @@
+"""Bugs to plant, about the edges: disks, changed topics, leases, malformed batches, order.
+
+See `planted`. Each belongs to a fault or client of `scenario.EDGE_FAULTS`, `EPISODES` or
+`EDGE_CLIENTS` that must find it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import Any, Final
+
+from penstock.broker import replicas as replicas_module
+from penstock.broker.hosted import HostedPartition
+from penstock.broker.membership import Membership
+from penstock.metadata.model import BrokerInfo
+from penstock.partition.follower import AdvanceLogStart, Follower
+from penstock.partition.replication import InSyncRules
+from penstock.sim.planting import Plant, bug, patch
+from penstock.storage.flush import FlushPlan
+
+EDGE_BUGS: Final[dict[str, Plant]] = {}
+_bug = partial(bug, EDGE_BUGS)
+
+
+# -- disks
+
+
+@_bug("flushes-skip-the-fsync")
+def _never_syncs(patches: ExitStack) -> None:
+    """A flush writes its checkpoint and leaves the data in the page cache."""
+    run = FlushPlan.run
+
+    def lazy(self: FlushPlan) -> None:
+        self.handles = []
+        run(self)
+
+    patch(patches, FlushPlan, "run", lazy)
+
+
+@_bug("empty-disk-trusted")
+def _trusts_empty_disks(patches: ExitStack) -> None:
+    """A broker that comes back with another disk counts as the replica it was."""
+    patch(patches, BrokerInfo, "has_synced", lambda self, broker_epoch: True)
+
+
+# -- the store
+
+
+@_bug("lease-renewed-late")
+def _renews_late(patches: ExitStack) -> None:
+    """The lease is renewed shortly before it ends, with no time for a slow store."""
+
+    async def wait_turn(self: Membership, sent_at: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._session_timeout_s * 0.9):
+                await self._doubt.wait()
+        self._doubt.clear()
+
+    patch(patches, Membership, "_wait_turn", wait_turn)
+
+
+# -- changed and deleted topics
+
+
+@_bug("min-isr-change-ignored")
+def _keeps_min_isr(patches: ExitStack) -> None:
+    """A leader goes by the min.insync.replicas that the topic had when its log was opened."""
+    rules = HostedPartition._insync_rules
+    first: dict[int, tuple[HostedPartition, InSyncRules]] = {}
+
+    def stale(self: HostedPartition) -> InSyncRules:
+        return first.setdefault(id(self), (self, rules(self)))[1]
+
+    patch(patches, HostedPartition, "_insync_rules", stale)
+
+
+@_bug("deleted-topic-comes-back")
+def _keeps_old_logs(patches: ExitStack) -> None:
+    """A broker that was down while a topic was deleted and made again goes on with its old log."""
+    patch(patches, replicas_module, "to_text", lambda topic_id: "the same")
+
+
+@_bug("deleted-records-come-back")
+def _keeps_deleted(patches: ExitStack) -> None:
+    """A follower does not delete what its leader has deleted."""
+    take = Follower._on_records
+
+    def keeps(self: Follower, *given: Any) -> Any:
+        return tuple(each for each in take(self, *given) if not isinstance(each, AdvanceLogStart))
+
+    patch(patches, Follower, "_on_records", keeps)
