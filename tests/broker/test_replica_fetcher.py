@@ -343,7 +343,8 @@ def test_a_halted_follower_says_so_once(caplog: pytest.LogCaptureFixture) -> Non
 
 @scene()
 async def test_a_full_disk_is_tried_again(scene: Scene) -> None:
-    """What could not be stored does not count, and is asked for anew."""
+    """What could not be stored does not count, and is asked for anew when a test write has found
+    room, as `fullness` makes it."""
     hosted = scene.follow("t", durability="replicated")
     asked = await scene.leader(7).asked()
     used = sum(len(data) for data in scene.disk.files().values())
@@ -351,7 +352,11 @@ async def test_a_full_disk_is_tried_again(scene: Scene) -> None:
     asked.answer(given("t", 0, batch(0, b"x" * 1000), high_watermark=1))
     await asyncio.sleep(0.01)
     assert (hosted.log.end_offset, hosted.high_watermark) == (0, 0)
-    scene.disk.capacity_bytes = used + (1 << 20)
+    hosted.log._space.probe()
+    assert hosted.log.lacks_space
+    scene.disk.capacity_bytes = used + (8 << 20)
+    hosted.log._space.probe()
+    scene.fetchers.retry(hosted)
     asked = await scene.leader(7).asked()
     assert asked.partitions["t", 0].fetch_offset == 0
     asked.answer(given("t", 0, batch(0), high_watermark=1))

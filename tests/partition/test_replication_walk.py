@@ -202,7 +202,7 @@ BUGS: dict[str, tuple[Bugs, Draw, int]] = {
     "no minimum in sync": (Bugs(leadership=NoMinimum), scenario, 2),
     "eligible leaders ignored": (Bugs(leadership=EligibleIgnored), scenario, 114),
     "joins below the high watermark": (Bugs(leadership=JoinsBelowHighWatermark), scenario, 0),
-    "joins below the term's start": (Bugs(leadership=JoinsBelowTerm), scenario, 99),
+    "joins below the term's start": (Bugs(leadership=JoinsBelowTerm), scenario, 273),
     "no broker epochs": (
         Bugs(leadership=NoBrokerEpochs, alter=alter_any_incarnation),
         of_restarts,

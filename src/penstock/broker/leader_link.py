@@ -127,6 +127,12 @@ class LeaderLink:
             followed.timer.cancel()
         self.wake()
 
+    def pause(self, followed: Followed) -> None:
+        """Have the leader's session forget the partition: by that it would count as being in sync
+        for as long as nothing is written. It is asked for again when it is offered."""
+        for lane in self._lanes:
+            lane.pause(followed)
+
     def offer(self, followed: Followed) -> None:
         """The partition may be asked for, as soon as what it has counts."""
         key = followed.key
@@ -373,6 +379,11 @@ class _Lane:
             effects = each.followed.following.on_answer(each.fetch, answer)
             self._conclude(each.followed, effects, records)
         return unbounded
+
+    def pause(self, followed: Followed) -> None:
+        held = self.session.drop_followed(followed)
+        if held is not None:
+            self._conclude(followed, followed.following.on_lost(held.fetch), b"")
 
     def _conclude(self, followed: Followed, effects: Sequence[Effect], records: Buffer) -> None:
         try:

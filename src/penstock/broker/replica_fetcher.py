@@ -89,6 +89,12 @@ class ReplicaFetchers:
         if held is not None and held.following.hosted is hosted:
             held.link.offer(held)
 
+    def pause(self) -> None:
+        """This broker stores nothing for now: no leader shall count it as a follower. It follows
+        again by `retry`."""
+        for followed in list(self._followed.values()):
+            followed.link.pause(followed)
+
     def _on_role(self, hosted: HostedPartition) -> None:
         if self._tasks is None:
             return

@@ -146,11 +146,14 @@ class FetchSession:
             if key in self._sent:
                 self._gone[key] = None
 
-    def drop_followed(self, followed: Followed) -> None:
+    def drop_followed(self, followed: Followed) -> Asked | None:
+        """Drop what was asked for this partition; what that was."""
         hosted = followed.following.hosted
         held = self._standing.get((hosted.topic_id, hosted.index))
-        if held is not None and held.followed is followed:
-            self.drop(held)
+        if held is None or held.followed is not followed:
+            return None
+        self.drop(held)
+        return held
 
     def take_all(self) -> list[Asked]:
         """The leader will not answer any of those that stand."""

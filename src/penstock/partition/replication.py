@@ -123,6 +123,10 @@ class Replica:
         self.fetched_ms = now_ms
         self.leader_end = leader_end
 
+    def forget_fetches(self) -> None:
+        """What it asked for so far does not make it a member of the in-sync set any more."""
+        self.broker_epoch = self.leader_end = _UNKNOWN
+
     def keeps_up(self, leader_end: int, now_ms: int, lag_max_ms: int) -> bool:
         return self.end_offset >= leader_end or now_ms - self.caught_up_ms <= lag_max_ms
 
@@ -262,6 +266,10 @@ class Leadership:
                 self._followers[each] = Replica(now_ms - lagged_ms)
         for each in [each for each in self._followers if each not in partition.replicas]:
             del self._followers[each]
+        for each in self.isr.difference(partition.isr).intersection(self._followers):
+            # It has left, or lagged. Only a fetch from now on can bring it back, and until then
+            # the high watermark does not wait for it.
+            self._followers[each].forget_fetches()
         self.partition_epoch = partition.partition_epoch
         self.isr = frozenset(partition.isr)
         self._eligible = frozenset(partition.eligible_leaders)

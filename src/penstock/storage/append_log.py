@@ -278,8 +278,7 @@ class AppendLog(ReadLog):
         except OSError as worse:
             self.fail(f"a write failed ({error}) and could not be undone: {worse}")
             self._refuse()
-        self._space.refusing = True
-        self._space.check()
+        self._space.note_failed_write()
         raise DiskFull(self._space.explain()) from error
 
     # Making durable

@@ -169,8 +169,8 @@ class LogState:
 
     @property
     def lacks_space(self) -> bool:
-        """Appends are refused for want of space on the disk."""
-        return self._space.refusing
+        """The disk has no room, or had none for the last append that failed."""
+        return self._space.lacks_room
 
     @property
     def recovery_point(self) -> int:

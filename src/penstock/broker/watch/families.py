@@ -167,7 +167,7 @@ def _storage(services: Services, figures: Figures, gathered: Gathered) -> Iterat
     yield _single("penstock_disk_free_bytes", directory.disk.free_bytes(directory.root))
     yield _single("penstock_disk_total_bytes", directory.disk.total_bytes(directory.root))
     yield _single("penstock_disk_reserve_bytes", services.config.disk_reserve_bytes)
-    yield _single("penstock_disk_full", directory.space.refusing)
+    yield _single("penstock_disk_full", directory.space.lacks_room)
     yield _single("penstock_offline_logs", gathered.partitions.offline)
     yield _single("penstock_damaged_logs", gathered.partitions.damaged)
     yield _single("penstock_open_log_files", directory.open_files)

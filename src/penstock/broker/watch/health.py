@@ -130,7 +130,7 @@ class Health:
         if failure is not None:
             advice = "See the system's log; free space or mend the disk, then restart the broker."
             return Finding("disk", False, f"{directory.root} takes no writes: {failure}", advice)
-        if directory.space.refusing:
+        if directory.space.lacks_room:
             advice = "Free space, or lower retention; appends resume by themselves."
             return Finding("disk", False, directory.space.explain(), advice)
         return Finding("disk", True, f"{directory.root} takes writes")
