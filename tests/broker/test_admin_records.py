@@ -167,8 +167,8 @@ async def test_producers_are_described(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_producers_are_the_leaders_to_describe(stage: Stage) -> None:
-    """Another broker answers NOT_LEADER_OR_FOLLOWER."""
+async def test_producers_are_described_by_replicas_only(stage: Stage) -> None:
+    """A broker without a replica answers NOT_LEADER_OR_FOLLOWER."""
     await stage.create("orders", 2)
     topics = [DescribeProducersRequest.Topic("orders", [0, 1])]
     response = await stage.ask(DescribeProducersRequest(topics), 0, DescribeProducersResponse)

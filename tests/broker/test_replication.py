@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock.records.record import Record, build_batch
-from penstock.wire.messages import DeleteRecordsRequest, DeleteRecordsResponse
+from penstock.wire.messages import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+)
 
 from .trio import Trio, trio
 
@@ -42,6 +47,21 @@ async def test_every_replica_has_what_was_produced(cluster: Trio) -> None:
     found = await cluster.all_equal()
     assert found == [each for number in range(20) for each in (b"%d" % number, b"%d more" % number)]
     assert set(cluster.partition().isr) == {0, 1, 2}
+
+
+@on_three()
+async def test_every_replica_describes_the_producers_of_its_log(cluster: Trio) -> None:
+    """A tool that looks for hanging transactions asks the broker it was told to ask."""
+    await cluster.create()
+    await cluster.produce(b"x", producer_id=7, producer_epoch=3, base_sequence=0)
+    await cluster.all_equal()
+    request = DescribeProducersRequest([DescribeProducersRequest.Topic("t", [0])])
+    for node in cluster.nodes:
+        answer = (await node.ask(request, 0, DescribeProducersResponse)).topics[0].partitions[0]
+        assert answer.error_code == 0, answer.error_message
+        assert [(each.producer_id, each.producer_epoch) for each in answer.active_producers] == [
+            (7, 3)
+        ]
 
 
 @on_three()

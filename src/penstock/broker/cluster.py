@@ -28,6 +28,8 @@ class ClusterView:
         self._store = store
         self._listeners: list[Listener] = []
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._catching_up = asyncio.Lock()
+        self._rounds_begun = 0
 
     def listen(self, listener: Listener) -> None:
         """Be told of every change from now on, in order."""
@@ -70,6 +72,18 @@ class ClusterView:
     async def catch_up(self) -> None:
         """Return when the image shows all that was true when this was called."""
         await self.wait_for(await self.latest_revision())
+
+    async def catch_up_shared(self) -> None:
+        """As `catch_up`, but callers share the store's answers: one question is under way at most.
+
+        A question that was put before this call may miss what the caller looks for, so a caller
+        waits for the next one.
+        """
+        needed = self._rounds_begun + 1
+        async with self._catching_up:
+            if self._rounds_begun < needed:
+                self._rounds_begun += 1
+                await self.catch_up()
 
     async def wait_for(self, revision: int, timeout_s: float = 30.0) -> None:
         """Return when the image shows everything up to `revision`.

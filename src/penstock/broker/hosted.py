@@ -301,6 +301,12 @@ class HostedPartition:
             _refuse_epoch(current_epoch, self.follower.epoch)
         return self.follower
 
+    def require_log(self) -> Log:
+        """The log of this replica, whatever its role; refused if the log has failed."""
+        if self.log.failure is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+        return self.log
+
     def require_insync(self) -> None:
         """Enough replicas for acks=all, as `min.insync.replicas` asks."""
         held = self.leadership

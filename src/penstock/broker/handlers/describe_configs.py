@@ -11,10 +11,12 @@ on request, a sentence of documentation.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 
 from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED
+from penstock.broker.fresh_topics import with_fresh_topics
 from penstock.broker.handlers.admin_requests import error_of
 from penstock.broker.services import Services
 from penstock.metadata.config_changes import ResourceType
@@ -24,7 +26,21 @@ from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
 
 
-def handle(request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
+def handle(
+    request: DescribeConfigsRequest, context: RequestContext
+) -> DescribeConfigsResponse | asyncio.Future[DescribeConfigsResponse]:
+    return with_fresh_topics(
+        context,
+        [
+            each.resource_name
+            for each in request.resources
+            if each.resource_type == ResourceType.TOPIC
+        ],
+        lambda: _answered(request, context),
+    )
+
+
+def _answered(request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
     response = DescribeConfigsResponse()
     seen: set[tuple[int, str]] = set()
     for resource in request.resources:

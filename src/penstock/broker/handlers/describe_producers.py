@@ -1,7 +1,8 @@
-"""DescribeProducers, version 0: the producers that a partition's leader remembers (KIP-664).
+"""DescribeProducers, version 0: the producers that a partition's log remembers (KIP-664).
 
 Those are the idempotent ones, with the last sequence each has written, and where its transaction
-began if one is open: what to look for when the last stable offset does not move.
+began if one is open: what to look for when the last stable offset does not move. Any replica
+answers, from its own log; clients ask the leader unless they name a broker.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def handle(request: DescribeProducersRequest, context: RequestContext) -> Descri
             answers.partitions.append(answer)
             try:
                 hosted = context.services.replicas.require(topic.name, index)
-                hosted.require_leader()
+                hosted.require_log()
                 answer.active_producers = _producers(hosted)
             except EXPECTED as error:
                 answer.error_code, answer.error_message = error_of(error)

@@ -3,14 +3,17 @@
 No topics named means all. They come in the order of their names; when the page is full, the cursor
 in the answer says where the next one begins. A page has at most 2000 partitions, or as many as the
 client asks for. Besides what Metadata tells there are the replicas that may lead although they are
-not in sync. What a client is allowed to do with a topic is always told.
+not in sync. What a client is allowed to do with a topic is always told. A topic is unknown when the
+store has been asked for news of it (`fresh_topics`).
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from penstock.broker.context import RequestContext
+from penstock.broker.fresh_topics import with_fresh_topics
 from penstock.broker.handlers.authorized_operations import TOPIC_OPERATIONS
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.model import INTERNAL_TOPICS, NO_LEADER, Topic
@@ -22,6 +25,16 @@ PARTITIONS_MAX: Final = 2000
 
 
 def handle(
+    request: DescribeTopicPartitionsRequest, context: RequestContext
+) -> DescribeTopicPartitionsResponse | asyncio.Future[DescribeTopicPartitionsResponse]:
+    return with_fresh_topics(
+        context,
+        [topic.name for topic in request.topics],
+        lambda: _answered(request, context),
+    )
+
+
+def _answered(
     request: DescribeTopicPartitionsRequest, context: RequestContext
 ) -> DescribeTopicPartitionsResponse:
     image = context.services.image

@@ -2,17 +2,20 @@
 
 No list means all topics; in version 0, which cannot say that, an empty one does. Topics that are
 missing are created if the broker allows it and, from version 4 on, the client asks for it; the
-answer then says so with a retriable code and the client comes again. From version 10 on topics
+answer is UNKNOWN_TOPIC_OR_PARTITION, as Kafka 4's, and the client comes again. A topic counts as
+missing when the store has been asked for news of it (`fresh_topics`). From version 10 on topics
 have ids, and from 12 on may be asked for by id; between the two a request by id is a mistake, with
 which all of it is refused. Version 8 may ask what the client is allowed to do.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 
 from penstock.broker.context import RequestContext
 from penstock.broker.creation import create_missing
+from penstock.broker.fresh_topics import with_fresh_topics
 from penstock.broker.handlers.authorized_operations import (
     CLUSTER_OPERATIONS,
     NOT_ASKED,
@@ -29,7 +32,19 @@ _IDS_SINCE = 12
 _CODE_SINCE = 13
 
 
-def handle(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+def handle(
+    request: MetadataRequest, context: RequestContext
+) -> MetadataResponse | asyncio.Future[MetadataResponse]:
+    asked = request.topics or []
+    return with_fresh_topics(
+        context,
+        [each.name for each in asked if each.name is not None],
+        lambda: _answered(request, context),
+        [each.topic_id for each in asked],
+    )
+
+
+def _answered(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
     response = _handled(request, context)
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
@@ -113,7 +128,6 @@ def _answer(
         validate_topic_name(asked)
         if may_create:
             create_missing(context.services, asked)
-            code = ErrorCode.LEADER_NOT_AVAILABLE
     except KafkaError as error:
         code = error.code
     return MetadataResponse.Topic(code, asked)

@@ -6,8 +6,8 @@ see it, which with `durability=fsync` is after the leader's flush. acks=-1 gets 
 is committed: on every in-sync replica, by the topic's durability.
 
 A batch seen before (an idempotent producer's retry) is answered with the offset of its first copy.
-The internal topics take batches of the cluster's own tools only, as Kafka's do:
-anybody else's would be read as the state of groups.
+The internal topics take batches of the cluster's own tools only, as Kafka's do: anybody else's
+would be read as the state of groups.
 
 A batch for a partition that is about to be led here waits for that (`led_soon`).
 

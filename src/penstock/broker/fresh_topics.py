@@ -1,0 +1,60 @@
+"""Looks once more for topics that this broker does not know yet.
+
+A topic that was created through another broker shows up here only when the store's watch has
+delivered it. A client that got its answer there and asks here must not be told that the topic does
+not exist: few clients retry that. So a handler that misses a topic asks the store for its current
+revision first, and waits until the image shows it. All such requests of a broker share the
+questions to the store. Where the store does not answer soon, the image has the last word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+from penstock.broker.context import RequestContext
+from penstock.broker.services import Services
+from penstock.metadata.topic_ids import ZERO_ID
+from penstock.metadata.topics import validate_topic_name
+from penstock.stores.errors import StoreError
+from penstock.wire.errors import KafkaError
+
+T = TypeVar("T")
+
+CATCH_UP_S: Final = 1.0
+"""How long a request for an unknown topic waits for the store."""
+
+
+def with_fresh_topics(
+    context: RequestContext,
+    names: Iterable[str],
+    answer: Callable[[], T],
+    topic_ids: Iterable[bytes] = (),
+) -> T | asyncio.Future[T]:
+    """The answer, by an image that has caught up with the store if it lacks one of the topics."""
+    services = context.services
+    if any(_is_missing(services, name) for name in names) or any(
+        each != ZERO_ID and services.image.topic_by_id(each) is None for each in topic_ids
+    ):
+        return context.spawn(_answered_later(services, answer))
+    return answer()
+
+
+def _is_missing(services: Services, name: str) -> bool:
+    if name in services.image.topics:
+        return False
+    try:
+        validate_topic_name(name)
+    except KafkaError:
+        return False
+    return True
+
+
+async def _answered_later(services: Services, answer: Callable[[], T]) -> T:
+    try:
+        async with asyncio.timeout(CATCH_UP_S):
+            await services.cluster.catch_up_shared()
+    except (StoreError, TimeoutError):
+        pass  # The image is all there is.
+    return answer()
