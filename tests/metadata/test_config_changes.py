@@ -11,6 +11,7 @@ from penstock.metadata.config_changes import (
     alter_configs,
     incremental_alter_configs,
 )
+from penstock.metadata.configs import BrokerConfigs, ConfigSource
 from penstock.metadata.keys import broker_config_key
 from penstock.wire.errors import ErrorCode, KafkaError
 
@@ -93,7 +94,6 @@ def test_lists_begin_with_the_brokers_default(cluster: Cluster) -> None:
         ([ConfigEdit("cleanup.policy", APPEND, "shred")], ErrorCode.INVALID_CONFIG),
         ([ConfigEdit("retention.ms", SET, "x")], ErrorCode.INVALID_CONFIG),
         ([ConfigEdit("retention.m", SET, "1")], ErrorCode.INVALID_CONFIG),
-        ([ConfigEdit("retention.m", DELETE, None)], ErrorCode.INVALID_CONFIG),
         ([ConfigEdit("retention.ms", SET, None)], ErrorCode.INVALID_REQUEST),
         ([ConfigEdit("retention.m", SET, None)], ErrorCode.INVALID_REQUEST),
         ([ConfigEdit("cleanup.policy", APPEND, None)], ErrorCode.INVALID_REQUEST),
@@ -113,6 +113,60 @@ def test_edits_that_make_no_sense(
             cluster.image, TOPIC, "t", [ConfigEdit("flush.ms", SET, "1"), *edits]
         )
     assert caught.value.code is code
+
+
+def test_anything_can_be_deleted(cluster: Cluster) -> None:
+    """An override that is not there is deleted already, whatever its name is. Kafka's tools delete
+    what they might have set."""
+    for kind, name in ((TOPIC, "t"), (BROKER, "0"), (BROKER, "")):
+        unknown = [ConfigEdit("no.such.key", DELETE, None), ConfigEdit("node.id", DELETE, None)]
+        assert incremental_alter_configs(cluster.image, kind, name, unknown).changes == ()
+
+
+def test_brokers_accept_what_only_kafka_knows(cluster: Cluster) -> None:
+    """It is stored and has no effect. What Kafka cannot change while it runs is refused here too,
+    and so is a name that nobody knows."""
+    throttle = "replica.alter.log.dirs.io.max.bytes.per.second"
+    edits = [
+        ConfigEdit(throttle, SET, "1000"),
+        ConfigEdit("ssl.cipher.suites", APPEND, "a"),
+        ConfigEdit("listener.name.internal.ssl.keystore.location", SET, "/x"),
+        ConfigEdit("listener.name.internal.scram-sha-256.sasl.jaas.config", SET, "secret"),
+    ]
+    cluster.commit(incremental_alter_configs(cluster.image, BROKER, "0", edits))
+    stored = cluster.image.broker_configs[0]
+    assert stored.keys() == {edit.name for edit in edits}
+    shown = BrokerConfigs(dynamic=stored).broker()
+    assert (shown[throttle].value, shown[throttle].source) == (
+        1000,
+        ConfigSource.DYNAMIC_BROKER_CONFIG,
+    )
+    assert shown["listener.name.internal.scram-sha-256.sasl.jaas.config"].text is None
+    assert "No effect in Penstock" in shown[throttle].documentation
+    for edit, code in (
+        (ConfigEdit("socket.listen.backlog.size", SET, "4"), ErrorCode.INVALID_REQUEST),
+        (ConfigEdit("no.such.key", SET, "4"), ErrorCode.INVALID_CONFIG),
+        (ConfigEdit(throttle, SET, "fast"), ErrorCode.INVALID_CONFIG),
+    ):
+        with pytest.raises(KafkaError) as caught:
+            incremental_alter_configs(cluster.image, BROKER, "0", [edit])
+        assert caught.value.code is code
+
+
+def test_a_broker_config_that_a_newer_version_stored_is_ignored() -> None:
+    assert "from.the.future" not in BrokerConfigs(dynamic={"from.the.future": "1"}).broker()
+    with pytest.raises(ValueError, match="no broker config"):
+        BrokerConfigs(static={"from.the.future": "1"})
+
+
+def test_groups_and_client_metrics_have_nothing_to_set(cluster: Cluster) -> None:
+    for kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
+        edit = ConfigEdit("interval.ms", DELETE, None)
+        assert incremental_alter_configs(cluster.image, kind, "g", [edit]).changes == ()
+        with pytest.raises(KafkaError) as caught:
+            edit = ConfigEdit("interval.ms", SET, "1000")
+            incremental_alter_configs(cluster.image, kind, "g", [edit])
+        assert caught.value.code is ErrorCode.INVALID_CONFIG
 
 
 def test_what_changes_nothing_commits_nothing(cluster: Cluster) -> None:

@@ -158,6 +158,7 @@ class Broker:
             "listeners": listener,
             "advertised.listeners": f"PLAINTEXT://{advertised}:{port}",
             "log.dirs": self._directory.root,
+            "connections.max.idle.ms": str(round(config.idle_timeout_s * 1000)),
             **({"broker.rack": config.rack} if config.rack else {}),
         }
 
@@ -170,7 +171,7 @@ class Broker:
             request_bytes_max=config.bytes_in_flight_max,
             connections_max=config.connections_max,
             connections_per_address_max=config.connections_per_address_max,
-            idle_timeout_s=config.idle_timeout_s,
+            idle_timeout_s=self.configs().int_value("connections.max.idle.ms") / 1000,
         )
 
     def _log_config(self, topic: str, _: int) -> LogConfig:
@@ -310,6 +311,9 @@ class Broker:
             append_timeout_ms=configs.int_value("offsets.commit.timeout.ms"),
             offset_metadata_max=configs.int_value("offset.metadata.max.bytes"),
             offsets_retention_ms=configs.int_value("offsets.retention.minutes") * 60_000,
+            offsets_retention_check_interval_ms=configs.int_value(
+                "offsets.retention.check.interval.ms"
+            ),
         )
 
     def _transaction_config(self) -> TransactionConfig:

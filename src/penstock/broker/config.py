@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Final
 
+from penstock.metadata.broker_configs import broker_definition
 from penstock.metadata.configs import BROKER_CONFIGS, BrokerConfigs
 from penstock.stores.etcd_address import EtcdAddress, is_etcd, parse_address
 
@@ -111,8 +112,11 @@ class BrokerConfig:
         if not self.session_timeout_s >= 0:
             raise ConfigError(f"session_timeout_s is {self.session_timeout_s}: write 0 or more")
         for name, _ in self.kafka:
-            if name not in BROKER_CONFIGS:
+            definition = broker_definition(name)
+            if definition is None:
                 raise ConfigError(_unknown(name, BROKER_CONFIGS))
+            if definition.set_by:
+                raise ConfigError(f"{name} only shows what {definition.set_by} is: set that one")
         self._check_store()
         _ = self.metrics_address
         for name, known in (("log_format", LogFormat), ("log_level", LogLevel)):
@@ -150,6 +154,12 @@ class BrokerConfig:
         return host.removeprefix("[").removesuffix("]"), int(port_text)
 
     @property
+    def without_effect(self) -> list[str]:
+        """The settings of the table `[kafka]` that Penstock does not use."""
+        known = [(name, broker_definition(name)) for name, _ in self.kafka]
+        return [name for name, definition in known if definition and definition.no_effect]
+
+    @property
     def store_path(self) -> str:
         """The SQLite file; of no use when the store is an etcd."""
         return self.store or f"{self.data_dir}/metadata.db"
@@ -165,7 +175,7 @@ class BrokerConfig:
         kafka = dict(self.kafka)
         types = {key.name: type(getattr(self, key.name)) for key in fields(self)}
         for name, text in overrides.items():
-            if name in BROKER_CONFIGS:
+            if broker_definition(name) is not None:
                 kafka[name] = text
             elif name in types and name != "kafka":
                 changed[name] = _convert(name, text, types[name])

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, NoReturn
 from penstock.broker.offset_waits import OffsetWaits, Tell
 from penstock.broker.topic_rules import (
     append_rules,
+    compression_level,
     counts_by_disk,
     follower_rules,
     log_config,
@@ -88,6 +89,7 @@ class HostedPartition:
         "_high_watermark",
         "_lag_max_ms",
         "_led_records",
+        "_level",
         "_listeners",
         "_rules",
         "_settings",
@@ -152,6 +154,7 @@ class HostedPartition:
         self._waits_for_disk = counts_by_disk(self.topic, settings)
         self._flushes_by_policy = min(settings.flush_messages, settings.flush_ms) < _NEVER
         self._codec = _CODECS.get(settings.compression_type)
+        self._level = compression_level(settings)
         self._rules = append_rules(settings)
         self.log.reconfigure(log_config(settings))
         if self._waits_for_disk and not waited_for_disk:
@@ -404,7 +407,9 @@ class HostedPartition:
         batch: memoryview | bytearray = records
         if self._codec is not None and fields[5] & 7 != self._codec:
             header = BatchHeader._make(fields)
-            batch = rebuild_batch(header, read_records(records, header), codec=self._codec)
+            batch = rebuild_batch(
+                header, read_records(records, header), codec=self._codec, level=self._level
+            )
             fields = read_header(batch)
         append_time_ms = -1
         if self._stamps_time:

@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import gc
 import json
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -27,12 +28,16 @@ from penstock.storage.errors import StorageError
 from penstock.stores.sqlite import SqliteStore
 
 _STORE_THREADS: Final = 4
+_log = logging.getLogger(__name__)
+
 OnReady = Callable[[list[str]], None]
 
 
 def run_broker(config: BrokerConfig, on_ready: OnReady | None = None) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code."""
     configure_logging(config)
+    if config.without_effect:
+        _log.warning("settings without effect in Penstock: %s", ", ".join(config.without_effect))
     keep_large_blocks()
     os.makedirs(config.data_dir, exist_ok=True)
     with locked(config.data_dir), asyncio.Runner(loop_factory=_loop_factory()) as runner:

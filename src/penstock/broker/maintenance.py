@@ -44,7 +44,11 @@ class Maintenance:
             if now - self._retained_at >= retention_s:
                 self._retained_at = now
                 await self._each(self._retain)
-            if now - self._cleaned_at >= configs.int_value("log.cleaner.backoff.ms") / 1000:
+            cleaner_rests_s = configs.int_value("log.cleaner.backoff.ms") / 1000
+            if (
+                configs.bool_value("log.cleaner.enable")
+                and now - self._cleaned_at >= cleaner_rests_s
+            ):
                 self._cleaned_at = now
                 await self._each(self._clean)
 

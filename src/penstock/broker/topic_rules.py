@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.metadata.configs import TopicSettings
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.partition.follower import FollowerRules
 from penstock.partition.leader import AppendRules
 from penstock.storage.config import LogConfig
 
+_USUAL_LEVELS: Final = {"gzip": -1, "lz4": 9, "zstd": 3}
+"""Kafka's defaults stand for each codec's usual balance. That of lz4 is its fast compressor: Kafka
+takes the slower one from the others only."""
+
 
 def counts_by_disk(topic: str, settings: TopicSettings) -> bool:
     """Whether only what is on disk counts. What the cluster keeps for itself always does so."""
     return settings.durability == "fsync" or topic in INTERNAL_TOPICS
+
+
+def compression_level(settings: TopicSettings) -> int | None:
+    """How hard the topic's own codec tries; None for the codec's own default."""
+    levels = {
+        "gzip": settings.compression_gzip_level,
+        "lz4": settings.compression_lz4_level,
+        "zstd": settings.compression_zstd_level,
+    }
+    level = levels.get(settings.compression_type)
+    return None if level == _USUAL_LEVELS.get(settings.compression_type) else level
 
 
 def append_rules(settings: TopicSettings) -> AppendRules:

@@ -17,7 +17,8 @@ _HEAD = """\
 # Every key is shown with its default; remove the # to change one.
 """
 _KAFKA_HEAD = """\
-# Kafka's broker settings, by their names. The log.* ones are defaults for topics.
+# Kafka's broker settings, by their names. The log.* ones are defaults for topics. Kafka's other
+# settings are accepted as well and have no effect.
 [kafka]
 """
 
@@ -32,8 +33,12 @@ def default_text() -> str:
             blocks.append(_documented(key.metadata.get("doc", ""), setting))
     blocks.append(_KAFKA_HEAD)
     for name, definition in sorted(BROKER_CONFIGS.items()):
+        if definition.set_by:
+            continue
         default = definition.default_text()
-        doc = definition.doc if default is not None else f"{definition.doc} Not set by default."
+        doc = definition.documentation
+        if default is None:
+            doc = f"{doc} Not set by default."
         blocks.append(_documented(doc, f"{_toml(name)} = {_toml(default or '')}"))
     return "\n".join(blocks)
 

@@ -2,8 +2,12 @@
 
 Two parts. The defaults of topic configs are derived from the topic table, under the names Kafka
 has for them on brokers (`log.retention.ms` for `retention.ms`); these can be changed while the
-broker runs, and so can the throttles of replication, and whether new partitions are placed here
-(KIP-1066). The rest describes the broker; it comes from the config file and is read-only.
+broker runs, and so can the throttles of replication, compaction's pace, and whether new partitions
+are placed here (KIP-1066). The rest describes the broker; it comes from the config file and is
+read-only.
+
+Every setting is read by some code, or says that it has no effect (`no_effect`), or only describes
+what a key of the config file decides (`set_by`); `tests/metadata/test_config_effects.py` checks it.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from penstock.metadata.config_types import (
     Value,
     at_least,
 )
+from penstock.metadata.kafka_only_configs import kafka_only_config
 from penstock.metadata.topic_configs import TOPIC_CONFIGS
 
 _BOOLEAN = ConfigType.BOOLEAN
@@ -276,13 +281,42 @@ _CONNECTIONS: tuple[_Row, ...] = (
 )
 
 
+_SET_BY: Final = {
+    "broker.id": "broker_id",
+    "node.id": "broker_id",
+    "broker.rack": "rack",
+    "listeners": "host and port",
+    "advertised.listeners": "advertised_host and advertised_port",
+    "log.dir": "data_dir",
+    "log.dirs": "data_dir",
+}
+"""What describes a broker under Kafka's names, and the keys of its config file that decide."""
+
+_READ_EACH_TIME: Final = frozenset(("log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size"))
+"""What can be changed while the broker runs, beside throttles, cordons and topics' defaults."""
+
+_NO_EFFECT: Final = {
+    "inter.broker.protocol.version": "tools read it, and no broker goes by it",
+    "offsets.topic.compression.codec": "records in __consumer_offsets are never compressed",
+}
+"""Why some of these settings change nothing."""
+
 _ROWS = _IDENTITY + _REPLICATION + _THROTTLES + _CORDON + _TOPICS + _COORDINATORS + _CONNECTIONS
 
 
 def _defined(row: _Row) -> Definition:
     name, kind, default, least, doc = row
     check = None if least is None else at_least(least)
-    return Definition(name, kind, default, doc, check, dynamic=row in _THROTTLES + _CORDON)
+    return Definition(
+        name,
+        kind,
+        default,
+        doc,
+        check,
+        dynamic=row in _THROTTLES + _CORDON or name in _READ_EACH_TIME,
+        no_effect=_NO_EFFECT.get(name, ""),
+        set_by=_SET_BY.get(name, ""),
+    )
 
 
 def _derived() -> Iterator[Definition]:
@@ -301,6 +335,7 @@ def _derived() -> Iterator[Definition]:
                 _derived_doc(topic, synonym),
                 _scaled_check(topic, synonym),
                 dynamic=synonym.unit == 1,
+                no_effect=topic.no_effect,
             )
 
 
@@ -326,3 +361,8 @@ BROKER_CONFIGS: Final[Mapping[str, Definition]] = MappingProxyType(
         )
     }
 )
+
+
+def broker_definition(name: str) -> Definition | None:
+    """A broker config that has a meaning here or, without effect, in Kafka; None for any other."""
+    return BROKER_CONFIGS.get(name) or kafka_only_config(name)

@@ -6,17 +6,19 @@ place: a complete set of overrides that is validated as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
 
+from penstock.metadata.broker_configs import broker_definition
 from penstock.metadata.config_types import ConfigType, split_list, to_text
 from penstock.metadata.configs import (
     BROKER_CONFIGS,
     TOPIC_CONFIGS,
     BrokerConfigs,
+    ConfigValue,
     Definition,
     require_dynamic,
     unknown_name,
@@ -40,6 +42,18 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 class ResourceType(IntEnum):
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+NO_CONFIGS: Final[Mapping[ResourceType, str]] = MappingProxyType(
+    {
+        ResourceType.CLIENT_METRICS: "Penstock collects no metrics of clients",
+        ResourceType.GROUP: "Penstock has no configs of single groups",
+    }
+)
+"""Resources that tools may ask about and that have no configs here, and why."""
 
 
 class ConfigOperation(IntEnum):
@@ -47,6 +61,9 @@ class ConfigOperation(IntEnum):
     DELETE = 1
     APPEND = 2
     SUBTRACT = 3
+
+
+_DELETE: Final = ConfigOperation.DELETE
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +83,11 @@ def alter_configs(
 ) -> Decision[Mapping[str, str]]:
     """Let these be all the overrides; the result are they. A broker named "" stands for all."""
     _require_values([name for name, text in configs if text is None])
-    if _resource(resource_type) is ResourceType.TOPIC:
+    kind = _resource(resource_type, [name for name, _ in configs])
+    if kind is ResourceType.TOPIC:
         return _write_topic(image, resource_name, configs)
+    if kind in NO_CONFIGS:
+        return Decision((), _NONE)
     return _write_broker(image, resource_name, configs)
 
 
@@ -83,17 +103,21 @@ def incremental_alter_configs(
     APPEND and SUBTRACT on a list that has no override begin with what the topic inherits, for
     which `static` are the broker's own configs.
     """
-    kind = _resource(resource_type)
+    kind = _resource(resource_type, [edit.name for edit in edits if edit.operation != _DELETE])
+    if kind in NO_CONFIGS:
+        return Decision((), _NONE)
+    inherited: Callable[[str], ConfigValue | None]
+    find: Callable[[str], Definition | None]
     if kind is ResourceType.TOPIC:
         overrides = dict(image.require_topic(resource_name).configs)
-        inherited = BrokerConfigs(static, image.default_broker_configs).topic(_NONE)
-        table = TOPIC_CONFIGS
+        inherited = BrokerConfigs(static, image.default_broker_configs).topic(_NONE).get
+        table, find = TOPIC_CONFIGS, TOPIC_CONFIGS.get
     else:
         broker_id = _broker_id(resource_name)
         overrides = dict(_broker_overrides(image, broker_id))
         below = image.default_broker_configs if broker_id is not None else _NONE
-        inherited = BrokerConfigs(static, below).broker()
-        table = BROKER_CONFIGS
+        inherited = BrokerConfigs(static, below).broker_value
+        table, find = BROKER_CONFIGS, broker_definition
     names = [edit.name for edit in edits]
     if len(set(names)) != len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -102,25 +126,21 @@ def incremental_alter_configs(
             f"The request changes {', '.join(twice)} more than once: name each once.",
         )
     _require_values(
-        [
-            edit.name
-            for edit in edits
-            if edit.value is None and edit.operation != ConfigOperation.DELETE
-        ]
+        [edit.name for edit in edits if edit.value is None and edit.operation != _DELETE]
     )
     for edit in edits:
-        definition = table.get(edit.name)
-        if definition is None:
+        if edit.operation == _DELETE:
+            # Whatever its name is: an override that is not there is deleted already.
+            overrides.pop(edit.name, None)
+            continue
+        definition, held = find(edit.name), inherited(edit.name)
+        if definition is None or held is None:
             kind_name = kind.name.lower()
             raise KafkaError(ErrorCode.INVALID_CONFIG, unknown_name(kind_name, edit.name, table))
         if kind is ResourceType.BROKER:
             require_dynamic(edit.name)
-        current = overrides.get(edit.name, to_text(inherited[edit.name].value) or "")
-        value = _edited(definition, edit, current)
-        if value is None:
-            overrides.pop(edit.name, None)
-        else:
-            overrides[edit.name] = value
+        current = overrides.get(edit.name, to_text(held.value) or "")
+        overrides[edit.name] = _edited(definition, edit, current)
     return alter_configs(image, resource_type, resource_name, list(overrides.items()))
 
 
@@ -134,8 +154,8 @@ def _require_values(without: Sequence[str]) -> None:
         )
 
 
-def _edited(definition: Definition, edit: ConfigEdit, current: str) -> str | None:
-    """The override afterwards; None: no override."""
+def _edited(definition: Definition, edit: ConfigEdit, current: str) -> str:
+    """The override afterwards."""
     try:
         operation = ConfigOperation(edit.operation)
     except ValueError:
@@ -144,16 +164,15 @@ def _edited(definition: Definition, edit: ConfigEdit, current: str) -> str | Non
             f"{edit.operation} is no operation on {edit.name}: use 0 (set), 1 (delete), "
             "2 (append) or 3 (subtract).",
         ) from None
-    if operation is ConfigOperation.DELETE:
-        return None
-    if edit.value is None or operation is ConfigOperation.SET:
-        return edit.value
+    given_text = edit.value or ""
+    if operation is ConfigOperation.SET:
+        return given_text
     if definition.type is not ConfigType.LIST:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
             f"{edit.name} is not a list, so nothing can be appended or subtracted: set it.",
         )
-    parts, given = split_list(current), split_list(edit.value)
+    parts, given = split_list(current), split_list(given_text)
     if operation is ConfigOperation.APPEND:
         return ",".join((*parts, *(part for part in given if part not in parts)))
     return ",".join(part for part in parts if part not in given)
@@ -200,12 +219,20 @@ def _broker_id(name: str) -> int | None:
     return int(name)
 
 
-def _resource(resource_type: int) -> ResourceType:
+def _resource(resource_type: int, names: Sequence[str]) -> ResourceType:
+    """The kind of resource whose configs of these names are to be set."""
     try:
-        return ResourceType(resource_type)
+        kind = ResourceType(resource_type)
     except ValueError:
+        kind = None
+    if kind is None or kind is ResourceType.BROKER_LOGGER:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"Configs of resource type {resource_type} cannot be changed here: use 2 for topics "
-            "or 4 for brokers.",
-        ) from None
+            f"Configs of resource type {resource_type} cannot be changed in this way: use 2 for "
+            "topics or 4 for brokers.",
+        )
+    if kind in NO_CONFIGS and names:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"{', '.join(names)} cannot be set: {NO_CONFIGS[kind]}."
+        )
+    return kind

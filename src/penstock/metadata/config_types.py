@@ -39,6 +39,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
 
 
 _NUMBER_BITS: Final = {ConfigType.SHORT: 16, ConfigType.INT: 32, ConfigType.LONG: 64}
@@ -70,6 +71,19 @@ class Definition:
     synonyms: tuple[Synonym, ...] = ()
     dynamic: bool = True
     sensitive: bool = False
+    no_effect: str = ""
+    """Why the setting changes nothing here; empty for one that some code reads."""
+    set_by: str = ""
+    """The key of the broker's config file that this only describes."""
+
+    @property
+    def documentation(self) -> str:
+        """The sentence for people, with what they would otherwise find out by trying."""
+        if self.no_effect:
+            return f"No effect in Penstock: {self.no_effect}. {self.doc}"
+        if self.set_by:
+            return f"{self.doc} Set it by {self.set_by} in the broker's config file."
+        return self.doc
 
     def parse(self, text: str) -> Value:
         """The typed value, or `ValueError` with what is wrong and what would be right."""

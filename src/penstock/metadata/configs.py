@@ -10,14 +10,14 @@ topics inherit is worked out once, so a topic without overrides costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final
 
-from penstock.metadata.broker_configs import BROKER_CONFIGS
+from penstock.metadata.broker_configs import BROKER_CONFIGS, broker_definition
 from penstock.metadata.config_types import (
     ConfigSource,
     ConfigType,
@@ -84,7 +84,7 @@ class ConfigValue:
 
     @property
     def documentation(self) -> str:
-        return self.definition.doc
+        return self.definition.documentation
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,10 @@ _SETTINGS: Final = tuple((each.name, each.name.replace("_", ".")) for each in fi
 
 
 class BrokerConfigs:
-    """The layers of one broker. Raises `ValueError` for a name or value that is not valid."""
+    """The layers of one broker. Raises `ValueError` for a name or value that is not valid.
+
+    A dynamic config that is not known here may be a newer version's: it is ignored.
+    """
 
     def __init__(
         self,
@@ -156,10 +159,11 @@ class BrokerConfigs:
         for source, texts in layers:
             parsed: dict[str, tuple[str, Value]] = {}
             for name, text in texts.items():
-                definition = BROKER_CONFIGS.get(name)
-                if definition is None:
+                definition = broker_definition(name)
+                if definition is not None:
+                    parsed[name] = (text, definition.parse(text))
+                elif source is ConfigSource.STATIC_BROKER_CONFIG:
                     raise ValueError(unknown_name("broker", name, BROKER_CONFIGS))
-                parsed[name] = (text, definition.parse(text))
             self._layers.append((source, parsed))
 
     def topic(self, overrides: Mapping[str, str]) -> Mapping[str, ConfigValue]:
@@ -177,8 +181,14 @@ class BrokerConfigs:
         return _settings(self.topic(overrides)) if overrides else self._inherited_settings
 
     def broker(self) -> Mapping[str, ConfigValue]:
-        """Every broker config as it holds here."""
+        """Every broker config as it holds here; of those without effect the ones that are set."""
         return self._own
+
+    def broker_value(self, name: str) -> ConfigValue | None:
+        """One broker config by its name; None for a name that Kafka does not know either."""
+        held = self._own.get(name)
+        definition = broker_definition(name) if held is None else None
+        return held if definition is None else _strongest(definition, [])
 
     def value(self, name: str) -> Value:
         return self._own[name].value
@@ -211,10 +221,15 @@ class BrokerConfigs:
 
     @cached_property
     def _own(self) -> Mapping[str, ConfigValue]:
+        definitions = dict(BROKER_CONFIGS)
+        for name in sorted({name for _, layer in self._layers for name in layer}):
+            definition = broker_definition(name)
+            if definition is not None:
+                definitions[name] = definition
         return MappingProxyType(
             {
                 name: _strongest(each, list(self._places(each, (Synonym(name),))))
-                for name, each in BROKER_CONFIGS.items()
+                for name, each in definitions.items()
             }
         )
 
@@ -253,7 +268,7 @@ def effective(overrides: Mapping[str, str], broker: BrokerConfigs) -> Mapping[st
 
 def validate_topic_configs(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
     """Overrides as they may be stored; `KafkaError` when one is not valid, alone or together."""
-    values = _validated("topic", configs, TOPIC_CONFIGS)
+    values = _validated("topic", configs, TOPIC_CONFIGS.get)
     least, most = (
         TOPIC_CONFIGS[name].parse(values[name]) if name in values else TOPIC_CONFIGS[name].default
         for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
@@ -271,14 +286,15 @@ def validate_topic_configs(configs: Sequence[tuple[str, str | None]]) -> dict[st
 
 def validate_broker_configs(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
     """Dynamic broker configs as they may be stored; what only the config file sets is refused."""
-    values = _validated("broker", configs, BROKER_CONFIGS)
+    values = _validated("broker", configs, broker_definition)
     for name in values:
         require_dynamic(name)
     return values
 
 
 def require_dynamic(name: str) -> None:
-    if name in BROKER_CONFIGS and not BROKER_CONFIGS[name].dynamic:
+    definition = broker_definition(name)
+    if definition is not None and not definition.dynamic:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
             f"{name} cannot be changed while the broker runs: set it in the broker's config "
@@ -293,12 +309,15 @@ def unknown_name(kind: str, name: str, table: Mapping[str, Definition]) -> str:
 
 
 def _validated(
-    kind: str, configs: Sequence[tuple[str, str | None]], table: Mapping[str, Definition]
+    kind: str,
+    configs: Sequence[tuple[str, str | None]],
+    find: Callable[[str], Definition | None],
 ) -> dict[str, str]:
     values: dict[str, str] = {}
     for name, text in configs:
-        definition = table.get(name)
+        definition = find(name)
         if definition is None:
+            table = TOPIC_CONFIGS if kind == "topic" else BROKER_CONFIGS
             raise KafkaError(ErrorCode.INVALID_CONFIG, unknown_name(kind, name, table))
         if name in values:
             raise KafkaError(

@@ -70,6 +70,7 @@ _LIFETIME = (
         "How long a deleted segment's files stay on disk, for readers that still hold them.",
         at_least(0),
         (Synonym("log.segment.delete.delay.ms"),),
+        no_effect="files go at once, and a reader that holds one open can finish",
     ),
     Definition(
         "delete.retention.ms",
@@ -155,6 +156,7 @@ _SEGMENTS = (
         "Whether a new segment's file is created at its full size.",
         None,
         (Synonym("log.preallocate"),),
+        no_effect="segments grow as they are written",
     ),
 )
 
@@ -288,6 +290,8 @@ _REPLICATION = (
     ),
 )
 
+_NO_TIERS: Final = "there is no tiered storage"
+
 _TIERED = (
     Definition(
         "remote.storage.enable",
@@ -295,37 +299,41 @@ _TIERED = (
         False,
         "Whether old segments move to tiered storage; not offered, so always false.",
         only(False, "there is no tiered storage here; leave it out or set it to false"),
+        no_effect=_NO_TIERS,
     ),
     Definition(
         "remote.log.copy.disable",
         ConfigType.BOOLEAN,
         False,
-        "Whether copying to tiered storage is paused; without tiered storage of no effect.",
+        "Whether copying to tiered storage is paused.",
+        no_effect=_NO_TIERS,
     ),
     Definition(
         "remote.log.delete.on.disable",
         ConfigType.BOOLEAN,
         False,
-        "Whether tiered segments go when remote.storage.enable is switched off; without tiered "
-        "storage of no effect.",
+        "Whether tiered segments go when remote.storage.enable is switched off.",
+        no_effect=_NO_TIERS,
     ),
     Definition(
         "local.retention.ms",
         ConfigType.LONG,
         -2,
         "How long a segment stays on the broker's disks once it is tiered; -2 stands for "
-        "retention.ms. Without tiered storage of no effect: retention.ms alone counts.",
+        "retention.ms.",
         at_least(-2),
         (Synonym("log.local.retention.ms"),),
+        no_effect=_NO_TIERS,
     ),
     Definition(
         "local.retention.bytes",
         ConfigType.LONG,
         -2,
         "How much of a partition stays on the broker's disks once it is tiered; -2 stands for "
-        "retention.bytes. Without tiered storage of no effect: retention.bytes alone counts.",
+        "retention.bytes.",
         at_least(-2),
         (Synonym("log.local.retention.bytes"),),
+        no_effect=_NO_TIERS,
     ),
 )
 
