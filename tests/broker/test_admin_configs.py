@@ -18,7 +18,7 @@ from penstock.wire.messages import (
 
 from .stage import Stage, staged, staged_with
 
-TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 Edit = tuple[str, ConfigOperation, str | None]
 Described = DescribeConfigsResponse.Resource
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
@@ -164,7 +164,8 @@ async def test_what_cannot_be_described_has_a_code_and_words(stage: Stage) -> No
         (TOPIC, "none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (TOPIC, "no/name", ErrorCode.INVALID_TOPIC_EXCEPTION),
         (BROKER, "zero", ErrorCode.INVALID_REQUEST),
-        (BROKER_LOGGER, "0", ErrorCode.INVALID_REQUEST),
+        (BROKER_LOGGER, "1", ErrorCode.INVALID_REQUEST),
+        (GROUP, "", ErrorCode.INVALID_REQUEST),
         (77, "x", ErrorCode.INVALID_REQUEST),
     ):
         result = await describe(stage, kind, name)
@@ -364,3 +365,41 @@ async def test_validating_changes_nothing(stage: Stage) -> None:
         ((_, got, _),) = await edit(stage, (TOPIC, "orders", edits), validate_only=True)
         assert got == code
     assert not stage.broker.cluster.image.topics["orders"].configs
+
+
+@staged
+async def test_kafkas_other_settings_are_shown_where_they_are_set_or_asked_for(
+    stage: Stage,
+) -> None:
+    """Their documentation says that they have no effect."""
+    threads, throttle = "num.io.threads", "replica.alter.log.dirs.io.max.bytes.per.second"
+    assert threads not in {each.name for each in (await describe(stage, BROKER, "0")).configs}
+    asked = await describe(stage, BROKER, "0", [threads, "no.such.key"], documentation=True)
+    (config,) = asked.configs
+    assert (config.name, config.value) == (threads, None)
+    assert "No effect in Penstock" in (config.documentation or "")
+    edits: list[Edit] = [(threads, SET, "4"), (throttle, DELETE, None), ("no.such", DELETE, None)]
+    assert await edit(stage, (BROKER, "0", edits)) == [("0", 0, None)]
+    shown = {each.name: each.value for each in (await describe(stage, BROKER, "0")).configs}
+    assert shown[threads] == "4"
+    assert throttle not in shown
+
+
+@staged
+async def test_the_clusters_min_insync_replicas_is_a_topics_dynamic_config(stage: Stage) -> None:
+    """As in Kafka 4.1 and later: the source says that somebody has set it."""
+    await stage.create("orders")
+    assert await value_of(stage, TOPIC, "orders", "min.insync.replicas") == ("1", 5)
+    await edit(stage, (BROKER, "", [("min.insync.replicas", SET, "2")]))
+    assert await value_of(stage, TOPIC, "orders", "min.insync.replicas") == ("2", 3)
+    (config,) = (
+        await describe(stage, TOPIC, "orders", ["min.insync.replicas"], synonyms=True)
+    ).configs
+    assert [(each.value, each.source) for each in config.synonyms] == [("2", 3), ("1", 5)]
+
+
+@staged
+async def test_groups_and_client_metrics_have_no_configs(stage: Stage) -> None:
+    for kind in (GROUP, CLIENT_METRICS):
+        answer = await describe(stage, kind, "mine")
+        assert (answer.error_code, answer.configs) == (0, [])

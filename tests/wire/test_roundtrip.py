@@ -30,6 +30,10 @@ NOT_IN_KAFKA_PYTHON = {
     "ConsumerGroupHeartbeatResponse",
     "ConsumerGroupDescribeRequest",
     "ConsumerGroupDescribeResponse",
+    "GetTelemetrySubscriptionsRequest",
+    "GetTelemetrySubscriptionsResponse",
+    "PushTelemetryRequest",
+    "PushTelemetryResponse",
     "UnregisterBrokerRequest",
     "UnregisterBrokerResponse",
 }
@@ -67,7 +71,8 @@ def in_kafka_python() -> list[str]:
 
 
 def test_kafka_python_knows_nearly_all() -> None:
-    """The comparison below covers all but the new consumer groups, one more, and our own."""
+    """The comparison below covers all but the new consumer groups, telemetry, one more, and our
+    own."""
     assert set(message_names()) - set(in_kafka_python()) == NOT_IN_KAFKA_PYTHON
 
 

@@ -45,6 +45,7 @@ class ApiKey(IntEnum):
     DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
@@ -59,6 +60,7 @@ class ApiKey(IntEnum):
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_QUORUM = 55
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     UNREGISTER_BROKER = 64
@@ -66,6 +68,9 @@ class ApiKey(IntEnum):
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    GET_TELEMETRY_SUBSCRIPTIONS = 71
+    PUSH_TELEMETRY = 72
+    LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
     END_TRANSACTIONS = 10001
     """Our own, out of the way of Kafka's: many transactions are decided together."""
@@ -118,8 +123,12 @@ SUPPORTED: Final[dict[ApiKey, VersionRange]] = {
     ApiKey.END_TXN: _range(0, 5),
     ApiKey.WRITE_TXN_MARKERS: _range(1, 2),
     ApiKey.TXN_OFFSET_COMMIT: _range(0, 5),
+    ApiKey.DESCRIBE_ACLS: _range(1, 3),
+    ApiKey.CREATE_ACLS: _range(1, 3),
+    ApiKey.DELETE_ACLS: _range(1, 3),
     ApiKey.DESCRIBE_CONFIGS: _range(1, 4),
     ApiKey.ALTER_CONFIGS: _range(0, 2),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _range(1, 2),
     ApiKey.DESCRIBE_LOG_DIRS: _range(1, 4),
     ApiKey.CREATE_PARTITIONS: _range(0, 3),
     ApiKey.DELETE_GROUPS: _range(0, 2),
@@ -128,12 +137,20 @@ SUPPORTED: Final[dict[ApiKey, VersionRange]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _range(0, 1),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _range(0, 0),
     ApiKey.OFFSET_DELETE: _range(0, 0),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: _range(0, 1),
+    ApiKey.ALTER_CLIENT_QUOTAS: _range(0, 1),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _range(0, 0),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _range(0, 0),
     ApiKey.DESCRIBE_QUORUM: _range(0, 2),
+    ApiKey.UPDATE_FEATURES: _range(0, 2),
     ApiKey.DESCRIBE_CLUSTER: _range(0, 2),
     ApiKey.DESCRIBE_PRODUCERS: _range(0, 0),
     ApiKey.UNREGISTER_BROKER: _range(0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: _range(0, 0),
     ApiKey.LIST_TRANSACTIONS: _range(0, 2),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: _range(0, 0),
+    ApiKey.PUSH_TELEMETRY: _range(0, 0),
+    ApiKey.LIST_CONFIG_RESOURCES: _range(0, 1),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _range(0, 0),
     ApiKey.END_TRANSACTIONS: _range(0, 0),
 }

@@ -4,10 +4,9 @@ The first request of most clients, and the only one whose response header never 
 version 3 on clients introduce themselves; a name that breaks Kafka's rule is refused, since it ends
 up in logs and metrics.
 
-There is one feature: transaction.version 2, by which each transaction has an epoch of its own
-(KIP-890). It goes together with Produce 12, TxnOffsetCommit 5 and EndTxn 5: clients that do not see
-it as finalized keep to the versions before those. Versions below 4 cannot show what is supported
-from version 0 on.
+The feature transaction.version 2 (`features`) goes together with Produce 12, TxnOffsetCommit 5 and
+EndTxn 5: clients that do not see it as finalized keep to the versions before those. Versions below
+4 cannot show what is supported from version 0 on.
 """
 
 from __future__ import annotations
@@ -16,13 +15,12 @@ import re
 from typing import Final
 
 from penstock.broker.context import RequestContext
-from penstock.txns.config import EPOCH_PER_TRANSACTION
+from penstock.broker.features import FEATURES
 from penstock.wire.api import ApiKey, advertised
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-_TRANSACTIONS: Final = "transaction.version"
 _FEATURES_EPOCH: Final = 1
 """Features never change while the cluster runs, so any number will do."""
 
@@ -36,13 +34,14 @@ def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsR
     apis = context.services.apis
     response = ApiVersionsResponse(api_keys=advertised(apis))
     if ApiKey.END_TXN in apis:
-        level = EPOCH_PER_TRANSACTION
         response.finalized_features_epoch = _FEATURES_EPOCH
         response.finalized_features = [
-            ApiVersionsResponse.FinalizedFeature(_TRANSACTIONS, level, level)
+            ApiVersionsResponse.FinalizedFeature(name, feature.level, feature.level)
+            for name, feature in FEATURES.items()
         ]
         if context.version >= 4:
             response.supported_features = [
-                ApiVersionsResponse.SupportedFeature(_TRANSACTIONS, 0, level)
+                ApiVersionsResponse.SupportedFeature(name, feature.level_min, feature.level_max)
+                for name, feature in FEATURES.items()
             ]
     return response

@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.admin_requests import decide_each, error_of, repeated
+from penstock.broker.services import Services
 from penstock.metadata.config_changes import ResourceType
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
@@ -46,6 +47,16 @@ async def alter_each(
         context, [make(resource) for resource in resources], validate_only=validate_only
     )
     return [error_of(each) if isinstance(each, Exception) else (0, None) for each in made]
+
+
+def require_this_broker(services: Services, name: str) -> None:
+    """What a broker has for itself alone, only that broker can answer for."""
+    if name != str(services.config.broker_id):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"This is broker {services.config.broker_id}, which cannot answer for broker '{name}': "
+            "ask that one. An empty name stands for the defaults of all brokers.",
+        )
 
 
 def _require_broker(image: ClusterImage, resource: _Resource) -> None:

@@ -3,7 +3,11 @@
 A topic shows all it has, inherited values too: tools look for `cleanup.policy` whether or not it
 was ever set. A broker is named by its number, and answers for itself alone; the empty name stands
 for the dynamic defaults of all brokers and shows only those that are set. Keys that are asked for
-and unknown are left out, none asked for means all. Secrets are null.
+and unknown are left out, none asked for means all. Kafka's broker settings that have no effect here
+are shown where they are set or asked for; their documentation says so. Secrets are null.
+
+The loggers of a broker are named by its number too, and answered by itself alone (`log_levels`).
+Groups and client metrics have no configs here: their answer is empty.
 
 Version 1 added synonyms, the places a value could come from, on request; version 3 the type and,
 on request, a sentence of documentation.
@@ -14,13 +18,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
+from penstock.broker import log_levels
 from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED
 from penstock.broker.fresh_topics import with_fresh_topics
 from penstock.broker.handlers.admin_requests import error_of
+from penstock.broker.handlers.config_requests import require_this_broker
 from penstock.broker.services import Services
-from penstock.metadata.config_changes import ResourceType
-from penstock.metadata.configs import BrokerConfigs, ConfigValue
+from penstock.metadata.config_changes import NO_CONFIGS, ResourceType
+from penstock.metadata.configs import BrokerConfigs, ConfigSource, ConfigType, ConfigValue
 from penstock.metadata.topics import validate_topic_name
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
@@ -54,14 +60,38 @@ def _answered(request: DescribeConfigsRequest, context: RequestContext) -> Descr
         )
         response.results.append(answer)
         try:
-            values = _values(resource, context.services)
+            answer.configs = _configs(resource, request, context.services)
         except EXPECTED as error:
             answer.error_code, answer.error_message = error_of(error)
-            continue
-        answer.configs = [
-            _shown(value, request) for value in _chosen(values, resource.configuration_keys)
-        ]
     return response
+
+
+def _configs(
+    resource: DescribeConfigsRequest.Resource, request: DescribeConfigsRequest, services: Services
+) -> list[DescribeConfigsResponse.Config]:
+    kind = resource.resource_type
+    if kind == ResourceType.BROKER_LOGGER:
+        require_this_broker(services, resource.resource_name)
+        return _levels(resource.configuration_keys)
+    if kind in NO_CONFIGS:
+        if not resource.resource_name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The resource has no name: give one.")
+        return []
+    values = _values(resource, services)
+    return [_shown(value, request) for value in _chosen(values, resource, services)]
+
+
+def _levels(keys: list[str] | None) -> list[DescribeConfigsResponse.Config]:
+    return [
+        DescribeConfigsResponse.Config(
+            name,
+            level,
+            config_source=ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG,
+            config_type=ConfigType.STRING,
+        )
+        for name, level in log_levels.levels().items()
+        if not keys or name in keys
+    ]
 
 
 def _values(
@@ -74,29 +104,31 @@ def _values(
     if resource.resource_type == ResourceType.BROKER:
         if not name:
             return _defaults_set(services.image.default_broker_configs)
-        if name == str(services.config.broker_id):
-            return services.configs().broker()
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST,
-            f"This is broker {services.config.broker_id}, which cannot tell the configs of broker "
-            f"'{name}': ask that one, or give an empty name for the defaults of all.",
-        )
+        require_this_broker(services, name)
+        return services.configs().broker()
     raise KafkaError(
         ErrorCode.INVALID_REQUEST,
-        f"Configs of resource type {resource.resource_type} are not kept here: use 2 for topics "
-        "or 4 for brokers.",
+        f"Configs of resource type {resource.resource_type} are not kept here: use 2 for topics, "
+        "4 for brokers or 8 for the loggers of a broker.",
     )
 
 
 def _defaults_set(texts: Mapping[str, str]) -> Mapping[str, ConfigValue]:
     values = BrokerConfigs(dynamic_default=texts).broker()
-    return {name: values[name] for name in texts}
+    return {name: values[name] for name in texts if name in values}
 
 
-def _chosen(values: Mapping[str, ConfigValue], keys: list[str] | None) -> Iterable[ConfigValue]:
-    if not keys:
+def _chosen(
+    values: Mapping[str, ConfigValue],
+    resource: DescribeConfigsRequest.Resource,
+    services: Services,
+) -> Iterable[ConfigValue]:
+    if not resource.configuration_keys:
         return values.values()
-    return [values[key] for key in dict.fromkeys(keys) if key in values]
+    of_broker = resource.resource_type == ResourceType.BROKER and resource.resource_name
+    find = services.configs().broker_value if of_broker else values.get
+    found = [find(key) for key in dict.fromkeys(resource.configuration_keys)]
+    return [value for value in found if value is not None]
 
 
 def _shown(config: ConfigValue, request: DescribeConfigsRequest) -> DescribeConfigsResponse.Config:

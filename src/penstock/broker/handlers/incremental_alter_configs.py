@@ -2,8 +2,9 @@
 
 What the request does not name stays as it is. Appending and subtracting are for lists, and begin
 with what holds now, inherited or not. Resources as in AlterConfigs: each is changed as a whole or
-not at all, and the change is in force on this broker when the answer leaves. The versions differ
-in their encoding only.
+not at all, and the change is in force on this broker when the answer leaves. The levels of a
+broker's loggers (`log_levels`) are changed by that broker alone, without the store. The versions
+differ in their encoding only.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from penstock.broker import log_levels
 from penstock.broker.context import RequestContext
-from penstock.broker.handlers.config_requests import alter_each
-from penstock.metadata.config_changes import ConfigEdit, incremental_alter_configs
+from penstock.broker.handlers.config_requests import alter_each, require_this_broker
+from penstock.broker.services import Services
+from penstock.metadata.config_changes import ConfigEdit, ResourceType, incremental_alter_configs
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
-from penstock.wire.errors import ErrorCode
+from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
+
+_LOGGER = ResourceType.BROKER_LOGGER
 
 
 def handle(
@@ -34,25 +39,42 @@ async def _run(
     def alter(
         image: ClusterImage, resource: IncrementalAlterConfigsRequest.Resource
     ) -> Decision[Mapping[str, str]]:
-        edits = [
-            ConfigEdit(config.name, config.config_operation, config.value)
-            for config in resource.configs
-        ]
         return incremental_alter_configs(
-            image, resource.resource_type, resource.resource_name, edits, static
+            image, resource.resource_type, resource.resource_name, _edits(resource), static
         )
 
-    outcomes = await alter_each(
-        context, request.resources, alter, validate_only=request.validate_only
-    )
-    return IncrementalAlterConfigsResponse(
-        responses=[
+    kept = [each for each in request.resources if each.resource_type != _LOGGER]
+    outcomes = iter(await alter_each(context, kept, alter, validate_only=request.validate_only))
+    response = IncrementalAlterConfigsResponse()
+    for resource in request.resources:
+        if resource.resource_type == _LOGGER:
+            code, words = _alter_levels(context.services, resource, request.validate_only)
+        else:
+            code, words = next(outcomes)
+        response.responses.append(
             IncrementalAlterConfigsResponse.Resource(
                 code, words, resource.resource_type, resource.resource_name
             )
-            for resource, (code, words) in zip(request.resources, outcomes, strict=True)
-        ]
-    )
+        )
+    return response
+
+
+def _edits(resource: IncrementalAlterConfigsRequest.Resource) -> list[ConfigEdit]:
+    return [
+        ConfigEdit(config.name, config.config_operation, config.value)
+        for config in resource.configs
+    ]
+
+
+def _alter_levels(
+    services: Services, resource: IncrementalAlterConfigsRequest.Resource, validate_only: bool
+) -> tuple[int, str | None]:
+    try:
+        require_this_broker(services, resource.resource_name)
+        log_levels.alter(_edits(resource), validate_only=validate_only)
+    except KafkaError as error:
+        return error.code, error.message
+    return ErrorCode.NONE, None
 
 
 def refuse(

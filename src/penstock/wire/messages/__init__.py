@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         MetadataResponse,
         UnregisterBrokerRequest,
         UnregisterBrokerResponse,
+        UpdateFeaturesRequest,
+        UpdateFeaturesResponse,
     )
     from penstock.wire.messages.configs import (
         AlterClientQuotasRequest,
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
         DescribeConfigsResponse,
         IncrementalAlterConfigsRequest,
         IncrementalAlterConfigsResponse,
+        ListConfigResourcesRequest,
+        ListConfigResourcesResponse,
     )
     from penstock.wire.messages.embedded import (
         ConsumerProtocolAssignment,
@@ -88,6 +92,8 @@ if TYPE_CHECKING:
     from penstock.wire.messages.replicas import (
         AlterPartitionReassignmentsRequest,
         AlterPartitionReassignmentsResponse,
+        AlterReplicaLogDirsRequest,
+        AlterReplicaLogDirsResponse,
         DescribeLogDirsRequest,
         DescribeLogDirsResponse,
         ElectLeadersRequest,
@@ -110,6 +116,12 @@ if TYPE_CHECKING:
         SaslAuthenticateResponse,
         SaslHandshakeRequest,
         SaslHandshakeResponse,
+    )
+    from penstock.wire.messages.telemetry import (
+        GetTelemetrySubscriptionsRequest,
+        GetTelemetrySubscriptionsResponse,
+        PushTelemetryRequest,
+        PushTelemetryResponse,
     )
     from penstock.wire.messages.topics import (
         CreatePartitionsRequest,
@@ -157,6 +169,8 @@ __all__ = [
     "AlterConfigsResponse",
     "AlterPartitionReassignmentsRequest",
     "AlterPartitionReassignmentsResponse",
+    "AlterReplicaLogDirsRequest",
+    "AlterReplicaLogDirsResponse",
     "AlterUserScramCredentialsRequest",
     "AlterUserScramCredentialsResponse",
     "ApiVersionsRequest",
@@ -213,6 +227,8 @@ __all__ = [
     "FetchResponse",
     "FindCoordinatorRequest",
     "FindCoordinatorResponse",
+    "GetTelemetrySubscriptionsRequest",
+    "GetTelemetrySubscriptionsResponse",
     "HeartbeatRequest",
     "HeartbeatResponse",
     "IncrementalAlterConfigsRequest",
@@ -223,6 +239,8 @@ __all__ = [
     "JoinGroupResponse",
     "LeaveGroupRequest",
     "LeaveGroupResponse",
+    "ListConfigResourcesRequest",
+    "ListConfigResourcesResponse",
     "ListGroupsRequest",
     "ListGroupsResponse",
     "ListOffsetsRequest",
@@ -243,6 +261,8 @@ __all__ = [
     "OffsetForLeaderEpochResponse",
     "ProduceRequest",
     "ProduceResponse",
+    "PushTelemetryRequest",
+    "PushTelemetryResponse",
     "SaslAuthenticateRequest",
     "SaslAuthenticateResponse",
     "SaslHandshakeRequest",
@@ -253,6 +273,8 @@ __all__ = [
     "TxnOffsetCommitResponse",
     "UnregisterBrokerRequest",
     "UnregisterBrokerResponse",
+    "UpdateFeaturesRequest",
+    "UpdateFeaturesResponse",
     "WriteTxnMarkersRequest",
     "WriteTxnMarkersResponse",
 ]

@@ -533,3 +533,63 @@ class DescribeTopicPartitionsResponse(Response):
         self.throttle_time_ms = throttle_time_ms
         self.topics = [] if topics is EMPTY else topics
         self.next_cursor = next_cursor
+
+
+class UpdateFeaturesRequest(Request):
+    __slots__ = ("timeout_ms", "feature_updates", "validate_only")
+    API_KEY: ClassVar[int] = 57
+
+    class FeatureUpdate(Struct):
+        __slots__ = ("feature", "max_version_level", "allow_downgrade", "upgrade_type")
+
+        def __init__(
+            self,
+            feature: str = "",
+            max_version_level: int = 0,
+            allow_downgrade: bool = False,
+            upgrade_type: int = 1,
+        ) -> None:
+            self.feature = feature
+            self.max_version_level = max_version_level
+            self.allow_downgrade = allow_downgrade
+            self.upgrade_type = upgrade_type
+
+    def __init__(
+        self,
+        timeout_ms: int = 60000,
+        feature_updates: list[UpdateFeaturesRequest.FeatureUpdate] = EMPTY,
+        validate_only: bool = False,
+    ) -> None:
+        self.timeout_ms = timeout_ms
+        self.feature_updates = [] if feature_updates is EMPTY else feature_updates
+        self.validate_only = validate_only
+
+
+class UpdateFeaturesResponse(Response):
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "results")
+    API_KEY: ClassVar[int] = 57
+
+    class Result(Struct):
+        __slots__ = ("feature", "error_code", "error_message")
+
+        def __init__(
+            self,
+            feature: str = "",
+            error_code: int = 0,
+            error_message: str | None = "",
+        ) -> None:
+            self.feature = feature
+            self.error_code = error_code
+            self.error_message = error_message
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = "",
+        results: list[UpdateFeaturesResponse.Result] = EMPTY,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.error_code = error_code
+        self.error_message = error_message
+        self.results = [] if results is EMPTY else results

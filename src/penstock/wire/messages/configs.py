@@ -373,3 +373,33 @@ class AlterClientQuotasResponse(Response):
     ) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.entries = [] if entries is EMPTY else entries
+
+
+class ListConfigResourcesRequest(Request):
+    __slots__ = ("resource_types",)
+    API_KEY: ClassVar[int] = 74
+
+    def __init__(self, resource_types: list[int] = EMPTY) -> None:
+        self.resource_types = [] if resource_types is EMPTY else resource_types
+
+
+class ListConfigResourcesResponse(Response):
+    __slots__ = ("throttle_time_ms", "error_code", "config_resources")
+    API_KEY: ClassVar[int] = 74
+
+    class ConfigResource(Struct):
+        __slots__ = ("resource_name", "resource_type")
+
+        def __init__(self, resource_name: str = "", resource_type: int = 16) -> None:
+            self.resource_name = resource_name
+            self.resource_type = resource_type
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        config_resources: list[ListConfigResourcesResponse.ConfigResource] = EMPTY,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.error_code = error_code
+        self.config_resources = [] if config_resources is EMPTY else config_resources

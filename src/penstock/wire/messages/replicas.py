@@ -297,3 +297,60 @@ class DescribeLogDirsResponse(Response):
         self.throttle_time_ms = throttle_time_ms
         self.error_code = error_code
         self.results = [] if results is EMPTY else results
+
+
+class AlterReplicaLogDirsRequest(Request):
+    __slots__ = ("dirs",)
+    API_KEY: ClassVar[int] = 34
+
+    class Topic(Struct):
+        __slots__ = ("name", "partitions")
+
+        def __init__(self, name: str = "", partitions: list[int] = EMPTY) -> None:
+            self.name = name
+            self.partitions = [] if partitions is EMPTY else partitions
+
+    class Dir(Struct):
+        __slots__ = ("path", "topics")
+
+        def __init__(
+            self,
+            path: str = "",
+            topics: list[AlterReplicaLogDirsRequest.Topic] = EMPTY,
+        ) -> None:
+            self.path = path
+            self.topics = [] if topics is EMPTY else topics
+
+    def __init__(self, dirs: list[AlterReplicaLogDirsRequest.Dir] = EMPTY) -> None:
+        self.dirs = [] if dirs is EMPTY else dirs
+
+
+class AlterReplicaLogDirsResponse(Response):
+    __slots__ = ("throttle_time_ms", "results")
+    API_KEY: ClassVar[int] = 34
+
+    class Partition(Struct):
+        __slots__ = ("partition_index", "error_code")
+
+        def __init__(self, partition_index: int = 0, error_code: int = 0) -> None:
+            self.partition_index = partition_index
+            self.error_code = error_code
+
+    class Topic(Struct):
+        __slots__ = ("topic_name", "partitions")
+
+        def __init__(
+            self,
+            topic_name: str = "",
+            partitions: list[AlterReplicaLogDirsResponse.Partition] = EMPTY,
+        ) -> None:
+            self.topic_name = topic_name
+            self.partitions = [] if partitions is EMPTY else partitions
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        results: list[AlterReplicaLogDirsResponse.Topic] = EMPTY,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.results = [] if results is EMPTY else results

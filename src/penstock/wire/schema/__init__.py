@@ -17,7 +17,7 @@ _TABLES: Final[dict[str, str]] = {
     "penstock.wire.schema.fetch": "Fetch ListOffsets OffsetForLeaderEpoch",
     "penstock.wire.schema.cluster": (
         "ApiVersions Metadata DescribeCluster DescribeQuorum UnregisterBroker"
-        " DescribeTopicPartitions"
+        " DescribeTopicPartitions UpdateFeatures"
     ),
     "penstock.wire.schema.groups": (
         "FindCoordinator JoinGroup SyncGroup Heartbeat LeaveGroup ConsumerGroupHeartbeat"
@@ -29,11 +29,13 @@ _TABLES: Final[dict[str, str]] = {
     "penstock.wire.schema.topics": "CreateTopics DeleteTopics CreatePartitions DeleteRecords",
     "penstock.wire.schema.replicas": (
         "ElectLeaders AlterPartitionReassignments ListPartitionReassignments DescribeLogDirs"
+        " AlterReplicaLogDirs"
     ),
     "penstock.wire.schema.configs": (
         "DescribeConfigs AlterConfigs IncrementalAlterConfigs DescribeClientQuotas"
-        " AlterClientQuotas"
+        " AlterClientQuotas ListConfigResources"
     ),
+    "penstock.wire.schema.telemetry": "GetTelemetrySubscriptions PushTelemetry",
     "penstock.wire.schema.txns": (
         "InitProducerId AddPartitionsToTxn AddOffsetsToTxn EndTxn EndTransactions TxnOffsetCommit"
     ),

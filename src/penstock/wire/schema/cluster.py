@@ -146,4 +146,22 @@ DescribeTopicPartitionsResponse  key 75  versions 0  flexible 0+
   NextCursor                   Cursor?      0+  = null
     TopicName                  string       0+
     PartitionIndex             int32        0+
+
+UpdateFeaturesRequest  key 57  versions 0-2  flexible 0+
+  timeoutMs          int32            0+  = 60000
+  FeatureUpdates     [FeatureUpdate]  0+
+    Feature          string           0+
+    MaxVersionLevel  int16            0+
+    AllowDowngrade   bool             0
+    UpgradeType      int8             1+  = 1
+  ValidateOnly       bool             1+
+
+UpdateFeaturesResponse  key 57  versions 0-2  flexible 0+
+  ThrottleTimeMs  int32      0+
+  ErrorCode       int16      0+
+  ErrorMessage    string?    0+
+  Results         [Result]   0-1  ignorable
+    Feature       string     0+
+    ErrorCode     int16      0+
+    ErrorMessage  string?    0+
 """

@@ -102,4 +102,14 @@ AlterClientQuotasResponse  key 49  versions 0-1  flexible 1+
     Entity        [Entity]  0+
       EntityType  string    0+
       EntityName  string?   0+
+
+ListConfigResourcesRequest  key 74  versions 0-1  flexible 0+
+  ResourceTypes  [int8]  1+
+
+ListConfigResourcesResponse  key 74  versions 0-1  flexible 0+
+  ThrottleTimeMs   int32             0+
+  ErrorCode        int16             0+
+  ConfigResources  [ConfigResource]  0+
+    ResourceName   string            0+
+    ResourceType   int8              1+  = 16  ignorable
 """

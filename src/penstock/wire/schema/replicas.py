@@ -78,4 +78,19 @@ DescribeLogDirsResponse  key 35  versions 1-5  flexible 2+
     TotalBytes          int64        4+  = -1  ignorable
     UsableBytes         int64        4+  = -1  ignorable
     IsCordoned          bool         5+  ignorable
+
+AlterReplicaLogDirsRequest  key 34  versions 1-2  flexible 2+
+  Dirs            [Dir]    0+
+    Path          string   0+
+    Topics        [Topic]  0+
+      Name        string   0+
+      Partitions  [int32]  0+
+
+AlterReplicaLogDirsResponse  key 34  versions 1-2  flexible 2+
+  ThrottleTimeMs      int32        0+
+  Results             [Topic]      0+
+    TopicName         string       0+
+    Partitions        [Partition]  0+
+      PartitionIndex  int32        0+
+      ErrorCode       int16        0+
 """

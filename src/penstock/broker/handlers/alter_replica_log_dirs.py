@@ -1,0 +1,54 @@
+"""AlterReplicaLogDirs, versions 1 and 2: move replicas between the log directories of this broker.
+
+A broker has one log directory, so a move there changes nothing and succeeds; any other directory is
+LOG_DIR_NOT_FOUND. The versions differ in their encoding only.
+"""
+
+from __future__ import annotations
+
+from penstock.broker.context import RequestContext
+from penstock.broker.failures import EXPECTED, code_of
+from penstock.broker.services import Services
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
+
+
+def handle(
+    request: AlterReplicaLogDirsRequest, context: RequestContext
+) -> AlterReplicaLogDirsResponse:
+    response = AlterReplicaLogDirsResponse()
+    for directory in request.dirs:
+        for topic in directory.topics:
+            answers = [
+                AlterReplicaLogDirsResponse.Partition(
+                    index, _moved(context.services, directory.path, topic.name, index)
+                )
+                for index in topic.partitions
+            ]
+            response.results.append(AlterReplicaLogDirsResponse.Topic(topic.name, answers))
+    return response
+
+
+def _moved(services: Services, path: str, topic: str, index: int) -> ErrorCode:
+    if path.rstrip("/") != services.directory.root.rstrip("/"):
+        return ErrorCode.LOG_DIR_NOT_FOUND
+    try:
+        services.replicas.require(topic, index)
+    except EXPECTED as error:
+        return code_of(error)
+    return ErrorCode.NONE
+
+
+def refuse(
+    request: AlterReplicaLogDirsRequest, version: int, code: ErrorCode
+) -> AlterReplicaLogDirsResponse:
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirsResponse.Topic(
+                topic.name,
+                [AlterReplicaLogDirsResponse.Partition(index, code) for index in topic.partitions],
+            )
+            for directory in request.dirs
+            for topic in directory.topics
+        ]
+    )

@@ -1,0 +1,39 @@
+"""AlterUserScramCredentials, version 0: there is no SASL, so no credentials can be kept.
+
+A deletion is RESOURCE_NOT_FOUND and an upsertion UNSUPPORTED_SASL_MECHANISM, for each user once.
+"""
+
+from __future__ import annotations
+
+from penstock.broker.context import RequestContext
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+)
+
+
+def handle(
+    request: AlterUserScramCredentialsRequest, context: RequestContext
+) -> AlterUserScramCredentialsResponse:
+    codes = {each.name: ErrorCode.RESOURCE_NOT_FOUND for each in request.deletions}
+    for each in request.upsertions:
+        codes[each.name] = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+    return AlterUserScramCredentialsResponse(
+        results=[
+            AlterUserScramCredentialsResponse.User(
+                name, code, "Penstock has no SASL: credentials are neither kept nor checked."
+            )
+            for name, code in codes.items()
+        ]
+    )
+
+
+def refuse(
+    request: AlterUserScramCredentialsRequest, version: int, code: ErrorCode
+) -> AlterUserScramCredentialsResponse:
+    deleted = [each.name for each in request.deletions]
+    names = dict.fromkeys([*deleted, *(each.name for each in request.upsertions)])
+    return AlterUserScramCredentialsResponse(
+        results=[AlterUserScramCredentialsResponse.User(name, code, code.message) for name in names]
+    )

@@ -1,0 +1,44 @@
+"""ListConfigResources, versions 0 and 1: everything that DescribeConfigs can be asked about.
+
+Version 0, once ListClientMetricsResources, knows client metrics only, of which there are none.
+Version 1 asks for some types of resources, or by none for all (KIP-1142): topics, brokers and their
+loggers. A type that Kafka does not list is UNSUPPORTED_VERSION.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from penstock.broker.context import RequestContext
+from penstock.metadata.config_changes import ResourceType
+from penstock.metadata.image import ClusterImage
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import ListConfigResourcesRequest, ListConfigResourcesResponse
+
+_TYPES_SINCE: Final = 1
+
+
+def handle(
+    request: ListConfigResourcesRequest, context: RequestContext
+) -> ListConfigResourcesResponse:
+    if context.version < _TYPES_SINCE:
+        return ListConfigResourcesResponse()
+    wanted = dict.fromkeys(request.resource_types) or list(ResourceType)
+    if any(each not in tuple(ResourceType) for each in wanted):
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ListConfigResourcesResponse.ConfigResource(name, kind)
+            for kind in wanted
+            for name in _names(ResourceType(kind), context.services.image)
+        ]
+    )
+
+
+def _names(kind: ResourceType, image: ClusterImage) -> Iterable[str]:
+    if kind is ResourceType.TOPIC:
+        return image.topics
+    if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+        return map(str, image.brokers)
+    return ()
