@@ -30,7 +30,6 @@ LATER = {
     "max.connections": "the server counts its connections by it",
     "max.connections.per.ip": "the server counts its connections by it",
     "max.incremental.fetch.session.cache.slots": "the cache of fetch sessions is bounded by it",
-    "producer.id.expiration.ms": "producers are forgotten by it",
     "socket.request.max.bytes": "frames are bounded by it",
 }
 """Settings whose effect is on its way, and what it will be."""
