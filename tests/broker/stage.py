@@ -163,6 +163,15 @@ class Stage:
         return answer.base_offset
 
 
+def internal_replicas(brokers: int) -> dict[str, str]:
+    """Settings for clusters of less than three brokers: they have groups and transactions."""
+    factor = str(min(3, brokers))
+    return {
+        "offsets.topic.replication.factor": factor,
+        "transaction.state.log.replication.factor": factor,
+    }
+
+
 @asynccontextmanager
 async def on_stage(
     directory: Path,
@@ -186,7 +195,7 @@ async def on_stage(
                 port=9092 + broker_id,
                 data_dir=f"/broker-{broker_id}",
                 rack=f"rack-{broker_id}",
-                kafka=tuple((kafka or {}).items()),
+                kafka=tuple({**internal_replicas(brokers), **(kafka or {})}.items()),
             )
             disk = SimDisk(Random(broker_id), Random(broker_id))
             broker = await stack.enter_async_context(_running(config, disk, directory, threads))

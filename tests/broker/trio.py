@@ -36,7 +36,7 @@ from penstock.wire.messages import (
 )
 from penstock.wire.messages.base import Request, Response
 
-from .stage import InTurn
+from .stage import InTurn, internal_replicas
 
 R = TypeVar("R", bound=Response)
 NOW_MS = 1_700_000_000_000
@@ -310,7 +310,8 @@ async def trio(
     directory: Path, kafka: Mapping[str, str] | None = None, brokers: int = 3
 ) -> AsyncIterator[Trio]:
     threads = Threads(4)
-    cluster = Trio([Node(each, directory, threads) for each in range(brokers)], kafka or {})
+    settings = {**internal_replicas(brokers), **(kafka or {})}
+    cluster = Trio([Node(each, directory, threads) for each in range(brokers)], settings)
     try:
         for node in cluster.nodes:
             await cluster.start(node.broker_id)

@@ -401,3 +401,33 @@ def test_status_of_a_cluster_that_is_being_moved(cluster: ClusterModel, penstock
     cluster.moves.clear()
     advice = penstock("status", "--json").json["advice"]
     assert advice[0].startswith("1 partition under-replicated while all brokers run")
+
+
+def test_replicate_gives_a_topic_more_replicas_and_moves_nothing(
+    cluster: ClusterModel, penstock: Runner
+) -> None:
+    """As for an internal topic that was created when one broker was up. Safe to repeat."""
+    cluster.place("__consumer_offsets", *([0] for _ in range(3)))
+    before = cluster.replicas()
+    ended = penstock("cluster", "replicate", "__consumer_offsets", "--replicas", "3")
+    assert ended.code == 0, ended
+    assert "3 partitions with less than 3 replicas" in ended.out
+    after = cluster.replicas()
+    for index in range(3):
+        held = after["__consumer_offsets", index]
+        assert held[0] == 0
+        assert len(set(held)) == 3
+    others = {place: held for place, held in after.items() if place[0] != "__consumer_offsets"}
+    assert others.items() <= before.items()
+    again = penstock("cluster", "replicate", "__consumer_offsets", "--replicas", "3")
+    assert again.out == "nothing to do: every partition has 3 replicas or more\n"
+
+
+def test_replicate_refuses_more_replicas_than_brokers(
+    cluster: ClusterModel, penstock: Runner
+) -> None:
+    ended = penstock("cluster", "replicate", "orders", "--replicas", "5")
+    assert ended.code != 0
+    assert "5 replicas need 5 brokers" in ended.err
+    assert penstock("cluster", "replicate", "nothing", "--replicas", "2").code != 0
+    assert cluster.changed.moves == []

@@ -249,3 +249,26 @@ def test_disks_of_brokers() -> None:
 
 def ok(name: str) -> Finding:
     return Finding(name, State.OK, "")
+
+
+def test_internal_topics_with_too_few_replicas_are_named_with_the_command_that_repairs_them() -> (
+    None
+):
+    setting = "offsets.topic.replication.factor"
+
+    def check(wanted: int, held: int | None, brokers: int) -> Finding | None:
+        return doctor_cluster.check_replicas("__consumer_offsets", setting, wanted, held, brokers)
+
+    assert check(3, 3, 3) is None
+    assert check(1, 3, 3) is None
+    assert check(3, None, 3) is None
+    too_few = check(3, 1, 3)
+    assert too_few is not None
+    assert too_few.state is State.WARNING
+    assert too_few.advice == "penstock cluster replicate __consumer_offsets --replicas 3"
+    alone = check(3, 1, 1)
+    assert alone is not None
+    assert alone.advice.startswith("start 2 more brokers")
+    waiting = check(3, None, 1)
+    assert waiting is not None
+    assert waiting.found == f"not created yet: {setting} is 3, and the cluster has 1"

@@ -25,6 +25,14 @@ from penstock.storage.errors import StorageError
 OnReady = Callable[[list[str]], None]
 
 
+def internal_replicas(count: int) -> dict[str, str]:
+    """A cluster of few brokers has groups and transactions all the same."""
+    return {
+        "offsets.topic.replication.factor": str(count),
+        "transaction.state.log.replication.factor": str(count),
+    }
+
+
 class FakeRun:
     """Stands for `run_broker`: notes the config, is ready at once, ends."""
 
@@ -71,7 +79,7 @@ def test_options_and_settings_reach_the_broker(
     assert "-b localhost:19092" in ended.err
     config = running.configs[0]
     assert (config.host, config.port, config.rack) == ("localhost", 19092, "r1")
-    assert config.kafka == (("num.partitions", "4"),)
+    assert dict(config.kafka) == {"num.partitions": "4", **internal_replicas(1)}
     assert config.data_dir == f"{tmp_path}/d/broker-0"
 
 
@@ -160,7 +168,8 @@ def test_several_brokers_get_a_file_each(
         "penstock-data/broker-1",
     ]
     assert {config.store for config in configs} == {"penstock-data/metadata.db"}
-    assert {config.kafka for config in configs} == {(("num.partitions", "4"),)}
+    for config in configs:
+        assert dict(config.kafka) == {"num.partitions": "4", **internal_replicas(2)}
     assert running.configs == []
 
 

@@ -32,19 +32,26 @@ def create_missing(services: Services, name: str) -> None:
     services.spawn(_create(services, TopicSpec(name)))
 
 
-def create_offsets_topic(services: Services) -> None:
-    """The topic that holds the groups' offsets, made when the first group needs it."""
-    _create_compacted(services, OFFSETS_TOPIC, "offsets.topic", ("compression.type", "producer"))
+def create_offsets_topic(services: Services) -> str | None:
+    """The topic that holds the groups' offsets, made when the first group needs it.
+
+    It is made only with as many replicas as `offsets.topic.replication.factor` asks for (KIP-115):
+    it would keep fewer for good. The result says what is missing for that; None: nothing.
+    """
+    more = ("compression.type", "producer")
+    return _create_compacted(services, OFFSETS_TOPIC, "offsets.topic", more)
 
 
-def create_transactions_topic(services: Services) -> None:
-    """The topic of the transaction coordinators, made when the first transaction needs it.
+def create_transactions_topic(services: Services) -> str | None:
+    """The topic of the transaction coordinators, made when the first transaction needs it, with
+    `transaction.state.log.replication.factor` replicas or not at all, as above.
 
     One replica may always be missing, whatever `transaction.state.log.min.isr` says.
     """
-    insync = services.configs().int_value("transaction.state.log.min.isr")
-    replicas = _replicas_for(services, "transaction.state.log")
-    _create_compacted(
+    configs = services.configs()
+    insync = configs.int_value("transaction.state.log.min.isr")
+    replicas = configs.int_value("transaction.state.log.replication.factor")
+    return _create_compacted(
         services,
         TRANSACTIONS_TOPIC,
         "transaction.state.log",
@@ -54,21 +61,38 @@ def create_transactions_topic(services: Services) -> None:
     )
 
 
-def _replicas_for(services: Services, prefix: str) -> int:
-    wanted = services.configs().int_value(f"{prefix}.replication.factor")
+def _lacks_brokers(services: Services, name: str, prefix: str) -> str | None:
+    setting = f"{prefix}.replication.factor"
+    wanted = services.configs().int_value(setting)
     image = services.image
-    return max(1, min(wanted, len(image.living.keys() - image.cordoned)))
+    usable = len(image.living.keys() - image.cordoned)
+    if usable >= wanted:
+        services.short_of_brokers.discard(name)
+        return None
+    reason = (
+        f"{name} is created when {wanted} brokers can hold its replicas, and {usable} can now: "
+        f"start more brokers, or lower {setting}"
+    )
+    if name not in services.short_of_brokers:
+        services.short_of_brokers.add(name)
+        _log.warning("%s", reason)
+    return reason
 
 
-def _create_compacted(services: Services, name: str, prefix: str, *more: tuple[str, str]) -> None:
+def _create_compacted(
+    services: Services, name: str, prefix: str, *more: tuple[str, str]
+) -> str | None:
     if name in services.creating:
-        return
+        return None
+    reason = _lacks_brokers(services, name, prefix)
+    if reason is not None:
+        return reason
     services.creating.add(name)
     configs = services.configs()
     spec = TopicSpec(
         name,
         configs.int_value(f"{prefix}.num.partitions"),
-        _replicas_for(services, prefix),
+        configs.int_value(f"{prefix}.replication.factor"),
         configs=(
             ("cleanup.policy", "compact"),
             ("segment.bytes", str(configs.int_value(f"{prefix}.segment.bytes"))),
@@ -76,6 +100,7 @@ def _create_compacted(services: Services, name: str, prefix: str, *more: tuple[s
         ),
     )
     services.spawn(_create(services, spec))
+    return None
 
 
 async def _create(services: Services, spec: TopicSpec) -> None:

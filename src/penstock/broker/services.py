@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.cluster import ClusterView
@@ -53,6 +53,8 @@ class Services:
     apis: frozenset[ApiKey]
     creating: set[str]
     """Topics that are being created because somebody asked for them."""
+    short_of_brokers: set[str] = field(default_factory=set)
+    """Internal topics that cannot be created yet; the reason was logged once."""
     place: Place | None = None
     """Where this broker is reached; None until it listens."""
 

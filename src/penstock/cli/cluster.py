@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli import cluster_rebalance, completion
+from penstock.cli import cluster_rebalance, cluster_replicate, completion
 from penstock.cli.cluster_state import Found, look, moving_json
 from penstock.cli.output import count, emit, emit_json, pipe_guard, printable, size_text
 from penstock.cli.session import (
@@ -55,12 +55,13 @@ Examples:
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(
-        help="The cluster: describe, rebalance, drain a broker, elect leaders.",
+        help="The cluster: describe, rebalance, replicate, drain a broker, elect leaders.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
     app.command("describe", help=_DESCRIBE_HELP)(describe)
     cluster_rebalance.register(app)
+    cluster_replicate.register(app)
     app.command("elect", help=_ELECT_HELP)(elect)
     app.command("forget", help=_FORGET_HELP)(forget)
     root.add_typer(app, name="cluster")

@@ -76,7 +76,7 @@ Examples:
 _Execute = Annotated[
     bool, typer.Option("--execute/--dry-run", help="Do it, or only show what would be done.")
 ]
-_Throttle = Annotated[
+Throttle = Annotated[
     int | None,
     typer.Option(
         "--throttle",
@@ -86,7 +86,7 @@ _Throttle = Annotated[
         show_default="20 MB, twice as much after every minute in which nothing arrives",
     ),
 ]
-_AtOnce = Annotated[
+AtOnce = Annotated[
     int | None,
     typer.Option(
         "--at-once",
@@ -96,7 +96,7 @@ _AtOnce = Annotated[
         show_default="3, up to 20 while they take no second",
     ),
 ]
-_Timeout = Annotated[
+Timeout = Annotated[
     float | None,
     typer.Option("--timeout", min=0.0, metavar="S", help="Wait no longer; the moves go on."),
 ]
@@ -129,9 +129,9 @@ def rebalance(
         list[int] | None,
         typer.Option("--exclude", metavar="BROKER", help="Leave it as it is; may be repeated."),
     ] = None,
-    throttle: _Throttle = None,
-    at_once: _AtOnce = None,
-    timeout: _Timeout = None,
+    throttle: Throttle = None,
+    at_once: AtOnce = None,
+    timeout: Timeout = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
@@ -145,9 +145,9 @@ def drain(
     broker: Annotated[int, typer.Argument(metavar="BROKER", help="Its id.", min=0)],
     *,
     execute: _Execute = True,
-    throttle: _Throttle = None,
-    at_once: _AtOnce = None,
-    timeout: _Timeout = None,
+    throttle: Throttle = None,
+    at_once: AtOnce = None,
+    timeout: Timeout = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
@@ -204,15 +204,15 @@ def _plan_and_do(
             for broker in drained:
                 if broker in found.racks:
                     await cordon(admin, broker)
-            return planned, await _carry_out(admin, planned.steps, found, pace, lead=True)
+            return planned, await carry_out(admin, planned.steps, found, pace, lead=True)
 
     planned, ended = run(main())
     if json:
-        emit_json({**plan_json(planned), "executed": execute, **_ended_json(ended)})
+        emit_json({**plan_json(planned), "executed": execute, **ended_json(ended)})
     elif planned.steps and ended is None:
         emit("nothing was changed: give --execute to do it")
     elif planned.steps and ended is not None:
-        _report_text(ended)
+        report_ended(ended)
     if ended is not None and not ended.is_whole:
         raise typer.Exit(EXIT_REFUSED)
 
@@ -234,7 +234,7 @@ def _check_brokers(found: Found, named: Sequence[int]) -> None:
         )
 
 
-async def _carry_out(
+async def carry_out(
     admin: Admin,
     steps: Sequence[Step],
     found: Found,
@@ -282,7 +282,7 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-def _ended_json(ended: Ended | None) -> dict[str, Any]:
+def ended_json(ended: Ended | None) -> dict[str, Any]:
     if ended is None:
         return {}
     return {
@@ -292,7 +292,7 @@ def _ended_json(ended: Ended | None) -> dict[str, Any]:
     }
 
 
-def _report_text(ended: Ended) -> None:
+def report_ended(ended: Ended) -> None:
     emit(f"done: {count(len(ended.done), 'partition')} moved")
     for error in (*ended.refused, *ended.unled):
         _say(explain_client(error))
@@ -331,9 +331,9 @@ def reassign(
             autocompletion=completion.topics,
         ),
     ] = None,
-    throttle: _Throttle = None,
-    at_once: _AtOnce = None,
-    timeout: _Timeout = None,
+    throttle: Throttle = None,
+    at_once: AtOnce = None,
+    timeout: Timeout = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
@@ -354,7 +354,7 @@ def reassign(
             if cancel:
                 ended = await _cancel(admin, steps)
             else:
-                ended = await _carry_out(admin, steps, found, pace, begun=wait)
+                ended = await carry_out(admin, steps, found, pace, begun=wait)
             if wait or cancel:
                 await lift_throttle(admin)
             return ended
@@ -363,13 +363,13 @@ def reassign(
     if ended is None:
         return
     if json:
-        emit_json(_ended_json(ended))
+        emit_json(ended_json(ended))
     elif cancel:
         emit(f"cancelled {count(len(ended.done), 'move')}")
         for error in ended.refused:
             _say(explain_client(error))
     else:
-        _report_text(ended)
+        report_ended(ended)
     if not ended.is_whole:
         raise typer.Exit(EXIT_REFUSED)
 

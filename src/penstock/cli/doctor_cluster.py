@@ -30,6 +30,10 @@ _SLOW_MS: Final = 500
 _PATIENCE_S: Final = 5.0
 _FREE_SHARE_LEAST: Final = 0.10
 _ANSWER_MS: Final = 10_000
+_INTERNAL_TOPICS: Final = {
+    "__consumer_offsets": "offsets.topic.replication.factor",
+    "__transaction_state": "transaction.state.log.replication.factor",
+}
 
 
 async def check_cluster(bootstrap: str, *, expected: bool, probe: bool) -> list[Finding]:
@@ -56,6 +60,8 @@ async def _check(admin: Admin, bootstrap: str, probe: bool) -> AsyncIterator[Fin
     for broker in info.brokers:
         yield await _check_broker(broker, clock)
     for each in check_standing(await gather(admin)):
+        yield each
+    async for each in _check_internal_topics(admin, [broker.id for broker in info.brokers]):
         yield each
     for each in check_disks(await admin.describe_log_dirs()):
         yield each
@@ -102,6 +108,42 @@ def check_standing(status: dict[str, object]) -> Iterator[Finding]:
     if not advice:
         found = f"{count(len(brokers), 'broker')}, {status['partitions']} partitions, all well"
         yield Finding("cluster", State.OK, found)
+
+
+async def _check_internal_topics(admin: Admin, brokers: Sequence[int]) -> AsyncIterator[Finding]:
+    if not brokers:
+        return
+    configs = await admin.describe_configs(broker=brokers[0])
+    topics = {topic.name: topic for topic in await admin.list_topics(internal=True)}
+    for name, setting in _INTERNAL_TOPICS.items():
+        entry, topic = configs.get(setting), topics.get(name)
+        if entry is None or entry.value is None:
+            continue
+        held = None if topic is None else topic.replication_factor
+        found = check_replicas(name, setting, int(entry.value), held, len(brokers))
+        if found is not None:
+            yield found
+
+
+def check_replicas(
+    name: str, setting: str, wanted: int, held: int | None, brokers: int
+) -> Finding | None:
+    """Whether an internal topic has the replicas that are configured; `held` is None while it does
+    not exist."""
+    if held is None:
+        if brokers >= wanted:
+            return None
+        found = f"not created yet: {setting} is {wanted}, and the cluster has {brokers}"
+        advice = f"start {wanted - brokers} more, or set {setting}={brokers} on the brokers"
+        return Finding(name, State.WARNING, found, advice)
+    if held >= wanted:
+        return None
+    found = f"{count(held, 'replica')}, and {setting} is {wanted}: it was created with too few"
+    if brokers < wanted:
+        advice = f"start {count(wanted - brokers, 'more broker')}, then run this again"
+    else:
+        advice = f"penstock cluster replicate {name} --replicas {wanted}"
+    return Finding(name, State.WARNING, found, advice)
 
 
 def check_disks(directories: Sequence[LogDirInfo]) -> Iterator[Finding]:

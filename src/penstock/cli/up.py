@@ -30,6 +30,7 @@ from penstock.cli.console_process import ConsoleProcess
 from penstock.cli.output import CommandFailed
 
 DEFAULT_DATA: Final = "penstock-data"
+_INTERNAL_REPLICAS: Final = 3
 
 _HELP = """Run a cluster on this machine, in the foreground.
 
@@ -83,7 +84,7 @@ def up(
     directory = data.rstrip("/") or "/"
 
     def config(number: int) -> BrokerConfig:
-        plain = _config(directory, host, port, number)
+        plain = _config(directory, host, port, number, brokers)
         return watched(plain, _metrics_of(metrics, number), log_format, log_level)
 
     configs = [configured(partial(config, number), settings) for number in range(brokers)]
@@ -107,8 +108,14 @@ def up(
         console.close()
 
 
-def _config(directory: str, host: str, port: int, number: int) -> BrokerConfig:
+def _config(directory: str, host: str, port: int, number: int, brokers: int) -> BrokerConfig:
+    # Kafka's default of 3 would keep smaller clusters from having groups and transactions.
+    factor = str(min(_INTERNAL_REPLICAS, brokers))
     return BrokerConfig(
+        kafka=(
+            ("offsets.topic.replication.factor", factor),
+            ("transaction.state.log.replication.factor", factor),
+        ),
         broker_id=number,
         host=host,
         port=port + number if port else 0,

@@ -197,7 +197,7 @@ _COORDINATORS: tuple[_Row, ...] = (
         _SHORT,
         3,
         1,
-        "The replicas of __consumer_offsets, as far as there are brokers when it is created.",
+        "The replicas of __consumer_offsets; it is created when there are as many brokers.",
     ),
     ("offsets.topic.segment.bytes", _INT, 100 << 20, 1, "segment.bytes of __consumer_offsets."),
     (
@@ -253,7 +253,7 @@ _COORDINATORS: tuple[_Row, ...] = (
         _SHORT,
         3,
         1,
-        "The replicas of __transaction_state, as far as there are brokers when it is created.",
+        "The replicas of __transaction_state; it is created when there are as many brokers.",
     ),
     ("transaction.state.log.min.isr", _INT, 2, 1, "min.insync.replicas of __transaction_state."),
     (

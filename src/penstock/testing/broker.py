@@ -46,6 +46,9 @@ _DEFAULTS: Final = {
     "group.initial.rebalance.delay.ms": "0",
     # Groups of tests are few; what fifty partitions take to make, their first member waits for.
     "offsets.topic.num.partitions": "4",
+    # There is one broker, and Kafka's default asks for three.
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
     # A few small topics must fit on a laptop's or a CI machine's nearly full disk.
     "disk_reserve_bytes": str(64 << 20),
 }

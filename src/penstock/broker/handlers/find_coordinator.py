@@ -1,8 +1,9 @@
 """FindCoordinator, versions 0 to 5: the broker that looks after a group or a transactional id.
 
 It is the leader of its partition of `__consumer_offsets` or `__transaction_state`. Those topics are
-made when they are first asked for; until then the answer is COORDINATOR_NOT_AVAILABLE and clients
-ask again. From version 4 on several keys may be asked for at once.
+made when they are first asked for and there are brokers for all their replicas (KIP-115); until
+then the answer is COORDINATOR_NOT_AVAILABLE and clients ask again. From version 4 on several keys
+may be asked for at once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from penstock.wire.messages import FindCoordinatorRequest, FindCoordinatorRespon
 
 class _Kind(NamedTuple):
     topic: str
-    create: Callable[[Services], None]
+    create: Callable[[Services], str | None]
     partition_for: Callable[[str, int], int]
 
 
@@ -59,8 +60,8 @@ def _find(key: str, key_type: int, context: RequestContext) -> FindCoordinatorRe
     image = context.services.image
     topic = image.topics.get(kind.topic)
     if topic is None:
-        kind.create(context.services)
-        return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{kind.topic} is being created")
+        reason = kind.create(context.services) or f"{kind.topic} is being created"
+        return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, reason)
     partition = topic.partitions[kind.partition_for(key, len(topic.partitions))]
     broker = image.brokers.get(partition.leader)
     if broker is None:
