@@ -17,7 +17,9 @@ def on_borrowed(self: dispatch.BrokerSession, frame: memoryview) -> Answer:
     if len(frame) > dispatch._SHORTEST:
         api_key, version, correlation_id = dispatch._start(frame)
         if api_key == dispatch._PRODUCE:
-            return self._lanes.serve(frame, version, correlation_id)
+            answer = self._lanes.serve(frame, version, correlation_id)
+            self._overlaps = answer is not None
+            return answer
     return None
 
 

@@ -174,6 +174,7 @@ class _Peer:
     host = "192.0.2.7"
     port = 50_000
     frame_bytes_max = 100 << 20
+    is_replica = False
 
     def close(self) -> None:
         pass

@@ -87,6 +87,7 @@ class StagePeer:
     host = "192.0.2.1"
     port = 40_000
     frame_bytes_max = 100 << 20
+    is_replica = False
 
     def close(self) -> None:
         pass

@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 
 from penstock.broker.produce_lane import ProduceLanes
+from penstock.net.outbox import in_memory
 from penstock.net.session import Session
 from penstock.records.record import Record, build_batch
 from penstock.wire.codec import decode_response, encode_request
@@ -200,7 +201,9 @@ async def test_a_lane_keeps_nothing_of_the_frame(stage: Stage) -> None:
     assert isinstance(given, asyncio.Future)
     finished = await asyncio.wait_for(given, 120)
     assert finished is not None
-    number, produced = decode_response(ProduceResponse, memoryview(b"".join(finished))[4:], 9)
+    number, produced = decode_response(
+        ProduceResponse, memoryview(b"".join(in_memory(finished)))[4:], 9
+    )
     assert (number, produced.responses[0].name) == (2, "lanes")
     assert produced.responses[0].partition_responses[0].base_offset == 1
     held = stage.hosted("lanes").log.read(1, 1000)

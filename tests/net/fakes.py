@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, cast
 
 from penstock.net.config import ServerConfig
 from penstock.net.server import Server
-from penstock.net.session import Answer, Peer
+from penstock.net.session import Answer, Part, Peer
 from penstock.ports import Buffer, BufferedReceiver, Listener, Network, Receiver, Transport
 from penstock.wire.errors import ProtocolError
 
@@ -227,7 +227,7 @@ class Script:
 
     peer: Peer
     frames: list[bytes] = field(default_factory=list)
-    futures: dict[bytes, asyncio.Future[Sequence[Buffer] | None]] = field(default_factory=dict)
+    futures: dict[bytes, asyncio.Future[Sequence[Part] | None]] = field(default_factory=dict)
     closed: int = 0
     at_once: bool = False
     """Whether frames in borrowed memory are served as they are, if they are to be echoed."""
@@ -245,11 +245,11 @@ class Script:
             case b"f" | b"s":
                 future = asyncio.get_running_loop().create_future()
                 self.futures[body] = future
-                return cast("asyncio.Future[Sequence[Buffer] | None]", future)
+                return cast("asyncio.Future[Sequence[Part] | None]", future)
             case b"d":
                 done = asyncio.get_running_loop().create_future()
                 done.set_result([framed(body)])
-                return cast("asyncio.Future[Sequence[Buffer] | None]", done)
+                return cast("asyncio.Future[Sequence[Part] | None]", done)
             case b"n":
                 return None
             case b"p":

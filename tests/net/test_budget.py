@@ -185,6 +185,45 @@ async def test_slow_is_not_stalled_while_nobody_waits() -> None:
 
 
 @in_loop
+async def test_a_request_that_makes_no_progress_is_given_up() -> None:
+    """Long before the time for a request is up, if it holds memory: though nobody waits for it."""
+    started = await rig(frame_stall_timeout_s=10, frame_timeout_s=60)
+    body = framed(b"e" + bytes(299_999))
+    stalled, slow, small = (started.connect()[0] for _ in range(3))
+    stalled.deliver(body[:100_000])
+    slow.deliver(body[:100_000])
+    small.deliver(body[:10])
+    for tick in range(12):
+        await started.ticks(1)
+        stalled.deliver(body[100_000 + tick : 100_001 + tick])
+        slow.deliver(body[100_000 + tick * 3000 : 103_000 + tick * 3000])
+        small.deliver(body[10 + tick : 11 + tick])
+    assert [each.is_lost() for each in (stalled, slow, small)] == [True, False, False]
+    assert started.server.counters.connections_dropped == 1
+    slow.deliver(body[136_000:])
+    assert len(slow.answers()[0]) == 300_000
+    assert started.server.budget.used < 1000
+
+
+@in_loop
+async def test_the_time_in_which_a_peer_was_not_read_is_no_stall() -> None:
+    """A request that came behind others waits for them, and its sender with it."""
+    started = await rig(frame_stall_timeout_s=10, requests_in_flight_max=1)
+    transport, session = started.connect()
+    rest = framed(b"e" + bytes(99_999))
+    transport.deliver(framed(b"f1", b"f2") + rest[:50_000])
+    await started.ticks(5)
+    session.finish(b"f1")
+    await settle()
+    await started.ticks(30)
+    session.finish(b"f2")
+    await settle()
+    await started.ticks(8)
+    transport.deliver(rest[50_000:])
+    assert len(transport.answers()[-1]) == 100_000
+
+
+@in_loop
 async def test_a_frame_beyond_the_budget_is_not_read_on() -> None:
     """While answers are due that will free it, a large frame stays with its sender."""
     started = await rig(request_bytes_max=10_000, read_buffer_bytes=100)

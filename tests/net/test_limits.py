@@ -251,7 +251,7 @@ async def test_connections_are_limited_in_all_and_per_address(
     with caplog.at_level(logging.WARNING):
         started.network.open("10.0.0.7")
         await settle()
-    assert "10.0.0.7: 3 are open (connections_max); 100 more" in caplog.text
+    assert "10.0.0.7: 3 are open, the limit is max.connections; 100 more" in caplog.text
     assert started.server.admission.addresses == 2
     first.lose()
     again, _ = started.connect("10.0.0.9")

@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from penstock.net.outbox import in_memory
+from penstock.net.outbox import PIECE_BYTES, in_memory
 from penstock.net.session import Answer, Part, Peer
 from penstock.ports import Buffer
 
@@ -37,9 +37,10 @@ class Range:
     def fileno(self) -> int:
         return self._file
 
-    def read(self, skip: int = 0) -> Buffer:
+    def read(self, skip: int = 0, bytes_max: int | None = None) -> Buffer:
         self.reads += 1
-        return os.pread(self._file, self._size - skip, self.position + skip)
+        size = self._size - skip if bytes_max is None else min(bytes_max, self._size - skip)
+        return os.pread(self._file, size, self.position + skip)
 
 
 def answer_of(*parts: Part) -> list[Part]:
@@ -135,6 +136,38 @@ async def test_the_connection_closes_when_its_owner_says_so(live: Live) -> None:
         await until(lambda: server.counters.connections == 0)
 
 
+@on_both_loops
+async def test_a_peer_that_reads_nothing_costs_a_piece_of_memory(live: Live) -> None:
+    """However much it has asked for; once it reads, it gets all of it."""
+    with content() as live.script:
+        server = await live.server()
+        client = await live.client(server, limit=1 << 12)
+        size = len(CONTENT)
+        pairs = [wanted(0, size) for _ in range(8)]
+        client.writer.write(b"".join(asked for asked, _ in pairs))
+        await until(lambda: any(held.reads for held in ranges_of(live.sessions)))
+        await asyncio.sleep(0.1)
+        assert 0 < server.responses.used <= 2 * PIECE_BYTES
+        assert len(ranges_of(live.sessions)) < 8
+        for _, expected in pairs:
+            assert await client.answer() == expected
+        await until(lambda: server.responses.used == 0)
+
+
+@on_both_loops
+async def test_a_connection_that_closes_sends_the_rest_of_its_file_first(live: Live) -> None:
+    """Also what the socket did not take when the session said to close."""
+    with content() as live.script:
+        server = await live.server()
+        client = await live.client(server, limit=1 << 12)
+        asked, expected = wanted(0, len(CONTENT))
+        client.writer.write(asked)
+        await until(lambda: any(held.reads for held in ranges_of(live.sessions)))
+        live.sessions[-1].peer.close()
+        assert await client.answer() == expected
+        assert await client.ended()
+
+
 @in_loop
 async def test_without_a_socket_ranges_are_read() -> None:
     """A transport of another kind, an encrypted one say, gets memory."""
@@ -147,17 +180,17 @@ async def test_without_a_socket_ranges_are_read() -> None:
 
 
 @in_loop
-async def test_an_answer_that_must_wait_is_read() -> None:
-    """Behind one that is not ready yet: by then the file may be gone."""
+async def test_an_answer_that_must_wait_stays_in_its_file() -> None:
+    """Behind one that is not ready yet: nothing is read before its turn comes."""
     started = await rig()
     with content() as started.script:
         transport, session = started.connect()
         asked, expected = wanted(5, 150_000)
         transport.deliver(framed(b"f") + asked)
-        assert [held.reads for held in ranges_of([session])] == [1]
-    session.finish(b"f")
-    await settle()
-    assert transport.answers() == [b"f", expected]
+        assert [held.reads for held in ranges_of([session])] == [0]
+        session.finish(b"f")
+        await settle()
+        assert transport.answers() == [b"f", expected]
 
 
 def test_only_ranges_are_read() -> None:

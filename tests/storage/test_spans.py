@@ -174,3 +174,28 @@ def test_a_file_that_does_not_open_is_trouble_not_a_crash(bench: LogBench) -> No
     os.rename(bench.log_path(), bench.log_path() + ".away")
     with pytest.raises(DiskTrouble, match="did not read"):
         log.read_or_span(0, ENOUGH)
+
+
+@pytest.mark.parametrize("cut", ["truncate", "delete", "close", "start again"])
+def test_a_span_of_bytes_that_are_gone_is_an_error(bench: LogBench, cut: str) -> None:
+    """It may be sent long after it was asked for: other bytes may lie there by then."""
+    log = bench.create()
+    append(log, 100, size=10_000)
+    piece = log.read_or_span(0, ENOUGH)
+    assert isinstance(piece, FileSpan)
+    append(log, 10, size=10_000)
+    assert bytes(piece.read(5, 10)) == bytes_of(piece)[5:15]
+    match cut:
+        case "truncate":
+            log.truncate_to(10)
+            append(log, 100, size=10_000)
+        case "delete":
+            log.roll(0)
+            log.delete_before(log.end_offset)
+        case "close":
+            log.abandon("it was closed")
+        case "start again":
+            log.start_at(500)
+    for ask in (piece.read, piece.fileno):
+        with pytest.raises(OSError, match="was cut"):
+            ask()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -114,6 +115,8 @@ class Broker:
         )
         self._dispatcher = Dispatcher()
         self.server = Server(env.network, env.clock, self._server_config(), self._new_session)
+        self._apply_limits()
+        self.cluster.listen(lambda changed: self._apply_limits() if changed.configs else None)
         self._tasks: asyncio.TaskGroup | None = None
         self._spawned: dict[asyncio.Task[None], None] = {}
         self._services: Services | None = None
@@ -158,20 +161,30 @@ class Broker:
             "listeners": listener,
             "advertised.listeners": f"PLAINTEXT://{advertised}:{port}",
             "log.dirs": self._directory.root,
-            "connections.max.idle.ms": str(round(config.idle_timeout_s * 1000)),
+            "max.connections": str(config.connections_max),
+            "max.connections.per.ip": str(config.connections_per_address_max),
+            "socket.request.max.bytes": str(config.request_bytes_max),
+            "connections.max.idle.ms": str(int(config.idle_timeout_s * 1000)),
             **({"broker.rack": config.rack} if config.rack else {}),
         }
 
+    def _apply_limits(self) -> None:
+        """Limits of connections can be changed while the broker runs."""
+        configs, admission = self.configs(), self.server.admission
+        admission.connections_max = configs.int_value("max.connections")
+        admission.per_address_max = configs.int_value("max.connections.per.ip")
+
     def _server_config(self) -> ServerConfig:
-        config = self._config
+        config, configs = self._config, self.configs()
+        idle_ms = configs.int_value("connections.max.idle.ms")
+        responses = config.bytes_in_flight_max // 4
         return ServerConfig(
             host=config.host,
             port=config.port,
-            frame_bytes_max=config.request_bytes_max,
-            request_bytes_max=config.bytes_in_flight_max,
-            connections_max=config.connections_max,
-            connections_per_address_max=config.connections_per_address_max,
-            idle_timeout_s=self.configs().int_value("connections.max.idle.ms") / 1000,
+            frame_bytes_max=configs.int_value("socket.request.max.bytes"),
+            request_bytes_max=config.bytes_in_flight_max - responses,
+            response_bytes_max=max(1, responses),
+            idle_timeout_s=max(1, idle_ms) / 1000 if idle_ms >= 0 else math.inf,
         )
 
     def _log_config(self, topic: str, _: int) -> LogConfig:
@@ -276,7 +289,10 @@ class Broker:
             marker_writer=writer,
             verification=TransactionVerification(env, broker_id, self.cluster, transactions, spawn),
             producer_ids=producer_ids,
-            fetch_sessions=FetchSessions(1 + env.random.below(SESSION_ID_MAX)),
+            fetch_sessions=FetchSessions(
+                1 + env.random.below(SESSION_ID_MAX),
+                self.configs().int_value("max.incremental.fetch.session.cache.slots"),
+            ),
             isr_changes=IsrChanges(
                 self._env,
                 self._config.broker_id,
@@ -290,6 +306,7 @@ class Broker:
             spawn=self._spawn,
             apis=frozenset(HANDLED),
             creating=set(),
+            response_room=lambda: self.server.responses.room,
         )
 
     def _repairs(self) -> tuple[Coroutine[Any, Any, None], ...]:

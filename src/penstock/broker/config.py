@@ -72,7 +72,11 @@ class BrokerConfig:
     connections_max: int = _key(10_000, "Connections in all; more are closed at once.")
     connections_per_address_max: int = _key(5_000, "Connections from one address.")
     request_bytes_max: int = _key(100 << 20, "The largest request, in bytes.")
-    bytes_in_flight_max: int = _key(512 << 20, "Requests being worked on, in bytes over all.")
+    bytes_in_flight_max: int = _key(
+        512 << 20,
+        "Memory for requests and for answers that their clients have not taken, in bytes over all "
+        "connections; a quarter of it is for answers.",
+    )
     idle_timeout_s: float = _key(600.0, "Connections without traffic for this long are closed.")
     open_files_max: int = _key(1_000, "Log files held open at once.")
     disk_reserve_bytes: int = _key(256 << 20, "Appends are refused when less than this is free.")

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class RequestContext:
-    __slots__ = ("client_id", "host", "is_appended", "services", "version")
+    __slots__ = ("client_id", "host", "is_appended", "is_replica", "services", "version")
 
     def __init__(self, services: Services, version: int, client_id: str, host: str) -> None:
         self.services = services
@@ -23,6 +23,8 @@ class RequestContext:
         self.is_appended = False
         """Set by a produce whose batches are all in the log and only wait for their commit: the
         connection's next produce may then begin."""
+        self.is_replica = False
+        """Set by a fetch of a broker that is registered with the epoch it names."""
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Run a handler's coroutine under the broker's task group; its result answers."""

@@ -25,7 +25,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED, code_of
 from penstock.broker.produce_lane import ProduceLanes
 from penstock.broker.services import Services
-from penstock.net.session import Answer, Peer
+from penstock.net.session import Answer, Part, Peer
 from penstock.wire.api import ApiKey, advertised, served
 from penstock.wire.codec import (
     RequestHeader,
@@ -165,6 +165,7 @@ class BrokerSession:
         "_lanes",
         "_now",
         "_overlaps",
+        "_peer",
         "_services",
         "_waited",
     )
@@ -176,6 +177,7 @@ class BrokerSession:
         self._now = services.figures.now
         self._dispatcher = dispatcher
         self._lanes = ProduceLanes(services)
+        self._peer = peer
         self._host = peer.host
         self._overlaps = False
         """The last request was a produce whose batches are appended."""
@@ -242,6 +244,8 @@ class BrokerSession:
         if isinstance(request, ProduceRequest):
             self._lanes.learn(frame, header, request)
             self._overlaps = context.is_appended
+        elif context.is_replica:
+            self._peer.is_replica = True
         if isinstance(response, asyncio.Future):
             return self._later(request, header, response, began)
         encoded = None if response is None else _encode(response, header)
@@ -257,8 +261,8 @@ class BrokerSession:
         header: RequestHeader,
         response: asyncio.Future[Response],
         began: float,
-    ) -> asyncio.Future[Sequence[Buffer] | None]:
-        answer: asyncio.Future[Sequence[Buffer] | None] = response.get_loop().create_future()
+    ) -> asyncio.Future[Sequence[Part] | None]:
+        answer: asyncio.Future[Sequence[Part] | None] = response.get_loop().create_future()
 
         def finish(done: asyncio.Future[Response]) -> None:
             if answer.done():

@@ -7,8 +7,14 @@
     id, -1                 a full request that ends the session
 
 An incremental answer leaves out partitions with no news: no records, no error, and the same
-watermarks as in the last answer. Sessions are bounded; the one longest unused goes when a new one
-needs room, and its client is told to begin again.
+watermarks as in the last answer.
+
+Sessions are bounded (`max.incremental.fetch.session.cache.slots`), and so are the partitions that
+all clients' sessions name. Followers' sessions are privileged: they take the place of a client's
+session, never the other way round. A client's new session takes the place of the client session
+that is longest unused, if that is at least `IDLE_S`: with more clients than sessions, each would
+otherwise lose its session to the next. Where there is no room, a client gets no session and names
+everything in every request.
 
 A client may come back with a session of the broker's life before: one that reads elsewhere while
 the broker is away has nothing to tell it by. So each life counts its sessions from another number
@@ -32,6 +38,10 @@ NO_SESSION: Final = 0
 FINAL_EPOCH: Final = -1
 INITIAL_EPOCH: Final = 0
 SESSION_ID_MAX: Final = 2**31 - 1
+IDLE_S: Final = 120.0
+"""How long a session is unused before another client's may take its place."""
+CLIENT_PARTITIONS_MAX: Final = 200_000
+"""Partitions that the sessions of all clients may name together: about 60 MB."""
 _EPOCH_MAX: Final = 2**31 - 1
 
 
@@ -91,35 +101,51 @@ class Wanted:
 class Session:
     """It outlives its connection: clients reconnect and go on with it."""
 
-    __slots__ = ("by_id", "epoch", "session_id", "wanted")
+    __slots__ = ("by_id", "epoch", "privileged", "session_id", "used_at", "wanted")
 
-    def __init__(self, session_id: int, *, by_id: bool) -> None:
+    def __init__(self, session_id: int, now: float, *, by_id: bool, privileged: bool) -> None:
         self.session_id = session_id
         self.by_id = by_id
+        self.privileged = privileged
+        self.used_at = now
         self.epoch = 1
         self.wanted: OrderedDict[tuple[str, bytes, int], Wanted] = OrderedDict()
 
 
 class FetchSessions:
-    def __init__(self, first_id: int, sessions_max: int = 1000) -> None:
+    def __init__(
+        self,
+        first_id: int,
+        sessions_max: int = 1000,
+        client_partitions_max: int = CLIENT_PARTITIONS_MAX,
+    ) -> None:
         """`first_id` is drawn at random from 1 to `SESSION_ID_MAX`, anew in each life."""
         self._sessions_max = sessions_max
-        self._sessions: OrderedDict[int, Session] = OrderedDict()
+        self._client_partitions_max = client_partitions_max
+        self._clients: OrderedDict[int, Session] = OrderedDict()
+        """Longest unused first, as in `_followers`."""
+        self._followers: OrderedDict[int, Session] = OrderedDict()
+        self._client_partitions = 0
         self._next_id = first_id
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return len(self._clients) + len(self._followers)
 
-    def begin(self, request: FetchRequest, *, by_id: bool) -> tuple[Session | None, list[Wanted]]:
+    def begin(
+        self, request: FetchRequest, now: float, *, by_id: bool, privileged: bool = False
+    ) -> tuple[Session | None, list[Wanted]]:
         """What a request wants, and its session if it has one. `KafkaError` if that is gone, or
-        not the one that the request takes it for."""
+        not the one that the request takes it for. `privileged` are the brokers of the cluster."""
         if request.session_epoch == FINAL_EPOCH:
-            self._sessions.pop(request.session_id, None)
+            self._end(request.session_id, privileged=privileged)
             return None, list(_asked(request))
         if request.session_epoch == INITIAL_EPOCH:
-            self._sessions.pop(request.session_id, None)
-            return self._open(request, by_id=by_id)
-        session = self._sessions.get(request.session_id)
+            self._end(request.session_id, privileged=privileged)
+            wanted = list(_asked(request))
+            return self._open(wanted, now, by_id=by_id, privileged=privileged), wanted
+        session = self._clients.get(request.session_id)
+        if session is None and privileged:
+            session = self._followers.get(request.session_id)
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.session_epoch:
@@ -127,22 +153,64 @@ class FetchSessions:
         if session.by_id != by_id:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.epoch = session.epoch + 1 if session.epoch < _EPOCH_MAX else 1
-        self._sessions.move_to_end(session.session_id)
+        session.used_at = now
+        before = len(session.wanted)
         self._update(session, request)
+        if session.privileged:
+            self._followers.move_to_end(session.session_id)
+        else:
+            self._clients.move_to_end(session.session_id)
+            self._client_partitions += len(session.wanted) - before
+            if self._client_partitions > self._client_partitions_max:
+                # Answered in full this time; then its client must begin again.
+                self._end(session.session_id)
         return session, list(session.wanted.values())
 
-    def _open(self, request: FetchRequest, *, by_id: bool) -> tuple[Session | None, list[Wanted]]:
-        wanted = list(_asked(request))
-        if not wanted:
-            return None, wanted
-        while len(self._sessions) >= self._sessions_max:
-            self._sessions.popitem(last=False)
-        session = Session(self._next_id, by_id=by_id)
+    def _end(self, session_id: int, *, privileged: bool = False) -> None:
+        session = self._clients.pop(session_id, None)
+        if session is not None:
+            self._client_partitions -= len(session.wanted)
+        elif privileged:
+            self._followers.pop(session_id, None)
+
+    def _open(
+        self, wanted: list[Wanted], now: float, *, by_id: bool, privileged: bool
+    ) -> Session | None:
+        if not wanted or not self._make_room(now, len(wanted), privileged=privileged):
+            return None
+        session = Session(self._next_id, now, by_id=by_id, privileged=privileged)
         self._next_id = self._next_id + 1 if self._next_id < SESSION_ID_MAX else 1
         for each in wanted:
             session.wanted[each.key] = each
-        self._sessions[session.session_id] = session
-        return session, wanted
+        if privileged:
+            self._followers[session.session_id] = session
+        else:
+            self._clients[session.session_id] = session
+            self._client_partitions += len(wanted)
+        return session
+
+    def _make_room(self, now: float, partitions: int, *, privileged: bool) -> bool:
+        """Whether there is room for a session of so many partitions, be it in another's place."""
+        if privileged:
+            if len(self) < self._sessions_max:
+                return True
+            held = self._clients or self._followers
+            oldest = next(iter(held.values()), None)
+            if oldest is None or (oldest.privileged and now - oldest.used_at < IDLE_S):
+                return False
+            self._end(oldest.session_id, privileged=True)
+            return True
+        if partitions > self._client_partitions_max:
+            return False
+        while (
+            len(self) >= self._sessions_max
+            or self._client_partitions + partitions > self._client_partitions_max
+        ):
+            oldest = next(iter(self._clients.values()), None)
+            if oldest is None or now - oldest.used_at < IDLE_S:
+                return False
+            self._end(oldest.session_id)
+        return True
 
     @staticmethod
     def _update(session: Session, request: FetchRequest) -> None:

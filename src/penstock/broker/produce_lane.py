@@ -28,12 +28,11 @@ from penstock.broker.hosted import HostedPartition
 from penstock.broker.purgatory import CommitWait
 from penstock.broker.services import Services
 from penstock.metadata.model import INTERNAL_TOPICS
-from penstock.net.session import Answer
+from penstock.net.session import Answer, Part
 from penstock.records.batch import HEADER_SIZE
 from penstock.wire.codec import RequestHeader, encode_response
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ProduceRequest, ProduceResponse
-from penstock.wire.messages.base import Buffer
 
 LANES_MAX: Final = 64
 """Topics times acks of one connection; beyond that it starts afresh."""
@@ -142,8 +141,8 @@ class ProduceLanes:
         answer: bytes,
         hosted: HostedPartition,
         end_offset: int,
-    ) -> asyncio.Future[Sequence[Buffer] | None]:
-        def finish(outcomes: Sequence[ErrorCode | None]) -> Sequence[Buffer] | None:
+    ) -> asyncio.Future[Sequence[Part] | None]:
+        def finish(outcomes: Sequence[ErrorCode | None]) -> Sequence[Part] | None:
             code = outcomes[0]
             if code is None:
                 return (answer,)

@@ -53,6 +53,8 @@ class Services:
     apis: frozenset[ApiKey]
     creating: set[str]
     """Topics that are being created because somebody asked for them."""
+    response_room: Callable[[], int]
+    """Bytes of memory that answers to clients may take at the moment."""
     short_of_brokers: set[str] = field(default_factory=set)
     """Internal topics that cannot be created yet; the reason was logged once."""
     place: Place | None = None

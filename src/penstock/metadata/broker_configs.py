@@ -292,7 +292,14 @@ _SET_BY: Final = {
 }
 """What describes a broker under Kafka's names, and the keys of its config file that decide."""
 
-_READ_EACH_TIME: Final = frozenset(("log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size"))
+_READ_EACH_TIME: Final = frozenset(
+    (
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
+        "max.connections",
+        "max.connections.per.ip",
+    )
+)
 """What can be changed while the broker runs, beside throttles, cordons and topics' defaults."""
 
 _NO_EFFECT: Final = {

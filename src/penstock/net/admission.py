@@ -1,7 +1,7 @@
-"""Who may connect: so many in all, so many from one address.
+"""Limits the connections: in all, and from one address.
 
-The refusals are logged, but at most one line in `LOG_INTERVAL_S`: a peer that connects in a loop
-must not fill the disk with our words about it.
+A limit that is lowered closes no connection: it applies to new ones. Refusals are logged, but at
+most one line in `LOG_INTERVAL_S`, so that a peer that connects in a loop cannot fill the disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _log: Final = logging.getLogger(__name__)
 
 class Admission:
     def __init__(self, config: ServerConfig) -> None:
-        self._config = config
+        self.connections_max = config.connections_max
+        self.per_address_max = config.connections_per_address_max
         self._per_address: dict[str, int] = {}
         self._count = 0
         self._logged_at: float | None = None
@@ -31,13 +32,12 @@ class Admission:
 
     def admit(self, host: str, now: float) -> bool:
         """Whether one more from there may come in; if so it counts until `leave`."""
-        config = self._config
         here = self._per_address.get(host, 0)
-        if self._count >= config.connections_max:
-            self._refuse(host, f"{self._count} are open (connections_max)", now)
+        if self._count >= self.connections_max:
+            self._refuse(host, f"{self._count} are open, the limit is max.connections", now)
             return False
-        if here >= config.connections_per_address_max:
-            reason = f"{here} from there are open (connections_per_address_max)"
+        if here >= self.per_address_max:
+            reason = f"{here} from there are open, the limit is max.connections.per.ip"
             self._refuse(host, reason, now)
             return False
         self._count += 1

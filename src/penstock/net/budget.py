@@ -13,7 +13,8 @@ end whatever the budget says. That frees its bytes, and the next is favoured. Th
 pass the bound by one request, and by one small read per connection.
 
 What remains is a peer that sends a part of a request and then stalls. Connections look at that once
-a tick: while others wait for the memory, it is dropped.
+a tick: while others wait for the memory, it is dropped at the second tick without progress; if
+nobody waits, after `frame_stall_timeout_s`.
 """
 
 from __future__ import annotations
@@ -112,7 +113,16 @@ class RequestBudget:
 class Share:
     """One connection's part in the budget: what it holds of a request that has not come whole."""
 
-    __slots__ = ("_arrived", "_arrived_at_tick", "_budget", "_held", "_resume", "waits")
+    __slots__ = (
+        "_arrived",
+        "_arrived_at_tick",
+        "_budget",
+        "_held",
+        "_progress",
+        "_progress_at",
+        "_resume",
+        "waits",
+    )
 
     def __init__(self, budget: RequestBudget, resume: Callable[[], None]) -> None:
         self._budget = budget
@@ -121,6 +131,9 @@ class Share:
         self._held = 0
         self._arrived_at_tick = -1
         """-1 unless the same request was looked at then, and others waited."""
+        self._progress = -STALL_BYTES
+        """How much had arrived when progress was last seen, at `_progress_at`."""
+        self._progress_at = 0.0
         self.waits = False
         """Nothing may be read until it is this connection's turn."""
 
@@ -135,6 +148,7 @@ class Share:
             budget.hold(change)
         if came_whole:
             self._arrived_at_tick = -1
+            self.restart()
             if budget.favoured is self:
                 budget.done(self)
         if budget.exhausted and not self.waits:
@@ -151,6 +165,21 @@ class Share:
         if held:
             self._budget.hold(-held)
         self._budget.done(self)
+
+    def restart(self) -> None:
+        """Another request, or the peer was not read for a while: progress counts from now on."""
+        self._progress = -STALL_BYTES
+
+    def rests(self, now: float) -> float:
+        """Asked once a tick while something is half read: for how long it has made no progress;
+        0 if it holds next to nothing."""
+        if (
+            self._held < SMALL_READ_BYTES
+            or self.waits
+            or (self._arrived - self._progress >= STALL_BYTES)
+        ):
+            self._progress, self._progress_at = self._arrived, now
+        return now - self._progress_at
 
     def stalls(self) -> bool:
         """Asked once a tick while something is half read: whether others wait in vain for that."""

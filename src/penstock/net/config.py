@@ -21,7 +21,9 @@ class ServerConfig:
     """Requests of all connections together, from their first bytes until they are answered."""
     read_buffer_bytes: int = 256 << 10
     """The most one read takes, shared by all connections; a larger frame is read into place."""
-    write_buffer_bytes: int = 256 << 10
+    response_bytes_max: int = 128 << 20
+    """Answers in memory that their peers have not taken, of all connections together."""
+    write_buffer_bytes: int = 64 << 10
     """Unsent answer bytes beyond which a connection is neither read nor served."""
     connections_max: int = 10_000
     connections_per_address_max: int = 5_000
@@ -29,6 +31,8 @@ class ServerConfig:
     """Kafka's connections.max.idle.ms; a connection that waits for an answer is not idle."""
     frame_timeout_s: float = 60.0
     """From the first byte of a request to its last, not counting the time we did not read."""
+    frame_stall_timeout_s: float = 10.0
+    """How long a request that has begun, and holds memory, may go without progress."""
     write_stall_timeout_s: float = 30.0
     """How long a peer may take no byte of an answer that waits for it."""
     eof_timeout_s: float = 5.0

@@ -9,6 +9,9 @@ empty an answer that the session returns at once is written at once. Only the ol
 watched: when it is done, every answer that is ready behind it leaves in the same write. All answers
 to the frames of one read leave in one write, too: the system call costs more than the rest.
 
+Memory. What the peer does not take of an answer is counted (`response_budget`) while the connection
+is paused; answers from files are read as the peer takes them (`outbox`).
+
 Reading stops, and with it the growth of memory, while any of these holds:
   - frames that were read could not be dispatched yet (`_waiting`),
   - too many requests or bytes of this connection are pending,
@@ -17,8 +20,9 @@ Reading stops, and with it the growth of memory, while any of these holds:
   - the connection is closing or the peer has sent its last.
 `_steer` is the one place that weighs them.
 
-Closing. `_closing` means: dispatch nothing more, and close once `_pending` is empty. The transport
-sends what it has before it goes; a peer that will not take it is dropped by `on_tick`.
+Closing. `_closing` means: dispatch nothing more, and close once `_pending` is empty and the outbox
+has given all to the transport. The transport sends what it has before it goes; a peer that does not
+take it is dropped by `on_tick`.
 
 There is no timer per connection. Activity is stamped with the server's coarse time and looked at
 once a tick.
@@ -36,13 +40,14 @@ from penstock.net.admission import Admission
 from penstock.net.budget import SMALL_READ_BYTES, TURN_BYTES, RequestBudget, Share
 from penstock.net.config import ServerConfig
 from penstock.net.counters import Counters
-from penstock.net.outbox import JOIN_BYTES, Outbox, in_memory
+from penstock.net.outbox import JOIN_BYTES, Outbox
+from penstock.net.response_budget import ResponseBudget
 from penstock.net.session import Part, Peer, Session
-from penstock.ports import Buffer, Transport
+from penstock.ports import Transport
 from penstock.wire.errors import ProtocolError
 from penstock.wire.framing import FrameReader
 
-Ready = Sequence[Buffer]
+Ready = Sequence[Part]
 Later = asyncio.Future[Ready | None]
 
 TAIL_BYTES_MIN: Final = 32 << 10
@@ -59,6 +64,7 @@ class Shared(Protocol):
     config: ServerConfig
     counters: Counters
     budget: RequestBudget
+    responses: ResponseBudget
     admission: Admission
     new_session: Callable[[Peer], Session]
     scratch: memoryview
@@ -96,6 +102,7 @@ class Connection(asyncio.BufferedProtocol):
         "_watched",
         "_write_paused",
         "host",
+        "is_replica",
         "port",
     )
 
@@ -121,6 +128,7 @@ class Connection(asyncio.BufferedProtocol):
         self._stalled_bytes = 0
         self.host = ""
         self.port = 0
+        self.is_replica = False
 
     # -- what a session may ask: `Peer`
 
@@ -156,8 +164,8 @@ class Connection(asyncio.BufferedProtocol):
             self._closing = True
             self._transport.abort()
             return
-        self._transport.set_write_buffer_limits(high=shared.config.write_buffer_bytes)
-        self._outbox = Outbox(self._transport, shared.counters)
+        limit = shared.config.write_buffer_bytes
+        self._outbox = Outbox(self._transport, shared.counters, limit)
         try:
             self._session = shared.new_session(self)
         except Exception:  # noqa: BLE001 - it must not reach the listener
@@ -215,15 +223,23 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def pause_writing(self) -> None:
-        self._write_paused = True
-        self._stalled_since = self._shared.now
-        self._stalled_bytes = 0
+        if not self._write_paused:
+            self._write_paused = True
+            self._stalled_since = self._shared.now
+            self._stalled_bytes = 0
+        if self._outbox is not None:
+            self._shared.responses.hold(self, self._outbox.held)
         if not self._dispatching:
             self._steer()
 
     def resume_writing(self) -> None:
         self._write_paused = False
         self._active_at = self._shared.now
+        if self._outbox is not None and self._outbox.has_backlog:
+            self._outbox.go_on()
+            if self._write_paused:
+                return
+        self._shared.responses.release(self)
         if not self._dispatching:
             self._advance()
 
@@ -233,6 +249,7 @@ class Connection(asyncio.BufferedProtocol):
         outbox, self._outbox = self._outbox, None
         if outbox is not None:
             outbox.close()
+        self._shared.responses.release(self)
         self._forget_waiting()
         self._pending.clear()
         self._watched = None
@@ -292,7 +309,7 @@ class Connection(asyncio.BufferedProtocol):
             if not answer:
                 continue
             if pending:
-                self._park(in_memory(answer), size)
+                self._park(answer, size)
                 continue
             responses += 1
             out += answer
@@ -409,7 +426,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None:
             return
         if self._closing or self._eof:
-            if not self._pending:
+            if not self._pending and (self._outbox is None or not self._outbox.has_backlog):
                 self._closing = True
                 transport.close()
             elif self._reading:
@@ -429,6 +446,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = wanted
         if wanted:
             self._frame_since = self._shared.now
+            self._share.restart()
             transport.resume_reading()
         else:
             transport.pause_reading()
@@ -453,13 +471,15 @@ class Connection(asyncio.BufferedProtocol):
         transport, config = self._transport, self._shared.config
         if transport is None:
             return
-        unsent = 0
-        if self._write_paused or self._closing or self._eof:
-            unsent = transport.get_write_buffer_size()
+        outbox, unsent = self._outbox, 0
+        if outbox is not None and (self._write_paused or self._closing or self._eof):
+            unsent = outbox.unsent
         if unsent:
             if unsent != self._stalled_bytes:
                 self._stalled_bytes = unsent
                 self._stalled_since = now
+                if self._write_paused and outbox is not None:
+                    self._shared.responses.hold(self, outbox.held)
             elif now - self._stalled_since >= config.write_stall_timeout_s:
                 self._drop(f"took no byte of an answer for {config.write_stall_timeout_s:g} s")
         elif self._eof:
@@ -468,10 +488,16 @@ class Connection(asyncio.BufferedProtocol):
         elif self._reading and self._reader.buffered:
             if now - self._frame_since >= config.frame_timeout_s:
                 self._drop(f"did not complete a request in {config.frame_timeout_s:g} s")
+            elif self._share.rests(now) >= config.frame_stall_timeout_s:
+                self._drop(f"sent no more of a request for {config.frame_stall_timeout_s:g} s")
             elif self._share.stalls():
                 self._drop("holds a request half sent, and others wait for that memory")
         elif now - self._active_at >= config.idle_timeout_s and not self._pending:
             self._drop(f"was idle for {config.idle_timeout_s:g} s")
+
+    def drop_for_memory(self) -> None:
+        self._shared.counters.connections_evicted += 1
+        self._drop("took no answer for the longest time, and memory for answers is short")
 
     def _drop(self, why: str) -> None:
         self._shared.counters.connections_dropped += 1

@@ -13,6 +13,8 @@ class Counters:
     connections_rejected: int = 0
     connections_dropped: int = 0
     """Closed by us for being idle, too slow to send or too slow to read."""
+    connections_evicted: int = 0
+    """How many of those because memory for responses was short."""
     connections_failed: int = 0
     """Closed by us for bytes that are not the protocol, or an error of our own."""
     requests: int = 0

@@ -5,9 +5,10 @@ are. What lies in a file is sent from there (`sendfile`): the bytes of a fetch a
 nobody on this side, where reading them into memory and sending them from there copies them twice.
 
 `sendfile` goes past the transport, straight to its socket. That keeps the order only while the
-transport has nothing left to send, and a peer that takes no more must find the rest with the
-transport, which tells the connection to pause. So whatever cannot leave at once is read into memory
-and handed over.
+transport has nothing left to send. What the socket does not take stays in the file: a small piece
+is read and handed to the transport, which tells the connection to pause, and to resume when the
+piece has left. Then the rest is tried again. So a peer that does not read costs one piece of
+memory, however long its response is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import logging
 import os
 import socket
 import sys
+from collections import deque
 from collections.abc import Sequence
 from typing import Final, cast
 
@@ -26,6 +28,8 @@ from penstock.ports import Buffer, Transport
 
 JOIN_BYTES: Final = 64 << 10
 """Up to here copying parts together costs less than handing the kernel a list of them."""
+PIECE_BYTES: Final = 16 << 10
+"""How much of a file is in memory for a peer that does not take it at once."""
 _SENDS_FILES: Final = sys.platform == "linux"
 """Elsewhere `sendfile` differs in what it says of a peer that takes only a part."""
 
@@ -35,42 +39,81 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Outbox:
-    __slots__ = ("_counters", "_socket", "_transport")
+    __slots__ = ("_backlog", "_counters", "_limit", "_sent", "_socket", "_transport")
 
-    def __init__(self, transport: Transport, counters: Counters) -> None:
+    def __init__(self, transport: Transport, counters: Counters, limit: int) -> None:
+        """`limit` is how much the transport may hold before the connection is paused."""
         self._transport = transport
         self._counters = counters
+        self._limit = limit
         self._socket: socket.socket | None = None
+        self._backlog: deque[Part] = deque()
+        """What was not sent yet and is not with the transport."""
+        self._sent = 0
+        """How much of the first part of the backlog has been sent."""
+        transport.set_write_buffer_limits(high=limit)
+
+    @property
+    def has_backlog(self) -> bool:
+        return bool(self._backlog)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that have not left, wherever they are."""
+        return self._transport.get_write_buffer_size() + sum(map(len, self._backlog)) - self._sent
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory taken by what has not left."""
+        size = self._transport.get_write_buffer_size()
+        return size + sum(len(part) for part in self._backlog if isinstance(part, _MEMORY))
 
     def send(self, parts: Sequence[Part], size: int) -> None:
         """Send the parts of whole answers, `size` bytes together."""
         self._counters.bytes_out += size
-        if size <= JOIN_BYTES:
+        if self._backlog:
+            self._backlog.extend(parts)
+        elif size <= JOIN_BYTES:
             # Ranges of files are larger than that.
             small = cast(Sequence[Buffer], parts)
             self._transport.write(small[0] if len(small) == 1 else b"".join(small))
         elif all(isinstance(part, _MEMORY) for part in parts):
             self._transport.writelines(cast(Sequence[Buffer], parts))
         else:
-            self._send_files(parts)
+            self._backlog.extend(parts)
+            self.go_on()
 
-    def close(self) -> None:
-        """The transport is gone and has closed its socket, or is about to."""
-        if self._socket is not None:
-            self._socket.detach()
-            self._socket = None
-
-    def _send_files(self, parts: Sequence[Part]) -> None:
-        transport = self._transport
+    def go_on(self) -> None:
+        """Send more of the backlog. If some is left, the transport has told the connection to
+        pause, and this is to be called when it may resume."""
+        transport, backlog = self._transport, self._backlog
         try:
-            if transport.get_write_buffer_size() == 0 and self._open():
-                parts = self._send_now(parts)
-            if parts:
-                transport.writelines(in_memory(parts))
+            while backlog:
+                if transport.get_write_buffer_size() == 0 and self._open():
+                    self._send_now()
+                    if not backlog:
+                        break
+                # From the first byte on that does not leave the connection is paused.
+                transport.set_write_buffer_limits(high=0)
+                transport.write(self._take_piece())
+                if transport.get_write_buffer_size():
+                    break
         except OSError as error:
             # Half an answer is out, or none: the peer is gone, or the file does not read.
             _log.info("an answer could not be sent from its file: %s", error)
+            backlog.clear()
             transport.abort()
+            return
+        if not backlog:
+            self._sent = 0
+            transport.set_write_buffer_limits(high=self._limit)
+
+    def close(self) -> None:
+        """The transport is gone and has closed its socket, or is about to."""
+        self._backlog.clear()
+        if self._socket is not None:
+            self._socket.detach()
+            self._socket = None
 
     def _open(self) -> bool:
         """Whether there is a socket to send to that nobody encrypts for."""
@@ -82,34 +125,44 @@ class Outbox:
             self._socket = socket.socket(fileno=known.fileno())
         return self._socket is not None
 
-    def _send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
-        """Send what the socket takes without waiting; returns what is left."""
+    def _send_now(self) -> None:
+        """Send what the socket takes without waiting."""
         assert self._socket is not None
-        for number, part in enumerate(parts):
-            more = socket.MSG_MORE if number + 1 < len(parts) else 0
-            sent = 0
+        backlog = self._backlog
+        while backlog:
+            part, more = backlog[0], socket.MSG_MORE if len(backlog) > 1 else 0
             try:
-                if isinstance(part, _MEMORY):
-                    sent = self._socket.send(part, more) if len(part) else 0
-                else:
-                    while sent < len(part):
-                        given = os.sendfile(
-                            self._socket.fileno(),
-                            part.fileno(),
-                            part.position + sent,
-                            len(part) - sent,
-                        )
-                        if not given:
-                            raise OSError(errno.EIO, "the file is shorter than it was")
-                        sent += given
+                while self._sent < len(part):
+                    self._sent += self._send_some(part, self._socket, more)
             except BlockingIOError:
-                pass
-            if sent < len(part):
-                rest = memoryview(part)[sent:] if isinstance(part, _MEMORY) else part.read(sent)
-                return [rest, *parts[number + 1 :]]
-        return ()
+                return
+            backlog.popleft()
+            self._sent = 0
+
+    def _send_some(self, part: Part, to: socket.socket, more: int) -> int:
+        sent = self._sent
+        if isinstance(part, _MEMORY):
+            return to.send(memoryview(part)[sent:] if sent else part, more)
+        given = os.sendfile(to.fileno(), part.fileno(), part.position + sent, len(part) - sent)
+        if not given:
+            raise OSError(errno.EIO, "the file is shorter than it was")
+        return given
+
+    def _take_piece(self) -> Buffer:
+        """The next bytes of the backlog, in memory."""
+        part, sent = self._backlog[0], self._sent
+        if isinstance(part, _MEMORY):
+            self._backlog.popleft()
+            self._sent = 0
+            return memoryview(part)[sent:] if sent else part
+        piece = part.read(sent, PIECE_BYTES)
+        self._sent += len(piece)
+        if self._sent == len(part):
+            self._backlog.popleft()
+            self._sent = 0
+        return piece
 
 
 def in_memory(parts: Sequence[Part]) -> list[Buffer]:
-    """The parts, those in files read: for whoever keeps them longer than a file is sure to stay."""
+    """The parts, with those in files read."""
     return [part if isinstance(part, _MEMORY) else part.read() for part in parts]

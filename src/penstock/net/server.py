@@ -17,6 +17,7 @@ from penstock.net.budget import RequestBudget
 from penstock.net.config import ServerConfig
 from penstock.net.connection import Connection
 from penstock.net.counters import Counters
+from penstock.net.response_budget import ResponseBudget
 from penstock.net.session import Peer, Session
 from penstock.ports import Clock, Listener, Network, Receiver
 
@@ -34,6 +35,7 @@ class Server:
         self.config = config
         self.counters = Counters()
         self.budget = RequestBudget(config.request_bytes_max)
+        self.responses = ResponseBudget(config.response_bytes_max)
         self.admission = Admission(config)
         self.new_session = new_session
         self.scratch = memoryview(bytearray(config.read_buffer_bytes))

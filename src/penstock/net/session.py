@@ -17,18 +17,20 @@ class FileRange(Protocol):
 
     def __len__(self) -> int: ...
 
-    def fileno(self) -> int: ...
+    def fileno(self) -> int:
+        """The file's descriptor, open until the caller gives up control; OSError if the bytes are
+        no longer there. Then the connection ends."""
 
-    def read(self, skip: int = 0) -> Buffer:
-        """The bytes without the first `skip`, if they cannot be sent so."""
+    def read(self, skip: int = 0, bytes_max: int | None = None) -> Buffer:
+        """The bytes after the first `skip`, at most `bytes_max`, if they cannot be sent so."""
 
 
 Part = Buffer | FileRange
-Answer = Sequence[Part] | asyncio.Future[Sequence[Buffer] | None] | None
+Answer = Sequence[Part] | asyncio.Future[Sequence[Part] | None] | None
 """The parts of one response frame, its length included; or those later; or no response at all.
 
 Parts are sent without a copy where that is cheaper, so they must not change once returned. A range
-of a file is sent or read before anything else happens; what comes later is in memory.
+of a file is read as the peer takes it, which may take long.
 """
 
 
@@ -70,6 +72,10 @@ class Peer(Protocol):
 
     @frame_bytes_max.setter
     def frame_bytes_max(self, value: int) -> None: ...
+
+    is_replica: bool
+    """Set by the session once the peer has shown to be a broker that copies a partition: it is
+    not dropped when memory is short."""
 
     def close(self) -> None:
         """Take no more requests, send the answers to those taken, then close."""

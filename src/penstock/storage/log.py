@@ -215,6 +215,7 @@ class Log(AppendLog):
         return replace(held, end_position=held.start_position, end_offset=self._end_offset)
 
     def _forget(self, segment: Segment) -> None:
+        segment.cuts += 1
         for path in segment.paths():
             self.pool.forget(path)
             self._dirty.pop(path, None)

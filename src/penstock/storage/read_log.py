@@ -39,24 +39,28 @@ class ReadLog(LogState):
         At most `bytes_max`, but always the first batch. Nothing at or above `upper_offset` (the
         high watermark, the last stable offset) is given out.
         """
-        piece = self._read(offset, bytes_max, upper_offset, spans=False)
+        piece = self._read(offset, bytes_max, upper_offset, None)
         assert not isinstance(piece, FileSpan)
         return piece
 
     def read_or_span(
-        self, offset: int, bytes_max: int, upper_offset: int | None = None
+        self,
+        offset: int,
+        bytes_max: int,
+        upper_offset: int | None = None,
+        memory_max: int = 1 << 62,
     ) -> memoryview | FileSpan | None:
-        """The batches that `read` gives, unread where they can be sent from their file. A span is
-        good until the caller gives up control."""
-        piece = self._read(offset, bytes_max, upper_offset, spans=True)
+        """The batches that `read` gives, unread where they can be sent from their file. Of those
+        that must be read at most `memory_max`, but always the first."""
+        piece = self._read(offset, bytes_max, upper_offset, memory_max)
         return piece.data if isinstance(piece, LogSlice) else piece
 
     def read_committed(
-        self, offset: int, bytes_max: int, last_stable_offset: int, *, spans: bool = False
+        self, offset: int, bytes_max: int, last_stable_offset: int, memory_max: int | None = None
     ) -> tuple[memoryview | FileSpan, list[AbortedTransaction]] | None:
-        """The batches that `read` or `read_or_span` gives below the last stable offset, and which
-        transactions among them were aborted."""
-        piece = self._read(offset, bytes_max, last_stable_offset, spans=spans)
+        """The batches that `read` gives below the last stable offset, or `read_or_span` if there
+        is a `memory_max`, and which transactions among them were aborted."""
+        piece = self._read(offset, bytes_max, last_stable_offset, memory_max)
         if piece is None:
             return None
         data = piece.data if isinstance(piece, LogSlice) else piece
@@ -91,7 +95,7 @@ class ReadLog(LogState):
                 yield segment.aborted.index
 
     def _read(
-        self, offset: int, bytes_max: int, upper_offset: int | None, *, spans: bool
+        self, offset: int, bytes_max: int, upper_offset: int | None, memory_max: int | None
     ) -> LogSlice | FileSpan | None:
         if self._failure is not None:
             self._refuse()
@@ -114,7 +118,7 @@ class ReadLog(LogState):
                     return None
                 found = segment.locate(offset)
                 if found is not None:
-                    return self._slice(number, found, bytes_max, upper, spans=spans)
+                    return self._slice(number, found, bytes_max, upper, memory_max)
         except LogDamaged:
             self.suspect = True
             raise
@@ -130,8 +134,7 @@ class ReadLog(LogState):
         found: tuple[int, BatchHeader],
         bytes_max: int,
         upper: int,
-        *,
-        spans: bool,
+        memory_max: int | None,
     ) -> LogSlice | FileSpan | None:
         position, header = found
         segment = self._segments[number]
@@ -156,10 +159,11 @@ class ReadLog(LogState):
                 break
         if limit <= position:
             return None
-        if spans:
+        if memory_max is not None:
             span = find_span(segment, position, bytes_max, limit, header.size)
             if span is not None:
                 return span
+            bytes_max = min(bytes_max, memory_max)
         data = segment.read(
             position,
             bytes_max,

@@ -133,6 +133,7 @@ class Segment(SegmentState):
 
     def reset(self) -> None:
         """Forget all that is derived from the data, before it is scanned again."""
+        self.cuts += 1
         for path in (self.index.path, self.time_index.path):
             self.pool.forget(path)
             if self.pool.disk.exists(path):
@@ -149,6 +150,7 @@ class Segment(SegmentState):
 
     def truncate(self, size: int, end_offset: int) -> None:
         """Cut the file to `size`, the batch boundary before `end_offset`; make the indexes fit."""
+        self.cuts += 1
         self.file.truncate(size)
         self.size = size
         self._next_position = 0
@@ -166,6 +168,7 @@ class Segment(SegmentState):
 
     def quarantine(self, start: int, end: int) -> None:
         """Read [start, end) no more, and look anew at what was seen to be right from there on."""
+        self.cuts += 1
         self.damaged = tuple(sorted((*self.damaged, (start, end))))
         self.verified = min(self.verified, start)
         self._appended_from = -1

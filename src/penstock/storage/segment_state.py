@@ -30,6 +30,7 @@ class SegmentState:
         "aborted",
         "base_offset",
         "created_ms",
+        "cuts",
         "damaged",
         "directory",
         "first_timestamp",
@@ -65,6 +66,9 @@ class SegmentState:
         self._next_header: BatchHeader | None = None
         """Of the batch there, if the read saw it."""
         self.size = 0
+        self.cuts = 0
+        """Grows whenever bytes that were there may be there no more: a truncation, a quarantine,
+        or the segment's removal from its log."""
         self.verified = 0
         """Bytes from the start whose CRCs this process has seen to be right."""
         self._appended_from = -1

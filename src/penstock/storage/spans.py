@@ -1,13 +1,13 @@
 """Batches to be sent as they lie in their file, without being read.
 
 Only of bytes that this process has verified: what it has not seen must be read, to be checked. A
-span is good until the log is next changed, which means for the one call that asked for it: it holds
-no file open.
+span holds no file open, so any number of them may wait for slow readers. Appends do not affect it.
+Once its segment was truncated, compacted or deleted, it raises OSError: its reader must ask again.
 """
 
 from __future__ import annotations
 
-from errno import EIO
+from errno import EIO, ESTALE
 from typing import Final
 
 from penstock.records.batch import BatchHeader
@@ -18,10 +18,11 @@ SPAN_BYTES_MIN: Final = 128 << 10
 
 
 class FileSpan:
-    __slots__ = ("_segment", "_size", "position")
+    __slots__ = ("_cuts", "_segment", "_size", "position")
 
     def __init__(self, segment: Segment, position: int, size: int) -> None:
         self._segment = segment
+        self._cuts = segment.cuts
         self._size = size
         self.position = position
 
@@ -33,17 +34,26 @@ class FileSpan:
         return self._segment.base_offset
 
     def fileno(self) -> int:
-        """The descriptor of the file, open now."""
+        """The descriptor of the file, open until the caller gives up control."""
+        self._check()
         number: int = self._segment.file.fileno()  # type: ignore[attr-defined]
         return number
 
-    def read(self, skip: int = 0) -> memoryview:
-        """All bytes but the first `skip`, for whoever cannot send them from the file."""
+    def read(self, skip: int = 0, bytes_max: int | None = None) -> memoryview:
+        """The bytes after the first `skip`, all or at most `bytes_max`, for a connection that
+        cannot send them from the file."""
+        self._check()
         size = self._size - skip
+        if bytes_max is not None:
+            size = min(size, bytes_max)
         data = self._segment.file.pread(size, self.position + skip)
         if len(data) < size:
             raise OSError(EIO, "the file is shorter than it was", self._segment.path)
         return memoryview(data)
+
+    def _check(self) -> None:
+        if self._segment.cuts != self._cuts:
+            raise OSError(ESTALE, "the log was cut while it was being sent", self._segment.path)
 
 
 def find_span(

@@ -8,8 +8,9 @@ Costs, since every request passes here. The whole frames in a read are copied on
 they are, and come out as slices of that copy; a bytearray that ends where a frame ends is taken
 over uncopied, and a caller who is done with the frames before it uses the memory again may borrow
 them uncopied. A frame that spans reads is gathered in memory of its own. That memory is at most
-`GROWTH` times what has arrived, so a peer that announces 100 MiB but sends nothing has cost
-nothing, and a frame of a megabyte has its full size after the first read. A caller that can choose
+`GROWTH` times what has arrived, beyond `LATE_BYTES` at most `LATE_GROWTH` times. So a peer that
+announces 100 MiB but sends nothing has cost nothing, one that sends half of them has cost those
+100, and a frame of a megabyte has its full size after the first read. A caller that can choose
 where to read to takes the rest of such a frame straight into its place: `tail`, then `filled`.
 """
 
@@ -21,6 +22,8 @@ from typing import Final
 from penstock.wire.errors import ProtocolError
 
 GROWTH: Final = 8
+LATE_GROWTH: Final = 2
+LATE_BYTES: Final = 2 << 20
 
 _LENGTH: Final = Struct(">i")
 _PREFIX: Final = _LENGTH.size
@@ -155,7 +158,10 @@ class FrameReader:
             self.tail = memoryview(self._gathered)[self.buffered :]
 
     def _enlarge(self, keep: int) -> None:
-        size = min(self.wanted, self.buffered * GROWTH) if self.wanted else _PREFIX
+        size = _PREFIX
+        if self.wanted:
+            grown = min(self.buffered * GROWTH, max(LATE_BYTES, self.buffered * LATE_GROWTH))
+            size = min(self.wanted, grown)
         larger = bytearray(size)
         memoryview(larger)[:keep] = memoryview(self._gathered)[:keep]
         self._gathered = larger

@@ -17,7 +17,7 @@ wants = st.dictionaries(places, st.builds(Asked, st.integers(0, 5), st.just(1), 
 
 def begin(broker: FetchSessions, request: FetchRequest) -> tuple[int, dict[TopicPartition, int]]:
     """What the broker takes the request to want."""
-    session, wanted = broker.begin(request, by_id=False)
+    session, wanted = broker.begin(request, 0.0, by_id=False)
     found = {TopicPartition(each.topic, each.index): each.fetch_offset for each in wanted}
     return (0 if session is None else session.session_id), found
 

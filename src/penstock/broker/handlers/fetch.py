@@ -4,6 +4,10 @@ Each partition is given whole batches from the one that holds the offset on, the
 larger than the limit, so that every consumer gets on. When less than `min_bytes` is there the
 request waits, at most `max_wait_ms`.
 
+Large pieces stay in their files until they are sent. What must be read into memory for a client is
+bounded by the memory that is left for answers: then a fetch returns less, but always one batch.
+Followers are not bounded by it.
+
 Who reads committed records only (isolation level 1) gets what lies below the last stable offset,
 where the first transaction begins that is still open, and is told which transactions among the
 batches were aborted: leaving those out is the client's part.
@@ -51,6 +55,8 @@ _NOT_YET = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
+MEMORY_BYTES_MAX = 16 << 20
+"""What is read into memory at most for one fetch of a client; more is sent from its file."""
 _QUIET_MS = 50
 """How long a follower that has everything is believed to go on so, without being counted again."""
 _RACKS_SINCE = 11
@@ -63,7 +69,7 @@ class _Read(NamedTuple):
     """None for a partition of a session that there is nothing to say of."""
     size: int
     must_answer: bool
-    """An error, a divergence, another replica: waiting would not make it better."""
+    """An error, a divergence, another replica, a lack of memory: waiting would not help."""
 
 
 class _Replica(NamedTuple):
@@ -78,11 +84,16 @@ def handle(
 ) -> FetchResponse | asyncio.Future[FetchResponse]:
     services = context.services
     by_id = context.version >= _IDS_SINCE
-    session, wanted = services.fetch_sessions.begin(request, by_id=by_id)
+    replica = _replica(request, context.version)
+    is_known = replica is not None and _is_registered(replica, services)
+    context.is_replica = is_known
+    session, wanted = services.fetch_sessions.begin(
+        request, services.env.clock.monotonic(), by_id=by_id, privileged=is_known
+    )
     if by_id:
         _name_topics(wanted, services)
     fetch = _Fetch(request, services, session, wanted, context.version)
-    read = fetch.read(spans=True)
+    read = fetch.read()
     if read.size >= request.min_bytes or read.must_answer or request.max_wait_ms <= 0:
         return fetch.answer(read)
     hosted = [held for held in fetch.hosted if held is not None and held not in fetch.throttled]
@@ -116,6 +127,11 @@ def _name_topics(wanted: list[Wanted], services: Services) -> None:
             each.topic = topic.name if topic is not None else ""
 
 
+def _is_registered(replica: _Replica, services: Services) -> bool:
+    registered = services.image.brokers.get(replica.broker_id)
+    return registered is not None and registered.broker_epoch == replica.broker_epoch
+
+
 def _replica(request: FetchRequest, version: int) -> _Replica | None:
     """Who fetches, if it is a broker."""
     if version < _REPLICA_STATE_SINCE:
@@ -136,6 +152,7 @@ class _Fetch:
         "_has_epochs",
         "_has_racks",
         "_is_incremental",
+        "_memory_left",
         "_now_ms",
         "_racks",
         "_replica",
@@ -145,6 +162,7 @@ class _Fetch:
         "hosted",
         "is_behind",
         "is_early",
+        "is_short",
         "throttled",
         "throttled_ms",
         "wanted",
@@ -163,6 +181,9 @@ class _Fetch:
         self._session = session
         self._is_incremental = session is not None and request.session_epoch > 0
         self._now_ms = 0
+        self._memory_left = 0
+        self.is_short = False
+        """Less was read than was asked for, because memory for answers is short."""
         self._by_id = version >= _IDS_SINCE
         self._has_epochs = version >= 12
         self._has_racks = version >= _RACKS_SINCE
@@ -191,15 +212,18 @@ class _Fetch:
     def _known_racks(self) -> dict[int, str | None]:
         return {each: broker.rack for each, broker in self._services.image.brokers.items()}
 
-    def read(self, *, spans: bool = False) -> _Read:
-        """What there is. With `spans` as much of it as can be is left in its file, good only for an
-        answer that leaves at once."""
+    def read(self) -> _Read:
+        """What there is. As much of it as can be is left in its file."""
         answers: list[FetchResponse.Partition | None] = []
         size, must_answer = 0, False
         if self._replica is not None:
             self._now_ms = self._services.replicas.now_ms()
         may_be_quiet = self._replica is not None and self._is_incremental
         left = min(self._request.max_bytes, self._bytes_max)
+        self._memory_left = left
+        if self._replica is None:
+            self._memory_left = min(MEMORY_BYTES_MAX, self._services.response_room())
+        self.is_short = False
         for each, hosted in zip(self.wanted, self.hosted, strict=True):
             if may_be_quiet and hosted is not None and self._is_quiet(each, hosted):
                 answers.append(None)
@@ -207,7 +231,7 @@ class _Fetch:
             answer = FetchResponse.Partition(partition_index=each.index, records=_EMPTY)
             answers.append(answer)
             try:
-                given = self._read_one(each, hosted, answer, left, first=size == 0, spans=spans)
+                given = self._read_one(each, hosted, answer, left, first=size == 0)
             except EXPECTED as error:
                 if self._comes_early(each, code_of(error)):
                     answer.high_watermark = answer.last_stable_offset = -1
@@ -223,7 +247,7 @@ class _Fetch:
             )
             size += given
             left -= given
-        return _Read(answers, size, must_answer)
+        return _Read(answers, size, must_answer or self.is_short)
 
     def _is_quiet(self, each: Wanted, hosted: HostedPartition) -> bool:
         """Whether nothing has changed for a follower since it was last looked at.
@@ -248,7 +272,6 @@ class _Fetch:
         left: int,
         *,
         first: bool,
-        spans: bool,
     ) -> int:
         if self._by_id and not each.topic:
             _name_topics([each], self._services)
@@ -267,20 +290,25 @@ class _Fetch:
             return 0
         if self._replica is not None and self._is_throttled(self._replica, hosted):
             return 0
-        log = hosted.log
         bytes_max = max(0, min(each.max_bytes, left))
+        memory_max = max(0, self._memory_left)
         piece: memoryview | FileSpan | None
         aborted: list[AbortedTransaction] | None = None
         if answer.aborted_transactions is not None:
-            found = log.read_committed(each.fetch_offset, bytes_max, upper, spans=spans)
+            found = hosted.log.read_committed(each.fetch_offset, bytes_max, upper, memory_max)
             piece, aborted = (None, None) if found is None else found
-        elif spans:
-            piece = log.read_or_span(each.fetch_offset, bytes_max, upper)
         else:
-            held = log.read(each.fetch_offset, bytes_max, upper)
-            piece = None if held is None else held.data
+            piece = hosted.log.read_or_span(each.fetch_offset, bytes_max, upper, memory_max)
         if piece is None or (len(piece) > left and not first):
             return 0
+        if not isinstance(piece, FileSpan):
+            if len(piece) > memory_max and not first:
+                self.is_short = True
+                return 0
+            # A read that was cut short by it fills most of what was left.
+            is_short = memory_max < bytes_max and 2 * len(piece) >= memory_max
+            self.is_short = self.is_short or is_short
+            self._memory_left -= len(piece)
         if aborted:
             answer.aborted_transactions = [
                 FetchResponse.AbortedTransaction(*transaction) for transaction in aborted
@@ -334,8 +362,7 @@ class _Fetch:
         """The end of the log, for a follower whose log is a beginning of this one."""
         services, log = self._services, hosted.log
         each.term = None
-        registered = services.image.brokers.get(replica.broker_id)
-        if registered is None or registered.broker_epoch != replica.broker_epoch:
+        if not _is_registered(replica, services):
             raise KafkaError(ErrorCode.STALE_BROKER_EPOCH)
         if each.leader_epoch < 0:
             raise KafkaError(ErrorCode.INVALID_REQUEST)

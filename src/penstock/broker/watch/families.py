@@ -147,13 +147,16 @@ def _requests(broker: Broker, figures: Figures) -> Iterator[Metric]:
     counters = server.counters
     yield _single("penstock_request_bytes_in_flight", server.budget.used)
     yield _single("penstock_request_bytes_in_flight_limit", server.budget.bytes_max)
+    yield _single("penstock_response_bytes_held", server.responses.used)
+    yield _single("penstock_response_bytes_held_limit", server.responses.bytes_max)
     yield _single("penstock_connections", counters.connections)
     yield _single("penstock_connections_opened_total", counters.connections_accepted)
     yield family(
         "penstock_connections_closed_total",
         [
             (("refused",), counters.connections_rejected),
-            (("slow",), counters.connections_dropped),
+            (("slow",), counters.connections_dropped - counters.connections_evicted),
+            (("memory",), counters.connections_evicted),
             (("failed",), counters.connections_failed),
         ],
     )

@@ -60,12 +60,17 @@ METRICS: Final = (
     _counter("penstock_request_errors_total", "Requests refused as a whole.", "api", "error"),
     _gauge("penstock_request_bytes_in_flight", "Request bytes held until they are answered."),
     _gauge("penstock_request_bytes_in_flight_limit", "Beyond this nothing is read for a while."),
+    _gauge("penstock_response_bytes_held", "Answers in memory that their clients do not take."),
+    _gauge(
+        "penstock_response_bytes_held_limit",
+        "Beyond this the connections that take nothing for the longest time are closed.",
+    ),
     _gauge("penstock_connections", "Connections open now."),
     _counter("penstock_connections_opened_total", "Connections that were let in."),
     _counter(
         "penstock_connections_closed_total",
-        "Connections closed by the broker: refused for a limit, slow or idle, or failed for bytes "
-        "that are not the protocol.",
+        "Connections closed by the broker: refused for a limit, slow or idle, dropped when memory "
+        "for answers was short, or failed for bytes that are not the protocol.",
         "reason",
     ),
     _counter("penstock_network_received_bytes_total", "Bytes read from connections."),
