@@ -149,27 +149,41 @@ async def test_an_announcement_takes_nothing() -> None:
 @in_loop
 async def test_who_stalls_with_a_request_half_sent_is_dropped_when_others_wait() -> None:
     """In two ticks, not when the time for a request is up; one that goes on sending is not."""
-    started = await rig(request_bytes_max=400_000, frame_bytes_max=300_000)
+    started = await rig(large_request_bytes_max=400_000, frame_bytes_max=300_000)
     body = framed(b"e" + bytes(299_999))
     stalled = [started.connect()[0] for _ in range(2)]
     for transport in stalled:
         transport.deliver(body[:150_000])
     busy, _ = started.connect()
     busy.deliver(body[:150_000])
-    good, _ = started.connect()
-    good.deliver(framed(b"e1"))
-    good.deliver(framed(b"e2"))
-    assert good.answers() == [b"e1"]
+    assert not busy.is_reading()
     for tick in range(3):
         await started.ticks(1)
         busy.deliver(body[150_000 + tick * 20_000 : 170_000 + tick * 20_000])
         await settle()
     assert [transport.is_lost() for transport in stalled] == [True, True]
-    assert good.answers() == [b"e1", b"e2"]
     assert not busy.is_lost()
     busy.deliver(body[210_000:])
     await settle()
     assert len(busy.answers()[0]) == 300_000
+
+
+@in_loop
+async def test_small_requests_do_not_wait_for_large_ones_that_stall() -> None:
+    """However many peers announce large requests and stop half way; their sum is bounded."""
+    started = await rig(large_request_bytes_max=4_000_000, frame_bytes_max=1 << 20, tick_s=3600)
+    server = started.server
+    body = framed(bytes(1 << 20))
+    good, _ = started.connect()
+    for number in range(60):
+        hostile, _ = started.connect()
+        hostile.deliver(body[:256_000])
+        good.deliver(framed(b"e%d" % number, b"e" + bytes(20_000)))
+        await settle()
+        assert len(good.answers()) == 2 * (number + 1)
+    assert server.large_requests.exhausted
+    assert server.large_requests.used < 6_000_000
+    assert server.budget.used == 0
 
 
 @in_loop

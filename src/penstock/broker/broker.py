@@ -177,13 +177,14 @@ class Broker:
     def _server_config(self) -> ServerConfig:
         config, configs = self._config, self.configs()
         idle_ms = configs.int_value("connections.max.idle.ms")
-        responses = config.bytes_in_flight_max // 4
+        part = max(1, config.bytes_in_flight_max // 4)
         return ServerConfig(
             host=config.host,
             port=config.port,
             frame_bytes_max=configs.int_value("socket.request.max.bytes"),
-            request_bytes_max=config.bytes_in_flight_max - responses,
-            response_bytes_max=max(1, responses),
+            request_bytes_max=2 * part,
+            large_request_bytes_max=part,
+            response_bytes_max=part,
             idle_timeout_s=max(1, idle_ms) / 1000 if idle_ms >= 0 else math.inf,
         )
 

@@ -75,7 +75,7 @@ class BrokerConfig:
     bytes_in_flight_max: int = _key(
         512 << 20,
         "Memory for requests and for answers that their clients have not taken, in bytes over all "
-        "connections; a quarter of it is for answers.",
+        "connections. A quarter is for answers, a quarter for large requests on their way here.",
     )
     idle_timeout_s: float = _key(600.0, "Connections without traffic for this long are closed.")
     open_files_max: int = _key(1_000, "Log files held open at once.")

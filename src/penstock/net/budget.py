@@ -1,5 +1,9 @@
 """A bound on the request bytes that all connections hold together.
 
+There are two budgets of this kind. One is for large requests (`LARGE_BYTES`) that have not come
+whole, the other for everything else. So peers that announce large requests and stall wait for each
+other, and clients with small requests do not wait for them.
+
 A request counts from its first byte until it is answered; before it has come whole, for the memory
 that what has arrived of it takes (`FrameReader.held`, a few times as much). A peer that announces a
 hundred megabytes and sends none of them takes nothing from the others.
@@ -26,6 +30,8 @@ TURN_BYTES: Final = 64 << 10
 """What one turn is taken to need, and the most it reads of a large request."""
 SMALL_READ_BYTES: Final = 4 << 10
 """What is read at most of new requests while nothing is left."""
+LARGE_BYTES: Final = 64 << 10
+"""A request that announces more than this is large."""
 STALL_BYTES: Final = 16 << 10
 """Who sends less than this between two ticks, while others wait for the memory, has stalled."""
 
@@ -52,6 +58,10 @@ class RequestBudget:
     @property
     def waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def is_tight(self) -> bool:
+        return 2 * self.used >= self.bytes_max
 
     def charge(self, size: int) -> None:
         """Count bytes that are in memory."""
@@ -111,12 +121,13 @@ class RequestBudget:
 
 
 class Share:
-    """One connection's part in the budget: what it holds of a request that has not come whole."""
+    """One connection's part in the budgets: what it holds of a request that has not come whole."""
 
     __slots__ = (
         "_arrived",
         "_arrived_at_tick",
         "_budget",
+        "_budgets",
         "_held",
         "_progress",
         "_progress_at",
@@ -124,7 +135,11 @@ class Share:
         "waits",
     )
 
-    def __init__(self, budget: RequestBudget, resume: Callable[[], None]) -> None:
+    def __init__(
+        self, budget: RequestBudget, large: RequestBudget, resume: Callable[[], None]
+    ) -> None:
+        """`large` is for requests that announce more than `LARGE_BYTES`."""
+        self._budgets = budget, large
         self._budget = budget
         self._resume = resume
         self._arrived = 0
@@ -137,20 +152,32 @@ class Share:
         self.waits = False
         """Nothing may be read until it is this connection's turn."""
 
-    def on_read(self, arrived: int, held: int, *, came_whole: bool) -> None:
-        """So many bytes have come of a request that is not whole, in so much memory; the one before
-        it may have come whole by this read."""
-        budget = self._budget
+    @property
+    def exhausted(self) -> bool:
+        """Whether the budget that it takes from has nothing left."""
+        return self._budget.exhausted
+
+    def on_read(self, arrived: int, held: int, wanted: int, *, came_whole: bool) -> None:
+        """So many bytes have come of a request that is not whole, in so much memory, and so many
+        are announced; the one before it may have come whole by this read."""
         self._arrived = arrived
+        if came_whole:
+            self._arrived_at_tick = -1
+            self.restart()
+        budget = self._budgets[wanted > LARGE_BYTES]
+        if budget is not self._budget and not self.waits:
+            before, self._budget = self._budget, budget
+            if self._held:
+                before.hold(-self._held)
+                self._held = 0
+            before.done(self)
+        budget = self._budget
         change = held - self._held
         if change:
             self._held = held
             budget.hold(change)
-        if came_whole:
-            self._arrived_at_tick = -1
-            self.restart()
-            if budget.favoured is self:
-                budget.done(self)
+        if came_whole and budget.favoured is self:
+            budget.done(self)
         if budget.exhausted and not self.waits:
             self.waits = not budget.may_read(self, begun=arrived > 0)
 

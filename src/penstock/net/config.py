@@ -18,7 +18,10 @@ class ServerConfig:
     bytes_in_flight_max: int = 32 << 20
     """The same in bytes; a single larger request is taken when it is alone."""
     request_bytes_max: int = 256 << 20
-    """Requests of all connections together, from their first bytes until they are answered."""
+    """Requests of all connections together until they are answered; small ones from their first
+    bytes on, large ones when they have come whole."""
+    large_request_bytes_max: int = 96 << 20
+    """Large requests that have not come whole, of all connections together."""
     read_buffer_bytes: int = 256 << 10
     """The most one read takes, shared by all connections; a larger frame is read into place."""
     response_bytes_max: int = 128 << 20

@@ -64,6 +64,7 @@ class Shared(Protocol):
     config: ServerConfig
     counters: Counters
     budget: RequestBudget
+    large_requests: RequestBudget
     responses: ResponseBudget
     admission: Admission
     new_session: Callable[[Peer], Session]
@@ -117,7 +118,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting_bytes = 0
         self._pending: deque[tuple[Ready | Later, int]] = deque()
         self._pending_bytes = 0
-        self._share = Share(shared.budget, self._steer)
+        self._share = Share(shared.budget, shared.large_requests, self._steer)
         self._watched: Later | None = None
         self._dispatching = False
         self._reading = True
@@ -178,8 +179,8 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         tail = self._reader.tail
         if tail is not None and len(tail) >= TAIL_BYTES_MIN:
-            return tail[:TURN_BYTES] if self._budget.exhausted else tail
-        if self._budget.exhausted:
+            return tail[:TURN_BYTES] if self._share.exhausted else tail
+        if self._budget.exhausted or self._shared.large_requests.exhausted:
             return self._shared.scratch[:SMALL_READ_BYTES]
         return self._shared.scratch
 
@@ -191,6 +192,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         try:
             tail, begun = reader.tail, reader.buffered
+            reader.lean = shared.large_requests.is_tight
             borrowed = tail is None or len(tail) < TAIL_BYTES_MIN
             if borrowed:
                 frames = reader.feed(shared.scratch[:size], borrow=True)
@@ -207,7 +209,9 @@ class Connection(asyncio.BufferedProtocol):
         if reader.error is not None and not self._closing:
             self._fail(reader.error)
         if not self._closing and (reader.buffered or begun or self._budget.exhausted):
-            self._share.on_read(reader.buffered, reader.held, came_whole=bool(frames))
+            self._share.on_read(
+                reader.buffered, reader.held, reader.wanted, came_whole=bool(frames)
+            )
         if self._pending or self._waiting or self._closing or self._share.waits:
             self._steer()
 

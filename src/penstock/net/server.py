@@ -35,6 +35,7 @@ class Server:
         self.config = config
         self.counters = Counters()
         self.budget = RequestBudget(config.request_bytes_max)
+        self.large_requests = RequestBudget(config.large_request_bytes_max)
         self.responses = ResponseBudget(config.response_bytes_max)
         self.admission = Admission(config)
         self.new_session = new_session

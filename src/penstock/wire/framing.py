@@ -24,6 +24,8 @@ from penstock.wire.errors import ProtocolError
 GROWTH: Final = 8
 LATE_GROWTH: Final = 2
 LATE_BYTES: Final = 2 << 20
+LEAN_BYTES: Final = 64 << 10
+"""What is taken ahead at most while memory is short."""
 
 _LENGTH: Final = Struct(">i")
 _PREFIX: Final = _LENGTH.size
@@ -37,10 +39,12 @@ class FrameTooLarge(ProtocolError):
 class FrameReader:
     """`frame_bytes_max` may be changed between reads, as when a connection has authenticated."""
 
-    __slots__ = ("_error", "_gathered", "buffered", "frame_bytes_max", "tail", "wanted")
+    __slots__ = ("_error", "_gathered", "buffered", "frame_bytes_max", "lean", "tail", "wanted")
 
     def __init__(self, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
+        self.lean = False
+        """Memory is short: take as little ahead as can be, even if more must be copied for it."""
         self.wanted = 0
         """Bytes the frame that is begun will have, prefix included; 0 while that is not known."""
         self.buffered = 0
@@ -161,6 +165,8 @@ class FrameReader:
         size = _PREFIX
         if self.wanted:
             grown = min(self.buffered * GROWTH, max(LATE_BYTES, self.buffered * LATE_GROWTH))
+            if self.lean:
+                grown = self.buffered + min(self.buffered, LEAN_BYTES)
             size = min(self.wanted, grown)
         larger = bytearray(size)
         memoryview(larger)[:keep] = memoryview(self._gathered)[:keep]

@@ -145,8 +145,9 @@ def _requests(broker: Broker, figures: Figures) -> Iterator[Metric]:
         ],
     )
     counters = server.counters
-    yield _single("penstock_request_bytes_in_flight", server.budget.used)
-    yield _single("penstock_request_bytes_in_flight_limit", server.budget.bytes_max)
+    budgets = server.budget, server.large_requests
+    yield _single("penstock_request_bytes_in_flight", sum(each.used for each in budgets))
+    yield _single("penstock_request_bytes_in_flight_limit", sum(each.bytes_max for each in budgets))
     yield _single("penstock_response_bytes_held", server.responses.used)
     yield _single("penstock_response_bytes_held_limit", server.responses.bytes_max)
     yield _single("penstock_connections", counters.connections)
