@@ -26,12 +26,7 @@ READERS = frozenset(("value", "int_value", "bool_value", "text_value"))
 NOT_READING = ("sim", "testing", "cli", "client", "console", "spark")
 """Folders whose code is no broker's: what they do with a name is to set it."""
 
-LATER = {
-    "max.connections": "the server counts its connections by it",
-    "max.connections.per.ip": "the server counts its connections by it",
-    "max.incremental.fetch.session.cache.slots": "the cache of fetch sessions is bounded by it",
-    "socket.request.max.bytes": "frames are bounded by it",
-}
+LATER: dict[str, str] = {}
 """Settings whose effect is on its way, and what it will be."""
 
 
