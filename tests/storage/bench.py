@@ -22,6 +22,7 @@ from penstock.storage.config import LogConfig
 from penstock.storage.files import FilePool, offset_name
 from penstock.storage.index import IndexCache
 from penstock.storage.log import Log
+from penstock.storage.offset_checkpoint import LogOffsets
 from penstock.storage.recovery import create_log, open_log
 from penstock.storage.salvage import LogResources, RecoveryReport
 from penstock.storage.space import SpaceGuard
@@ -78,9 +79,16 @@ class LogBench:
             self.resources, self.root, "t", 0, topic_id="id", config=self.config, now_ms=NOW_MS
         )
 
-    def open(self) -> Log:
+    def open(self, *, known: LogOffsets | None = None, cache_is_intact: bool = False) -> Log:
         """Open the log; `report` is what that found."""
-        log, self.report = open_log(self.resources, self.directory, self.config, NOW_MS)
+        log, self.report = open_log(
+            self.resources,
+            self.directory,
+            self.config,
+            NOW_MS,
+            known=known,
+            cache_is_intact=cache_is_intact,
+        )
         return log
 
     def reopen(self, log: Log) -> Log:

@@ -182,6 +182,59 @@ def torn_tail_kept() -> AbstractContextManager[Any]:
 
 
 @planted
+def rot_taken_for_a_torn_tail() -> AbstractContextManager[Any]:
+    """What nobody has noted as synced is cut off at the first bad batch, though the page cache held
+    all of it and sound batches follow."""
+
+    def torn(self: _Opening, _: int) -> Callable[[int, bool, bool], bool]:
+        promised = self._promised or 0
+        return lambda expected, *_: expected >= promised
+
+    return patch.object(_Opening, "_torn", torn)
+
+
+@planted
+def torn_tail_taken_for_rot() -> AbstractContextManager[Any]:
+    """Sound batches behind a bad place are taken for a proof of rot after a loss of power, too."""
+    original = _Opening.open
+
+    def trusting(self: _Opening) -> Any:
+        self.cache_is_intact = True
+        return original(self)
+
+    return patch.object(_Opening, "open", trusting)
+
+
+@planted
+def synced_offset_ignored() -> AbstractContextManager[Any]:
+    """Only the log's own checkpoint says what was synced: acknowledged records are cut off."""
+    return patch.object(_Opening, "_promised", property(lambda self: self._recovery_point))
+
+
+@planted
+def offsets_of_another_generation_believed() -> AbstractContextManager[Any]:
+    """What was noted of records that have been truncated counts for those in their place."""
+    return patch.object(
+        _Opening, "known", property(lambda self: self.checkpoint and self._noted_offsets)
+    )
+
+
+@planted
+def loss_of_committed_records_not_noted() -> AbstractContextManager[Any]:
+    """After a crash took committed records, those that follow pass for committed."""
+    original = _Opening._settle
+
+    def settle(self: _Opening, end_offset: int) -> int:
+        noted, self._noted_offsets = self._noted_offsets, None
+        try:
+            return original(self, end_offset)
+        finally:
+            self._noted_offsets = noted
+
+    return patch.object(_Opening, "_settle", settle)
+
+
+@planted
 def offset_reused() -> AbstractContextManager[Any]:
     """The end offset is that of the last index entry, not that of the last batch."""
     original = _Opening._scan

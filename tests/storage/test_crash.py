@@ -6,12 +6,40 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from penstock.sim.crash import main, run_cases, show
-from penstock.sim.crash_case import run_case
+from penstock.sim.crash_case import Case, run_case
+from penstock.sim.log_rig import LogRig
+
+
+class PowerCuts(Case):
+    """A life of nothing but work and power cuts; whoever acknowledges waits for a flush."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.config = replace(
+            self.config, power_share=1.0, fault_chance=0.0, crash_chance=0.0, compact=False
+        )
+        self.rig = LogRig(self.config, self.disk, self.draws)
+
+    def run(self) -> None:
+        rig, draws = self.rig, self.draws
+        rig.create()
+        while rig.counters.get("power losses", 0) < 100:
+            rig.arm(draws.randrange(0, 40))
+            before = rig.counters.get("power losses", 0)
+            while rig.counters.get("power losses", 0) == before:
+                self.name = ("append", "append", "append", "flush", "roll", "note")[
+                    draws.randrange(0, 6)
+                ]
+                getattr(self, f"_{self.name}")()
+            rig.disarm()
+            rig.check()
+
 
 CASES = 400
 CHUNK = 100
@@ -26,6 +54,16 @@ def test_no_crash_loses_what_was_acknowledged(first_seed: int) -> None:
     assert not summary.failures, output.getvalue()
     for happened in ("kills", "power losses", "tails cut", "recovered", "opened cleanly"):
         assert summary.counters[happened] > 0, f"{happened}: never in {CHUNK} cases"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_hundred_power_cuts_in_a_row_lose_nothing_synced(seed: int) -> None:
+    """Each in the middle of something: whatever a flush has confirmed is there every time. A power
+    loss of all brokers of a cluster is this for each of their logs, with `durability=fsync`."""
+    case = PowerCuts(seed)
+    case.run()
+    assert case.rig.counters["power losses"] >= 100
+    assert case.rig.model.end > 100
 
 
 def test_a_case_is_its_seed() -> None:

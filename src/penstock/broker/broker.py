@@ -36,6 +36,7 @@ from penstock.broker.lossless import LosslessRecord
 from penstock.broker.maintenance import Maintenance
 from penstock.broker.membership import Membership, Place
 from penstock.broker.mending import Mending
+from penstock.broker.offset_keeper import OffsetKeeper
 from penstock.broker.producer_ids import ProducerIds
 from penstock.broker.replica_fetcher import ReplicaFetchers
 from penstock.broker.replicas import Replicas
@@ -110,6 +111,7 @@ class Broker:
             config.flush_threads,
             self.figures,
         )
+        self._offset_keeper = OffsetKeeper(env, self._directory, self.replicas, self.configs)
         self.fetchers = ReplicaFetchers(
             env, config.broker_id, self.cluster, self.replicas, self.configs
         )
@@ -224,6 +226,7 @@ class Broker:
                     Maintenance(self._services).run(),
                     self._services.isr_changes.run(),
                     self.fetchers.run(),
+                    self._offset_keeper.run(),
                     *self._repairs(),
                 )
                 self._take_up()
@@ -241,7 +244,9 @@ class Broker:
     async def _open_logs(self) -> None:
         now_ms = self._env.clock.wall_ms()
         reports = await self._env.executor.run(
-            lambda: self._directory.open_all(self._log_config, now_ms)
+            lambda: self._directory.open_all(
+                self._log_config, now_ms, cache_is_intact=self._record.cache_is_intact()
+            )
         )
         for report in reports:
             for note in report.notes:
@@ -392,7 +397,9 @@ class Broker:
     async def _close_logs(self) -> None:
         failed = any(log.failure is not None for log in self._directory)
         executor, threads = self._env.executor, self._config.flush_threads
+        logs = list(self._directory)
         troubles = await close_logs(self._directory, executor, threads)
+        await self._offset_keeper.note(logs)
         for trouble in troubles:
             _log.error("%s", trouble)
         if not failed and not troubles and not self.replicas.unopened:

@@ -7,8 +7,10 @@ forget. Two terms write nothing: one without followers, and a partition's very f
 older one has to be told apart.
 
 The high watermark outlives its role: a follower hands it to the leader it becomes, and the other
-way round. It is not kept over restarts: from the log start on it is learned again, from the leader
-or by the followers' fetches. Until then the leader says nothing of where the partition ends.
+way round. It outlives a restart, too, as far as it had been noted (`offset_keeper`): readers get
+what was committed then, even if no other replica is there. What was committed since is learned
+again, from the leader or by the followers' fetches. Until the high watermark has reached the start
+of its term the leader says nothing of where the partition ends: so clients never see that go back.
 
 Appends come from clients (`append`) and from the broker itself (`append_own`, for the group
 coordinator). Whoever must wait for the high watermark leaves a callback; offsets are due in order,
@@ -132,8 +134,8 @@ class HostedPartition:
         """Bytes that consumers were sent; followers, `replicated_bytes`."""
         self.replicated_bytes = 0
         self._counted_bytes = 0
-        self._counted_offset = log.log_start_offset
-        self._high_watermark = log.log_start_offset
+        self._high_watermark = max(log.log_start_offset, log.restored_high_watermark)
+        self._counted_offset = self._high_watermark
         self._beginning: _Term | None = None
         self._lag_max_ms = 0
         self._backoff_ms = BACKOFF_MS

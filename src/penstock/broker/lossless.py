@@ -78,6 +78,16 @@ class LosslessRecord:
         self._proof = self._prove(cluster_id, logs_are_whole=logs_are_whole)
         return self._proof
 
+    def cache_is_intact(self) -> bool:
+        """Whether the page cache holds all that was ever written to the logs: the last life was in
+        this boot of the machine, and no write or fsync failed in it. A data directory that was put
+        back from a backup must not be started in the boot it was copied in."""
+        life = self._read()
+        return life is not None and self._is_same_boot(life) and life.lossless_since != _NEVER
+
+    def _is_same_boot(self, life: Life) -> bool:
+        return life.boot_id != "" and life.boot_id == self._boot_id()
+
     def begin(self, cluster_id: str, broker_epoch: int) -> None:
         """This life has that epoch. Call it before anything is written to a log."""
         since = self._proof
@@ -123,8 +133,7 @@ class LosslessRecord:
                 life.cluster_id,
             )
             return Proof(_NEVER, _NEVER)
-        same_boot = life.boot_id != "" and life.boot_id == self._boot_id()
-        if logs_are_whole and (life.stopped_cleanly or same_boot):
+        if logs_are_whole and (life.stopped_cleanly or self._is_same_boot(life)):
             return _proof_of(life)
         return Proof(_NEVER, life.synced_since)
 

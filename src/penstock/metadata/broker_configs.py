@@ -75,6 +75,13 @@ _IDENTITY: tuple[_Row, ...] = (
 _REPLICATION: tuple[_Row, ...] = (
     ("replica.lag.time.max.ms", _LONG, 30_000, 1, "How long a replica may lag and stay in sync."),
     (
+        "replica.high.watermark.checkpoint.interval.ms",
+        _LONG,
+        5_000,
+        1,
+        "How often high watermarks and synced offsets are noted on disk, for the next start.",
+    ),
+    (
         "replica.fetch.wait.max.ms",
         _INT,
         500,

@@ -50,8 +50,9 @@ FAULTS: Final = {
     "append": WRITE_FAULTS,
     "append_replica": WRITE_FAULTS,
     "roll": WRITE_FAULTS,
-    "flush": (*FLUSH_FAULTS, *WRITE_FAULTS[:2]),
-    "flush_split": FLUSH_FAULTS,
+    "flush": (*FLUSH_FAULTS, *WRITE_FAULTS[:2], ("open", EMFILE, "")),
+    "flush_split": (*FLUSH_FAULTS, ("open", EMFILE, "")),
+    "note": (*FLUSH_FAULTS, *WRITE_FAULTS),
     "read": READ_FAULTS,
     "time": READ_FAULTS,
 }
@@ -208,6 +209,14 @@ class Case:
         rig.watch_calls(meanwhile)
         self._with_fault(lambda: rig.finish_flush(plan))
 
+    def _note(self) -> None:
+        """The broker notes what is synced and committed; the latter goes anywhere up to the end."""
+        rig = self.rig
+        ends = [batch.next_offset for batch in rig.model.ledger]
+        ends = [end for end in ends if end >= rig.committed_offset] or [rig.log.end_offset]
+        offset = ends[self.draws.randrange(0, len(ends))]
+        self._with_fault(lambda: rig.note(offset))
+
     def _roll(self) -> None:
         rig = self.rig
         if rig.log.active.size:
@@ -286,8 +295,13 @@ class Case:
         rig = self.rig
         if rig.armed or rig.fault_armed:
             return
-        clean = self.draws.random() < 0.6
+        clean = self.draws.random() < 0.4
         if not clean:
+            if self.draws.random() < 0.5:
+                # Synced and noted, and above the recovery point of the log's own checkpoint.
+                self._append_one()
+                rig.flush(checkpoint=False)
+                self._note()
             rig.crash(power=rig.draw_power())
         elif not rig.close():
             return

@@ -32,6 +32,7 @@ WEIGHTS: Final[dict[str, int]] = {
     "append_replica": 6,
     "flush": 9,
     "flush_split": 6,
+    "note": 5,
     "roll": 3,
     "read": 6,
     "time": 3,
@@ -40,7 +41,7 @@ WEIGHTS: Final[dict[str, int]] = {
     "reopen": 4,
     "crash": 5,
     "fill": 3,
-    "rot": 2,
+    "rot": 4,
     "compact": 15,
     "epoch": 1,
 }

@@ -28,16 +28,18 @@ from penstock.sim.log_checks import (
     read_all,
 )
 from penstock.sim.log_model import LogModel, ModelBatch, Outcome, thinned_wrongly
-from penstock.storage.errors import StorageError
+from penstock.storage.errors import CorruptFile, StorageError, disk_trouble
 from penstock.storage.files import FilePool
 from penstock.storage.index import IndexCache
 from penstock.storage.log import Log
+from penstock.storage.offset_checkpoint import OFFSETS, LogOffsets, read_offsets, write_offsets
 from penstock.storage.recovery import create_log, open_log
 from penstock.storage.salvage import LogResources, RecoveryReport
 from penstock.storage.space import SpaceGuard
 
 ROOT = "/data"
 TOPIC = "orders"
+TOPIC_ID = "1b6f3c1e"
 DIRECTORY = f"{ROOT}/{TOPIC}-0"
 START_MS = 1_700_000_000_000
 CHANGING = frozenset(
@@ -76,6 +78,11 @@ class LogProcess:
         self.log: Log
         self.pool: FilePool
         self.rotted: set[str] = set()
+        self.cache_is_intact = False
+        """No power was lost and no fsync failed since the log was last opened."""
+        self.committed_offset = 0
+        self._notes: dict[LogOffsets, tuple[ModelBatch, ...]] = {}
+        """What was noted of the log, and the batches that were committed then."""
         self.uncleanable_offset = 0
         self.agreed_offset = 0
         """Below it no leader ever asks for a truncation: compaction has relied on markers there."""
@@ -145,6 +152,7 @@ class LogProcess:
             self.disk.power_loss()
         else:
             self.disk.kill()
+        self.cache_is_intact &= not power
         self.count("power losses" if power else "kills")
         self.tell("  power is lost" if power else "  the process is killed")
 
@@ -165,11 +173,11 @@ class LogProcess:
                     ROOT,
                     TOPIC,
                     0,
-                    topic_id="1b6f3c1e",
+                    topic_id=TOPIC_ID,
                     config=self.config.log_config(),
                     now_ms=self.now_ms,
                 )
-                self._created = True
+                self._created = self.cache_is_intact = True
             except Crashed:
                 self.tell("creation is cut short")
                 self.crash(power=self.draw_power())
@@ -194,15 +202,46 @@ class LogProcess:
         outcome.end_min_kill = min(outcome.end_min_kill, offset)
         outcome.end_min_power = min(outcome.end_min_power, offset)
 
+    def note(self, committed: int) -> None:
+        """Have the next opening know of what is synced, and of what is committed."""
+        log = self.log
+        noted = LogOffsets(TOPIC_ID, log.generation, log.recovery_point, committed)
+        self._notes[noted] = tuple(
+            batch for batch in self.model.ledger if batch.next_offset <= committed
+        )
+        self.committed_offset = committed
+        with disk_trouble("the offsets could not be noted"):
+            write_offsets(self.disk, ROOT, {DIRECTORY.rpartition("/")[2]: noted})
+
+    def known(self) -> LogOffsets | None:
+        """What the next opening is told."""
+        try:
+            return read_offsets(self.disk, ROOT).get(DIRECTORY.rpartition("/")[2])
+        except CorruptFile as error:
+            if OFFSETS not in self.rotted:
+                raise Broken(f"what was noted does not read: {error}") from error
+            return None
+
+    def _open(self) -> RecoveryReport:
+        self.log, report = open_log(
+            self._resources(),
+            DIRECTORY,
+            self.config.log_config(),
+            self.now_ms,
+            known=self.known(),
+            cache_is_intact=self.cache_is_intact,
+        )
+        self.cache_is_intact = True
+        return report
+
     def recover(self) -> None:
         """Open until it works, judge what came up, and go on with it."""
         outcome = self.pending()
         while True:
             self.now_ms += 10
             try:
-                self.log, report = open_log(
-                    self._resources(), DIRECTORY, self.config.log_config(), self.now_ms
-                )
+                known = self.known()
+                report = self._open()
                 break
             except Crashed:
                 self.count("crashes while opening")
@@ -217,6 +256,7 @@ class LogProcess:
         self._outcome = None
         self._note(report)
         self._judge(outcome)
+        self._judge_committed(known)
 
     def _open_failed(self, error: OSError) -> None:
         """A fault of the disk may keep a log from opening, but only as long as it lasts."""
@@ -224,6 +264,8 @@ class LogProcess:
             raise Broken(f"the log does not open: {error!r}") from error
         self.tell(f"opening fails: {error}")
         self.count("failed openings")
+        # It may have been an fsync, and the broker has noted that a log failed.
+        self.cache_is_intact = False
         self.crash(power=False)
         self.heal()
 
@@ -272,6 +314,25 @@ class LogProcess:
             self._check_moved_start(outcome)
         model.adopt(outcome, log.log_start_offset, log.end_offset)
         self.check(may_be_cleaned=outcome.may_be_cleaned)
+
+    def _judge_committed(self, known: LogOffsets | None) -> None:
+        """Readers are shown nothing but what was committed, and of that all that was noted."""
+        log, offset = self.log, self.log.restored_high_watermark
+        self.committed_offset = offset
+        if known is None:
+            if offset:
+                raise Broken(f"nothing was noted, and the high watermark is {offset}")
+            return
+        committed = {batch.base_offset: batch for batch in self._notes[known]}
+        for batch in self.model.ledger:
+            was = committed.get(batch.base_offset)
+            if batch.base_offset < offset and (was is None or was.data != batch.data):
+                raise Broken(f"the high watermark is {offset} and {batch} was not committed")
+        if log.generation == known.generation and not self.rotted:
+            due = min(known.high_watermark, log.end_offset)
+            if offset != due:
+                raise Broken(f"the high watermark is {offset}, and {due} was noted")
+            self.count("high watermarks restored", offset > 0)
 
     def _check_moved_start(self, outcome: Outcome) -> None:
         """Without its checkpoint a log begins where its files do; the rest must still be right."""
@@ -366,9 +427,7 @@ class LogProcess:
         before, files = self._state(), self.disk.files()
         self.disk.kill()
         self.now_ms += 10
-        self.log, report = open_log(
-            self._resources(), DIRECTORY, self.config.log_config(), self.now_ms
-        )
+        report = self._open()
         self.count("opened twice")
         self.tell("opened once more")
         after = self._state()

@@ -17,7 +17,7 @@ from penstock.sim.log_model import ModelBatch, model_batch
 from penstock.sim.log_process import Crashed, Flight, LogProcess, LoudLoss
 from penstock.storage.cleaner import CleanTask, begin_clean
 from penstock.storage.errors import DiskFull, DiskTrouble, LogDamaged, LogOffline, StorageError
-from penstock.storage.flush import FlushPlan
+from penstock.storage.flush import FlushPlan, lacks_descriptors
 
 
 class LogRig(LogProcess):
@@ -75,6 +75,8 @@ class LogRig(LogProcess):
         if not self.fault_armed:
             raise Broken(f"refused without a fault: {type(error).__name__}: {error}") from error
         self.count("went offline" if isinstance(error, LogOffline) else "calls failed")
+        # The broker notes at once that a log failed, and then trusts the page cache no more.
+        self.cache_is_intact = False
         self.heal()
         if isinstance(error, LogOffline):
             self._must_stay_offline()
@@ -144,6 +146,9 @@ class LogRig(LogProcess):
             try:
                 plan.run()
             except OSError as error:
+                if lacks_descriptors(error):
+                    self.watch_calls(None)
+                    raise log.put_off_flush(plan, error) from error
                 log.fail_flush(plan, error)
                 raise LogOffline(f"{log.failure}") from error
 
@@ -152,6 +157,10 @@ class LogRig(LogProcess):
             log.end_flush(plan)
             self.flushed(plan.end_offset)
             self.tell(f"end_flush to {plan.end_offset}")
+
+    def note(self, committed: int) -> None:
+        call = super().note
+        self.attempt(f"note {committed}", lambda: call(committed), Flight())
 
     def roll(self) -> None:
         log = self.log

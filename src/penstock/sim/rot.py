@@ -1,14 +1,16 @@
 """Bit rot in the files of a closed log, and what it excuses.
 
-Rot in data must be told from a torn tail: below the recovery point on disk it is damage, and every
-other batch stays readable. Above it the two look the same, so the tail from there on may go, as it
-would in a crash, and the model is told so. Rot in anything else is excused nothing: all of it can
-be rebuilt or refused.
+Rot in data must be told from a torn tail. Below what is known to have been synced it is damage, and
+every other batch stays readable; and everywhere, if the process was killed and no more. After a
+loss of power the two look the same above that, so the tail from there on may go, as it would in a
+crash, and the model is told so. Rot in anything else is excused nothing: all of it can be rebuilt
+or refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from random import Random  # noqa: TID251 - only named: it comes seeded
 from typing import Final
 
@@ -16,7 +18,7 @@ from penstock.records.batch import HEADER_SIZE, CorruptBatch, iter_batches
 from penstock.sim.disk import SimDisk
 from penstock.sim.log_process import DIRECTORY
 from penstock.sim.log_rig import LogRig
-from penstock.storage.checkpoints import decode_checkpoint, read_file
+from penstock.storage.checkpoints import Checkpoint, decode_checkpoint, read_file
 from penstock.storage.files import LOG_CHECKPOINT, parse_offset_name
 
 KINDS: Final = (
@@ -28,10 +30,12 @@ KINDS: Final = (
     ".snapshot",
     "leader-epoch-checkpoint",
     "penstock-checkpoint",
+    "penstock-offsets",
 )
 
 UNPROTECTED: Final = frozenset((*range(8), *range(12, 16)))
 """Bytes of a batch's header that its CRC does not cover: base offset and leader epoch."""
+LENGTH: Final = frozenset(range(8, 12))
 
 
 def rot_some_file(rig: LogRig, *, clean: bool) -> None:
@@ -41,10 +45,15 @@ def rot_some_file(rig: LogRig, *, clean: bool) -> None:
     crash that takes both leaves nothing to tell them by.
     """
     kind = KINDS[rig.draws.randrange(0, len(KINDS))]
+    if not clean and rig.draws.random() < 0.6:
+        kind = ".log"  # in no other file does it matter so much how the process ended
     if kind == LOG_CHECKPOINT and not clean:
         return
     files = rig.disk.files()
-    rotted = rig.disk.rot_random(kind)
+    rotted = None
+    if kind == ".log" and not clean:
+        rotted = _rot_above_recovery_point(rig)
+    rotted = rotted or rig.disk.rot_random(kind)
     if rotted is None:
         return
     path, position, bit = rotted
@@ -55,25 +64,62 @@ def rot_some_file(rig: LogRig, *, clean: bool) -> None:
         _excuse_tail(rig, path, position, files[path])
 
 
+def _rot_above_recovery_point(rig: LogRig) -> tuple[str, int, int] | None:
+    """Flip a bit of a batch that was synced but is above the recovery point, and say which; None if
+    there is no such batch."""
+    point = _checkpoint(rig).recovery_point
+    found: list[tuple[str, int, int]] = []
+    for path, data in rig.disk.durable_files().items():
+        if path.startswith(DIRECTORY) and _base_of(path) >= 0:
+            with suppress(CorruptBatch):
+                for start, header in iter_batches(data):
+                    if header.base_offset >= point:
+                        found.append((path, start, header.size))
+    if not found:
+        return None
+    path, start, size = found[rig.draws.randrange(0, len(found))]
+    position, bit = start + rig.draws.randrange(0, size), rig.draws.randrange(0, 8)
+    rig.disk.rot(path, position, bit)
+    return path, position, bit
+
+
+def _checkpoint(rig: LogRig) -> Checkpoint:
+    return decode_checkpoint(read_file(rig.disk, f"{DIRECTORY}/{LOG_CHECKPOINT}") or b"")
+
+
 def _excuse_tail(rig: LogRig, path: str, position: int, data: bytes) -> None:
     """A CRC covers neither a batch's offset nor its epoch. Where nothing else vouches for them, in
     bytes that were never promised, rot there cannot be known for what it is: it is taken back."""
-    checkpoint = decode_checkpoint(read_file(rig.disk, f"{DIRECTORY}/{LOG_CHECKPOINT}") or b"")
+    checkpoint = _checkpoint(rig)
+    promised = checkpoint.recovery_point
+    known = rig.known()
+    if known is not None and known.generation == checkpoint.generation:
+        promised = max(promised, known.synced_offset)
     offset = parse_offset_name(path.rpartition("/")[2], ".log") or 0
-    inside = 0
+    inside = after = 0
     try:
         for start, header in iter_batches(data):
-            offset, inside = header.base_offset, position - start
+            offset, inside, after = header.base_offset, position - start, start + header.size
             if inside < header.size:
                 break
     except CorruptBatch:
         return
     if offset < checkpoint.recovery_point:
         return
-    rig.excuse_loss_from(offset)
+    rig.count("rot above the recovery point")
     if inside in UNPROTECTED:
         rig.disk.corrupt(path, position, data[position : position + 1])
         rig.tell("  and back")
+    # With another length the last batch looks as if it was just being written.
+    ends_the_log = after == len(data) and path == max(rig.disk.files(), key=_base_of)
+    looks_torn = not rig.cache_is_intact or (inside in LENGTH and ends_the_log)
+    if offset >= promised and looks_torn:
+        rig.excuse_loss_from(offset)
+
+
+def _base_of(path: str) -> int:
+    offset = parse_offset_name(path.rpartition("/")[2], ".log")
+    return -1 if offset is None else offset
 
 
 def rot_above_recovery_point(

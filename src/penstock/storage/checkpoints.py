@@ -34,6 +34,7 @@ _NUMBERS = (
     "sparse_offset",
     "truncating_to",
     "restarting_at",
+    "generation",
 )
 _DAMAGE_NUMBERS = tuple(field.name for field in fields(Damage) if field.name != "reason")
 
@@ -96,6 +97,8 @@ class Checkpoint:
     """A truncation to this offset was begun and may be half done; -1 if none."""
     restarting_at: int = -1
     """All files were to go and an empty log to begin at this offset; -1 if none."""
+    generation: int = 0
+    """It changes whenever records are taken off the end of the log (`offset_checkpoint`)."""
     clean_stop: CleanStop | None = None
     segment_bases: tuple[int, ...] = ()
     """The segments there were when this was noted."""

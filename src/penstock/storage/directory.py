@@ -2,6 +2,7 @@
 
     ROOT/TOPIC-PARTITION/          one log
     ROOT/TOPIC-PARTITION.ID-delete a log being deleted; finished at the next start if interrupted
+    ROOT/penstock-offsets          how far each log was last known to be synced and committed
 
 Idle logs cost a few kilobytes: no open file, no index in memory. What they share, file handles and
 cached indexes, is bounded for all of them together.
@@ -9,14 +10,15 @@ cached indexes, is bounded for all of them together.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, count
 
 from penstock.ports import Disk
 from penstock.storage.config import LogConfig
-from penstock.storage.errors import StorageError, disk_trouble
+from penstock.storage.errors import CorruptFile, StorageError, disk_trouble
 from penstock.storage.files import (
     PARTITION_METADATA,
     FilePool,
@@ -26,6 +28,7 @@ from penstock.storage.files import (
 )
 from penstock.storage.index import IndexCache
 from penstock.storage.log import Log
+from penstock.storage.offset_checkpoint import LogOffsets, read_offsets, write_offsets
 from penstock.storage.recovery import create_log, open_log
 from penstock.storage.salvage import LogResources, RecoveryReport
 from penstock.storage.space import SpaceGuard
@@ -33,6 +36,7 @@ from penstock.storage.space import SpaceGuard
 _NAME_KEPT = 180
 _RECOVERY_FILES_MAX = 64
 _RECOVERY_CACHE_BYTES = 4 << 20
+_log = logging.getLogger(__name__)
 _DELETED = re.compile(r".+\.[A-Za-z0-9_-]+-delete")
 
 
@@ -78,10 +82,18 @@ class LogDirectory:
         return self._logs.get((topic, partition))
 
     def open_all(
-        self, config_for: Callable[[str, int], LogConfig], now_ms: int
+        self,
+        config_for: Callable[[str, int], LogConfig],
+        now_ms: int,
+        *,
+        cache_is_intact: bool = False,
     ) -> list[RecoveryReport]:
-        """Open every log under the root; what each needed is reported. Blocking."""
+        """Open every log under the root; what each needed is reported. Blocking.
+
+        `cache_is_intact` says that the machine has not been booted since a log was last written.
+        """
         self.space.take_ballast()
+        known = self._known_offsets()
         reports = []
         for name in self.disk.listdir(self.root):
             path = f"{self.root}/{name}"
@@ -97,7 +109,14 @@ class LogDirectory:
                 self._remove_tree(path)
                 continue
             try:
-                log, report = open_log(self._resources, path, config_for(*parsed), now_ms)
+                log, report = open_log(
+                    self._resources,
+                    path,
+                    config_for(*parsed),
+                    now_ms,
+                    known=known.get(name),
+                    cache_is_intact=cache_is_intact,
+                )
             except (OSError, StorageError) as error:
                 # One bad log must not keep the others from serving; it is there to be seen.
                 report = RecoveryReport(path)
@@ -109,6 +128,18 @@ class LogDirectory:
             # Whoever made one of them may have been killed before this.
             self.sync_root()
         return reports
+
+    def _known_offsets(self) -> dict[str, LogOffsets]:
+        try:
+            return read_offsets(self.disk, self.root)
+        except CorruptFile as error:
+            _log.warning("%s; it is ignored, high watermarks come from other replicas", error)
+            return {}
+
+    def note_offsets(self, offsets: Mapping[str, LogOffsets]) -> None:
+        """Blocking, for any thread: have the next start know of these (`offset_checkpoint`)."""
+        with disk_trouble(f"the offsets of {self.root} could not be noted"):
+            write_offsets(self.disk, self.root, offsets)
 
     def sync_root(self) -> None:
         """Blocking, for any thread: have the names of all logs survive a loss of power."""
@@ -184,6 +215,8 @@ class LogDirectory:
         try:
             with disk_trouble(f"{path} could not be recovered"):
                 log, report = open_log(resources, path, config, now_ms)
+                # It may have lost what was not synced when it failed.
+                log.note_cut()
                 log.close()
                 self.disk.sync_directory(self.root)
         finally:

@@ -61,10 +61,14 @@ def begin_file(pool: FilePool, path: str) -> File:
     The active segment has none before its first spill. A file that lies there was made by somebody
     else, as Kafka's tools do when they find none: it may hold anything and belong to another user.
     """
-    pool.forget(path)
-    if pool.disk.exists(path):
+    try:
+        file = pool.create(path)
+    except PermissionError:
         pool.disk.unlink(path)
-    return pool.create(path)
+        return pool.create(path)
+    if file.size():
+        file.truncate(0)
+    return file
 
 
 class IndexCache:

@@ -91,9 +91,16 @@ class Log(AppendLog):
         offset = self._end_without(offset)
         # Noted first: half done, the log could have a hole that would pass for sound.
         point, cleaned = min(self._recovery_point, offset), min(self.cleaned_offset, offset)
-        begun = replace(self._checkpoint(point), cleaned_offset=cleaned, truncating_to=offset)
+        begun = replace(
+            self._checkpoint(point),
+            cleaned_offset=cleaned,
+            truncating_to=offset,
+            generation=self.generation + 1,
+        )
         self._write_checkpoint(begun)
         self.truncations += 1
+        self.generation += 1
+        self.restored_high_watermark = min(self.restored_high_watermark, offset)
         self._recovery_point, self.cleaned_offset = point, cleaned
         self.sparse_offset = min(self.sparse_offset, offset)
         try:
@@ -174,10 +181,13 @@ class Log(AppendLog):
             log_start_offset=offset,
             cleaned_offset=offset,
             sparse_offset=offset,
+            generation=self.generation + 1,
             segment_bases=(offset,),
         )
         self._write_checkpoint(replace(empty, restarting_at=offset))
         self.truncations += 1
+        self.generation += 1
+        self.restored_high_watermark = 0
         try:
             self._begin_empty(offset)
             self._disk.sync_directory(self.directory)
@@ -333,6 +343,13 @@ class Log(AppendLog):
             noted = self._checkpoint(self._recovery_point)
             self._write_checkpoint(replace(noted, sparse_offset=offset))
             self.sparse_offset = offset
+
+    def note_cut(self) -> None:
+        """Records may be gone from the end of this log: nothing that was noted of it holds.
+
+        The next checkpoint will say so."""
+        self.generation += 1
+        self._names_dirty = self.changed = True
 
     def note_cleaned(self, offset: int) -> None:
         """Compaction has covered everything below `offset`; the next checkpoint will say so.

@@ -53,6 +53,8 @@ class LogParts:
     """There is more to note in a checkpoint than there was room for."""
     epochs_dirty: bool
     unindexed_offset: int | None
+    generation: int = 0
+    restored_high_watermark: int = 0
 
 
 class LogState:
@@ -89,10 +91,12 @@ class LogState:
         "damage",
         "directory",
         "epochs",
+        "generation",
         "noted_point",
         "partition",
         "pool",
         "producers",
+        "restored_high_watermark",
         "sparse_offset",
         "suspect",
         "topic",
@@ -111,6 +115,11 @@ class LogState:
         self.damage = parts.damage
         self.cleaned_offset = parts.cleaned_offset
         self.sparse_offset = parts.sparse_offset
+        self.generation = parts.generation
+        """It changes whenever records are taken off the end: what was noted of the log in another
+        one may be untrue (`offset_checkpoint`)."""
+        self.restored_high_watermark = parts.restored_high_watermark
+        """Below this everything was committed when the log was opened; 0 if it is not known."""
         self.noted_point = parts.noted_point
         """The recovery point a restart would start from: at most ours."""
         self.pool = pool
@@ -227,6 +236,7 @@ class LogState:
             log_start_offset=self._log_start_offset,
             cleaned_offset=self.cleaned_offset,
             sparse_offset=self.sparse_offset,
+            generation=self.generation,
             segment_bases=tuple(self._bases),
             damage=tuple(self.damage),
             epochs=self.epochs.entries,

@@ -6,10 +6,11 @@ What an unclean stop can leave behind, and what is done about it:
     a swap begun              finished: the cleaned segment takes the place of those it replaces
     a truncation begun,       finished
     or a new beginning
-    a tail that is torn,      cut off at the first bad batch: nothing at or above the recovery
-    or full of zeros          point was promised to be on disk (all segments from there are read)
-    bad bytes below it        quarantined: they were promised. They stay in the file as evidence,
-                              are never served, and the offsets are never used again
+    a tail that is torn,      cut off at the first bad batch: what was written there was never
+    or full of zeros          promised to be on disk (all segments from there are read)
+    bad bytes that were       quarantined. They stay in the file as evidence, are never served, and
+    good before the crash     the offsets are never used again. `salvage` says how they are told
+                              from a torn tail
     indexes, leader epochs,   not believed above the recovery point: rebuilt from the batches
     producers, transactions
     no readable checkpoint    everything is read; a bad place that sound batches follow is damage,
@@ -63,6 +64,7 @@ from penstock.storage.files import (
 from penstock.storage.index import ENTRY_SIZE, TIME_ENTRY_SIZE
 from penstock.storage.log import Log
 from penstock.storage.log_state import LogParts
+from penstock.storage.offset_checkpoint import LogOffsets
 from penstock.storage.producer_state import file_crc, snapshots
 from penstock.storage.salvage import LogResources, RecoveryReport, Salvage
 from penstock.storage.scan import BadBatch, scan_headers
@@ -89,7 +91,8 @@ def create_log(
     if sync_root:
         disk.sync_directory(root)
     segment = _Opening(resources, directory, config, now_ms).segment(start_offset, fresh=True)
-    checkpoint = encode_checkpoint(_first_checkpoint(start_offset))
+    # The clock tells this log from another that lay here before and was removed by hand.
+    checkpoint = encode_checkpoint(replace(_first_checkpoint(start_offset), generation=now_ms))
     # Nobody was told of the log as yet: whichever of these names a crash leaves, it is empty.
     write_unnamed(disk, directory, LOG_CHECKPOINT, checkpoint)
     write_unnamed(disk, directory, PARTITION_METADATA, encode_partition_metadata(topic_id))
@@ -114,6 +117,7 @@ def create_log(
         names_dirty=False,
         epochs_dirty=False,
         unindexed_offset=None,
+        generation=now_ms,
     )
     log = Log(parts, resources.pool, resources.cache, resources.space)
     log.changed = True
@@ -131,10 +135,23 @@ def _first_checkpoint(offset: int) -> Checkpoint:
 
 
 def open_log(
-    resources: LogResources, directory: str, config: LogConfig, now_ms: int
+    resources: LogResources,
+    directory: str,
+    config: LogConfig,
+    now_ms: int,
+    *,
+    known: LogOffsets | None = None,
+    cache_is_intact: bool = False,
 ) -> tuple[Log, RecoveryReport]:
-    """Open what is there, recovering as the module's docstring says. Blocking."""
-    return _Opening(resources, directory, config, now_ms).open()
+    """Open what is there, recovering as the module's docstring says. Blocking.
+
+    `known` are the offsets that were noted of the log (`offset_checkpoint`). With `cache_is_intact`
+    the machine holds every byte that was ever written to the log: it has not been booted since.
+    """
+    opening = _Opening(
+        resources, directory, config, now_ms, known=known, cache_is_intact=cache_is_intact
+    )
+    return opening.open()
 
 
 class _Opening(Salvage):
@@ -143,6 +160,8 @@ class _Opening(Salvage):
         if parsed is None:
             raise CorruptFile(f"{self.directory} is not named TOPIC-PARTITION")
         topic_id = self._topic_id()
+        if self._noted_offsets is not None and self._noted_offsets.topic_id != topic_id:
+            self._noted_offsets = None
         self._read_checkpoint()
         self._sweep()
         self._finish_restart()
@@ -157,7 +176,7 @@ class _Opening(Salvage):
         ]
         bases = self._drop_beyond_hole(bases)
         if not bases:
-            base = max(self._recovery_point or 0, self._start)
+            base = max(self._promised or 0, self._start)
             self._write_file(offset_name(base, LOG))
             bases = [base]
         self.segments = [self.segment(base) for base in bases]
@@ -167,7 +186,8 @@ class _Opening(Salvage):
         end_offset = self._reach_start(end_offset)
         self._finish_epochs(end_offset)
         producers = self._producers(end_offset)
-        self._settle(end_offset)
+        committed = 0 if self.known is None else min(self.known.high_watermark, end_offset)
+        generation = self._settle(end_offset)
         start = max(self._start, min(self.segments[0].base_offset, end_offset))
         clean = self.report.clean
         parts = LogParts(
@@ -190,6 +210,8 @@ class _Opening(Salvage):
             names_dirty=self.unnoted,
             epochs_dirty=self.epochs_dirty,
             unindexed_offset=self.scanned[0].base_offset if self.scanned else None,
+            generation=generation,
+            restored_high_watermark=committed,
         )
         self.report.damage = list(self.damage)
         resources = self.resources
@@ -267,7 +289,7 @@ class _Opening(Salvage):
         """The first segments are lost and were never promised: so is what comes after them."""
         if self.checkpoint is None or not bases:
             return bases
-        if bases[0] <= max(self.checkpoint.recovery_point, self._start):
+        if bases[0] <= max(self._promised or 0, self._start):
             return bases
         for base in bases:
             self._remove_segment(base)
@@ -355,7 +377,7 @@ class _Opening(Salvage):
             and self.checkpoint.truncating_to < 0
             and len(self.segments) == 1
             and last.size == 0
-            and last.base_offset == self.checkpoint.recovery_point == self._start
+            and last.base_offset == self.checkpoint.recovery_point == self._promised == self._start
         )
 
     def _trust(self) -> int:
@@ -407,13 +429,13 @@ class _Opening(Salvage):
 
     def _keep_promised_offsets(self, end_offset: int) -> int:
         """Offsets that were promised are never used again, even if their bytes are gone."""
-        promised = self._recovery_point or 0
+        promised = self._promised or 0
         last = self.segments[-1]
         if end_offset < promised <= self._start:
             # The batch that held the log start was truncated.
             return promised
         if end_offset < promised:
-            reason = "the file ends before the recovery point"
+            reason = "the file ends before what was synced"
             self.damage.append(
                 Damage(last.base_offset, last.size, last.size, end_offset, promised, reason)
             )
@@ -451,8 +473,9 @@ class _Opening(Salvage):
                 self._unlink(offset_name(offset, SNAPSHOT))
         return self._restore_producers(end_offset)
 
-    def _settle(self, end_offset: int) -> None:
-        """Put on disk what was read, cut and found, so that the next start can rely on it.
+    def _settle(self, end_offset: int) -> int:
+        """Put on disk what was read, cut and found, so that the next start can rely on it. Returns
+        the log's generation.
 
         After a kill, bytes, cuts and names alike may be in memory only, whoever made them.
         """
@@ -465,7 +488,8 @@ class _Opening(Salvage):
         start = self.segments[0].base_offset
         new = replace(
             # Without notes nobody knows how far compaction has come.
-            old or replace(_first_checkpoint(start), sparse_offset=end_offset),
+            old
+            or replace(_first_checkpoint(start), sparse_offset=end_offset, generation=self.now_ms),
             truncating_to=-1,
             restarting_at=-1,
             damage=tuple(self.damage),
@@ -480,17 +504,32 @@ class _Opening(Salvage):
                 indexed_offset=self.scanned[0].base_offset,
                 clean_stop=None,
             )
+        if self.known is not None and end_offset < self.known.high_watermark:
+            # Records that had been committed are gone. Others may get their offsets, and must not
+            # be taken for committed by what was noted before.
+            new = replace(new, generation=new.generation + 1)
         if new != old:
             self._note(new, old)
+        return new.generation
 
     def _note(self, new: Checkpoint, old: Checkpoint | None) -> None:
         data = encode_checkpoint(new)
         try:
-            write_atomic(self.disk, self.directory, LOG_CHECKPOINT, data)
+            try:
+                write_atomic(self.disk, self.directory, LOG_CHECKPOINT, data)
+            except OSError as error:
+                space = self.resources.space
+                if error.errno not in (ENOSPC, EDQUOT) or not space.give_up_ballast():
+                    raise
+                write_atomic(self.disk, self.directory, LOG_CHECKPOINT, data)
         except OSError as error:
             # A log on a full disk can be read; what is noted there is true still, if out of date.
-            # Only a cut begun must be taken back before anything is appended.
-            unfinished = old is None or max(old.truncating_to, old.restarting_at) >= 0
+            # Only a cut begun must be taken back before anything is appended, and a cut noted.
+            unfinished = (
+                old is None
+                or max(old.truncating_to, old.restarting_at) >= 0
+                or old.generation != new.generation
+            )
             if error.errno not in (ENOSPC, EDQUOT) or unfinished:
                 raise
             self.unnoted = True

@@ -2,6 +2,27 @@
 
 Everything here works on segments as they lie on disk; `recovery` says which to read and puts the
 log together from what was found.
+
+A bad place is either the work of the crash (a torn tail: what was written there was never promised
+to anybody, so it is cut off and its offsets are used again) or of the disk (damage: the bytes were
+good once. They are quarantined, reported, and their offsets are never used again. A replica that
+has damage proves nothing of itself and fetches the range again from another). To call damage a torn
+tail loses acknowledged records in silence, with everything behind them. To call a torn tail damage
+leaves a hole in the log that nobody can fill. What tells them apart is which bytes are known to
+have been safe before the crash:
+
+1. Below the promised offset everything was on disk: whatever is bad there is damage. That is the
+   recovery point of the checkpoint, which moves when files come and go, or the synced offset that
+   the broker notes every few seconds (`offset_checkpoint`), whichever is higher.
+2. While the machine runs on, the page cache holds every write, synced or not: a process that was
+   killed leaves all its batches whole, but for the one it was just writing. That one ends with the
+   file. So with an intact page cache a bad place is a torn tail only if it is an incomplete batch
+   that nothing follows. A whole batch with a wrong CRC is damage, also at the very end, and so is
+   everything that sound batches follow, a later segment included. `cache_is_intact` says so: the
+   same boot, and no fsync that failed since (`broker.lossless`).
+3. After a loss of power neither holds above the promised offset. The disk may have written a later
+   page and not an earlier one, so sound batches behind a bad place prove nothing: it is a torn
+   tail. Rot that strikes in the few seconds before a loss of power cannot be told from it.
 """
 
 from __future__ import annotations
@@ -13,13 +34,14 @@ from penstock.partition.epochs import UNDEFINED_EPOCH, LeaderEpochs
 from penstock.partition.producers import ProducerStates
 from penstock.partition.retention import RELATIVE_OFFSET_MAX
 from penstock.ports import Disk
-from penstock.records.batch import CONTROL, HEADER_SIZE, BatchHeader
+from penstock.records.batch import CONTROL, HEADER_SIZE, BatchHeader, read_header
 from penstock.storage.aborted_recovery import AbortedOpening
 from penstock.storage.checkpoints import Checkpoint
 from penstock.storage.config import LogConfig
 from penstock.storage.damage import Damage
 from penstock.storage.files import SEGMENT_SUFFIXES, FilePool, offset_name
 from penstock.storage.index import IndexCache
+from penstock.storage.offset_checkpoint import LogOffsets
 from penstock.storage.producer_state import restore_producers
 from penstock.storage.scan import BadBatch, find_batch, scan_batches
 from penstock.storage.segment import Segment
@@ -55,9 +77,18 @@ class Salvage:
     """The state of one opening, and the reading of its segments."""
 
     def __init__(
-        self, resources: LogResources, directory: str, config: LogConfig, now_ms: int
+        self,
+        resources: LogResources,
+        directory: str,
+        config: LogConfig,
+        now_ms: int,
+        *,
+        known: LogOffsets | None = None,
+        cache_is_intact: bool = False,
     ) -> None:
         self.resources = resources
+        self.cache_is_intact = cache_is_intact
+        self._noted_offsets = known
         self.disk = resources.disk
         self.directory = directory
         self.config = config
@@ -82,6 +113,22 @@ class Salvage:
     @property
     def _recovery_point(self) -> int | None:
         return self.checkpoint.recovery_point if self.checkpoint else None
+
+    @property
+    def known(self) -> LogOffsets | None:
+        """The offsets that were noted of this log, if they still hold."""
+        noted, checkpoint = self._noted_offsets, self.checkpoint
+        if noted is None or checkpoint is None or noted.generation != checkpoint.generation:
+            return None
+        return noted
+
+    @property
+    def _promised(self) -> int | None:
+        """Everything below this was on disk, and stays promised whatever became of it."""
+        known = self.known
+        if known is None or self.checkpoint is None:
+            return self._recovery_point
+        return max(self.checkpoint.recovery_point, known.synced_offset)
 
     @property
     def _indexed_offset(self) -> int:
@@ -122,7 +169,7 @@ class Salvage:
         """Derive the indexes of one segment again, keeping every byte of it."""
         self.report.notes.append(f"rebuilt the indexes of {segment.path}")
         segment.hold_indexes()
-        self._scan_segment(segment, torn=lambda _: False, epochs=False)
+        self._scan_segment(segment, torn=lambda *_: False, epochs=False)
         segment.seal_durably()
         self.names_changed = True
 
@@ -159,35 +206,50 @@ class Salvage:
     def _is_hole(self, end_offset: int, next_base: int) -> bool:
         """Whether offsets that had never been promised are missing between two segments.
 
-        Below the recovery point and the log start, gaps are compaction's and deletion's.
+        Below the promised offset and the log start, gaps are compaction's, deletion's, or damage.
+        With an intact page cache they are damage above it, too.
         """
-        if self._recovery_point is None:
+        promised = self._promised
+        if promised is None or self.cache_is_intact:
             return False
-        reached = max(end_offset, self._recovery_point, self._start)
+        reached = max(end_offset, promised, self._start)
         return reached < next_base < reached + RELATIVE_OFFSET_MAX // 2
 
+    def _is_lost(self, end_offset: int, next_base: int) -> bool:
+        """Whether the offsets missing between two segments are a loss that was no crash's."""
+        if self.checkpoint is None:
+            # Compaction may have left the gap, and nobody knows how far it has come.
+            return end_offset < next_base and not self.config.compact
+        first = max(end_offset, self.checkpoint.recovery_point, self._start)
+        return (
+            first < next_base < first + RELATIVE_OFFSET_MAX // 2
+            and next_base > self.checkpoint.sparse_offset
+        )
+
     def _report_gap(self, number: int, end_offset: int) -> None:
-        """Without a checkpoint a gap between segments may be a loss; compaction leaves some."""
+        """A segment must begin where the one before it ended, unless compaction has been there."""
         base = self.segments[number].base_offset
-        if (
-            number
-            and self._recovery_point is None
-            and end_offset < base
-            and not self.config.compact
-        ):
+        if number and self._is_lost(end_offset, base):
             before = self.segments[number - 1]
             reason = "the segment ends before the next one begins"
             self.damage.append(
                 Damage(before.base_offset, before.size, before.size, end_offset, base, reason)
             )
 
-    def _torn(self, number: int) -> Callable[[int], bool]:
-        """Whether a bad place, where `expected` was due, is a torn tail rather than damage."""
-        recovery_point = self._recovery_point
-        if recovery_point is not None:
-            return lambda expected: expected >= recovery_point
-        is_last = number == len(self.segments) - 1
-        return lambda _: is_last
+    def _torn(self, number: int) -> Callable[[int, bool, bool], bool]:
+        """Whether a bad place, where `expected` was due, is a torn tail rather than damage: the
+        module's docstring has the reasons."""
+        promised, is_last = self._promised, number == len(self.segments) - 1
+
+        def is_torn(expected: int, is_whole: bool, is_followed: bool) -> bool:
+            if promised is not None and expected < promised:
+                return False
+            ends_the_log = is_last and not is_followed
+            if self.cache_is_intact:
+                return ends_the_log and not is_whole
+            return ends_the_log or promised is not None
+
+        return is_torn
 
     def _cut_after(self, number: int) -> None:
         for segment in self.segments[number + 1 :]:
@@ -196,7 +258,7 @@ class Salvage:
         del self.segments[number + 1 :]
 
     def _scan_segment(
-        self, segment: Segment, *, torn: Callable[[int], bool], epochs: bool
+        self, segment: Segment, *, torn: Callable[[int, bool, bool], bool], epochs: bool
     ) -> tuple[int, bool]:
         """Read a whole segment and derive everything from it; its end, and whether it was cut."""
         # Damage without bytes cannot be found again: the bytes are not there.
@@ -217,7 +279,11 @@ class Salvage:
                 return result
 
     def _scan_once(
-        self, segment: Segment, torn: Callable[[int], bool], epochs: bool, liars: list[int]
+        self,
+        segment: Segment,
+        torn: Callable[[int, bool, bool], bool],
+        epochs: bool,
+        liars: list[int],
     ) -> tuple[int, bool] | None:
         """One pass; None if it found a batch with a false offset or epoch, now among `liars`."""
         limit = self._limit(segment)
@@ -254,7 +320,7 @@ class Salvage:
                 liars.append(last[0])
                 return None
             after = self._after(segment, bad.position, expected, limit)
-            if torn(expected) and (self._recovery_point is not None or after is None):
+            if torn(expected, self._is_whole(segment, bad.position), after is not None):
                 self._cut_tail(segment, bad)
                 segment.damaged, segment.verified = tuple(holes), segment.size
                 return expected, True
@@ -277,13 +343,14 @@ class Salvage:
                 raise BadBatch(position, f"epoch {header.leader_epoch} where epoch {noted} wrote")
 
     def _check_jump(self, position: int, header: BatchHeader, expected: int) -> None:
-        """The recovery point is where a batch ended: none begins before it and is followed by one
-        beyond it, unless what lay between was compacted."""
+        """The recovery point is where a batch ended, as is the synced offset: none begins before it
+        and is followed by one beyond it, unless what lay between was compacted."""
         if self.checkpoint is None or expected < self.checkpoint.sparse_offset:
             return
         if any(held.start_offset <= expected < held.end_offset for held in self.damage):
             return  # it is known to be lost
-        if expected < self.checkpoint.recovery_point <= header.base_offset:
+        points = (self.checkpoint.recovery_point, self._promised or 0)
+        if any(expected < point <= header.base_offset for point in points):
             raise BadBatch(
                 position, f"offset {header.base_offset} jumps over {expected}, which was promised"
             )
@@ -312,6 +379,21 @@ class Salvage:
         data = file.pread(HEADER_SIZE, found)
         return found, int.from_bytes(data[:8], "big", signed=True)
 
+    def _is_whole(self, segment: Segment, position: int) -> bool:
+        """Whether the file goes on for as long as the batch at `position` says it takes."""
+        data = segment.file.pread(HEADER_SIZE, position)
+        if len(data) < HEADER_SIZE:
+            return False
+        return HEADER_SIZE <= read_header(data).size <= segment.size - position
+
+    def _claimed_end(self, segment: Segment, position: int, expected: int) -> int:
+        """The offset after a bad batch at the end of the log, as far as its header can be believed:
+        a bit more is better than to use an offset again that somebody was told of."""
+        header = read_header(segment.file.pread(HEADER_SIZE, position).ljust(HEADER_SIZE, b"\0"))
+        counts = (header.last_offset_delta + 1, header.record_count)
+        # A record takes seven bytes at least, if it is not compressed.
+        return expected + max([1, *(each for each in counts if each <= segment.size - position)])
+
     def _cut_tail(self, segment: Segment, bad: BadBatch) -> None:
         self.report.cut_bytes += segment.size - bad.position
         self.report.notes.append(
@@ -326,7 +408,8 @@ class Salvage:
         self, segment: Segment, bad: BadBatch, end: int, expected: int, next_offset: int
     ) -> int:
         if segment is self.segments[-1] and end == segment.size:
-            next_offset = max(expected + 1, self._recovery_point or 0)
+            claimed = self._claimed_end(segment, bad.position, expected)
+            next_offset = max(claimed, self._promised or 0)
         found = Damage(segment.base_offset, bad.position, end, expected, next_offset, bad.reason)
         # The words of whoever saw it first stay: the same hole may look different later.
         noted = self.checkpoint.damage if self.checkpoint is not None else ()
