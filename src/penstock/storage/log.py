@@ -124,7 +124,8 @@ class Log(AppendLog):
             for segment in reversed(self._segments):
                 if segment.base_offset < offset:
                     end = segment.end_below(offset)
-                    return segment.base_offset if end is None else end
+                    holes = [held.end_offset for held in self.damage if held.end_offset <= offset]
+                    return max(segment.base_offset if end is None else end, *holes, 0)
         return self._segments[0].base_offset
 
     def _cut_from(self, offset: int) -> None:

@@ -303,21 +303,32 @@ class _Opening(Salvage):
         for base in bases[len(kept) :]:
             self._remove_segment(base)
         if kept:
-            path = f"{self.directory}/{offset_name(kept[-1], LOG)}"
-            self._cut_file(path, target)
+            self._cut_file(kept[-1], target)
         for offset in snapshots(self.disk, self.directory):
             if offset > target:
                 self._unlink(offset_name(offset, SNAPSHOT))
         self.report.notes.append(f"finished the truncation to {target}")
         return kept
 
-    def _cut_file(self, path: str, offset: int) -> None:
-        file = self.disk.open(path)
+    def _cut_file(self, base: int, offset: int) -> None:
+        file = self.disk.open(f"{self.directory}/{offset_name(base, LOG)}")
         try:
             file.drop_cache()
-            for position, header in scan_headers(file, 0, file.size()):
-                if header.last_offset >= offset:
-                    file.truncate(position)
+            start, end = 0, file.size()
+            holes = [
+                (held.start_position, held.end_position)
+                for held in self.damage
+                if held.segment_base == base
+            ]
+            for hole_start, hole_end in (*sorted(holes), (end, end)):
+                # What is behind a quarantined range may have to go, too.
+                for position, header in scan_headers(file, start, min(hole_start, end)):
+                    if header.last_offset >= offset:
+                        file.truncate(position)
+                        end = position
+                        break
+                start = hole_end
+                if start >= end:
                     break
             # Even if there was nothing to cut: whoever began may have been killed before this.
             file.fsync()

@@ -407,12 +407,20 @@ class Salvage:
     def _quarantine(
         self, segment: Segment, bad: BadBatch, end: int, expected: int, next_offset: int
     ) -> int:
-        if segment is self.segments[-1] and end == segment.size:
+        noted = self.checkpoint.damage if self.checkpoint is not None else ()
+        place = (segment.base_offset, bad.position, expected)
+        before = [
+            held
+            for held in noted
+            if (held.segment_base, held.start_position, held.start_offset) == place
+        ]
+        if segment is self.segments[-1] and end == segment.size and before:
+            next_offset = before[0].end_offset
+        elif segment is self.segments[-1] and end == segment.size:
             claimed = self._claimed_end(segment, bad.position, expected)
             next_offset = max(claimed, self._promised or 0)
         found = Damage(segment.base_offset, bad.position, end, expected, next_offset, bad.reason)
         # The words of whoever saw it first stay: the same hole may look different later.
-        noted = self.checkpoint.damage if self.checkpoint is not None else ()
         same = (held for held in noted if replace(held, reason="") == replace(found, reason=""))
         self.damage.append(next(same, found))
         return next_offset
