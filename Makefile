@@ -12,7 +12,7 @@ SEED  ?= 1
 SEEDS ?= 0..2000
 JOBS  ?= $(shell nproc)
 
-.PHONY: setup tools run test starve lint bench crash fuzz kill9 chaos txn-matrix sim sim-bugs demo clean spark-cluster spark-docs spark-exactly-once spark-restarts
+.PHONY: setup tools run test starve lint bench crash fuzz kill9 chaos txn-matrix sim sim-bugs sim-results demo clean spark-cluster spark-docs spark-exactly-once spark-restarts
 
 setup: $(STAMP)
 
@@ -113,8 +113,12 @@ spark-exactly-once: $(STAMP)
 	cd tests && ../$(BIN)/python -m spark.exactly_once_kills --rows 1000000 --kills 50 --seed $(SEED)
 
 # Whole clusters under faults, one for each seed. sim-bugs: some seed finds every planted bug.
+# Results add up in a file of the repository: commit it. sim-results counts what ran on this source.
 sim: $(STAMP)
-	$(BIN)/penstock sim --seeds $(SEEDS) --jobs $(JOBS)
+	$(BIN)/penstock sim --seeds $(SEEDS) --jobs $(JOBS) --record tests/sim/seeds-run.jsonl
+
+sim-results: $(STAMP)
+	$(BIN)/penstock sim --results
 
 sim-bugs: $(STAMP)
 	$(BIN)/penstock sim --seeds $(SEEDS) --jobs $(JOBS) --bug all

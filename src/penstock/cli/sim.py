@@ -7,7 +7,6 @@ alike, which is settled when the interpreter starts.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from typing import Annotated
 
@@ -25,6 +24,8 @@ Examples:
   penstock sim --replay 17
   penstock sim --bug all
   penstock sim --power-cuts 100
+  penstock sim --seeds 0..2000 --record tests/sim/seeds-run.jsonl
+  penstock sim --results
 """
 
 
@@ -68,6 +69,12 @@ def sim(
     trace: Annotated[
         str, typer.Option(metavar="FILE", help="With --replay: everything that happened.")
     ] = "",
+    record: Annotated[
+        str, typer.Option(metavar="FILE", help="Append which seeds ran on which source code.")
+    ] = "",
+    results: Annotated[
+        bool, typer.Option("--results", help="Count the recorded seeds of this source code.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
 ) -> None:
     arguments = ["--virtual-s", str(virtual_s)]
@@ -79,11 +86,13 @@ def sim(
         arguments += ["--power-cuts", str(power_cuts)]
     for name, value in (
         *(("--seeds", seeds), ("--bug", bug), ("--focus", focus), ("--also", also)),
-        *(("--history", history), ("--trace", trace)),
+        *(("--history", history), ("--trace", trace), ("--record", record)),
     ):
         arguments += [name, value] if value else []
+    arguments += ["--results"] if results else []
     arguments += ["--json"] if json else []
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     command = [sys.executable, "-m", "penstock.sim.seeds", *arguments]
-    ended = subprocess.run(command, env=environment, check=False)  # noqa: S603 - our own module
-    raise typer.Exit(ended.returncode)
+    # In place of this process, so that the workers' parent is the process that was started.
+    sys.stdout.flush()
+    os.execve(sys.executable, command, environment)  # noqa: S606 - our own module

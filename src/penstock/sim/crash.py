@@ -14,7 +14,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from penstock.sim.crash_case import CaseResult, run_case
+from penstock.sim.workers import worker_pool
 
 CHUNK_CASES = 50
 TWICE_EVERY = 100
@@ -64,7 +65,7 @@ def run_parallel(first_seed: int, cases: int, jobs: int, progress: Progress) -> 
     total = Summary()
     bar = progress.add_task("crash cases", total=cases)
     chunks = _chunks(first_seed, cases)
-    with ProcessPoolExecutor(jobs) as workers:
+    with worker_pool(jobs) as workers:
         running: set[Future[Summary]] = set()
         for chunk in chunks:
             running.add(workers.submit(run_cases, chunk))

@@ -4,6 +4,8 @@
     penstock sim --replay 1234                   one seed, with the story of the partition it broke
     penstock sim --bug all                       prove that the checks find what they are made for
     penstock sim --power-cuts 100                all brokers lose power so often: nothing is lost
+    penstock sim --seeds 0..2000 --record FILE   append to FILE which seeds ran on which source code
+    penstock sim --results                       count the seeds that ran clean on this source code
 
 Every seed runs in a process whose hashes are fixed, so that a seed is the same run everywhere; some
 run twice, and must leave the same trace.
@@ -17,8 +19,9 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
@@ -36,14 +39,17 @@ from penstock.runtime import SystemClock
 from penstock.sim.focus import FOCUSES, drawn_focus, focused
 from penstock.sim.planted import BUGS, planted
 from penstock.sim.scenario import WAITING, draw
+from penstock.sim.seed_record import DEFAULT_RECORD, Recorder, open_recorder, read_record, standing
+from penstock.sim.simulated_source import source_hash
+from penstock.sim.workers import worker_pool
 from penstock.sim.workload import Verdict, run_scenario
 from penstock.sim.world import reexec_with_fixed_hashes
 
 _CLOCK: Final = SystemClock()
 VIRTUAL_S: Final = 60.0
 TWICE_EVERY: Final = 4
-TOLD_EVERY: Final = 25
-"""Where there is no terminal for a progress bar, a line after so many seeds."""
+TOLD_EVERY_S: Final = 10.0
+"""Without a terminal for a progress bar: seconds from one line about the progress to the next."""
 FAILURES_MAX: Final = 20
 """More than this many failures of one run are not worth waiting for."""
 
@@ -153,7 +159,7 @@ def run_tasks(
             progress.advance(bar)
         return
     left = iter(tasks)
-    with ProcessPoolExecutor(jobs) as workers:
+    with worker_pool(jobs) as workers:
         running: set[Future[Report]] = set()
         try:
             while True:
@@ -225,25 +231,81 @@ def run_range(chosen: argparse.Namespace, console: Console) -> int:
         replace(_task(chosen, seed), twice=bool(chosen.twice_every) and not n % chosen.twice_every)
         for n, seed in enumerate(seeds)
     ]
+    recorder = None
+    if chosen.record:
+        recorder = open_recorder(chosen.record, chosen.virtual_s, _variant(chosen))
     summary = Summary()
-    began = _CLOCK.monotonic()
-    with progress_bar(console, chosen) as progress:
-        bar = progress.add_task("seeds", total=len(tasks))
-        for report in run_tasks(tasks, chosen.jobs, progress, bar):
-            summary.add(report)
-            if report.failure and not chosen.json:
-                show_failure(console, report, _task(chosen, report.seed))
-            if summary.seeds % TOLD_EVERY == 0 and not console.is_terminal:
-                told = f"{summary.seeds} of {len(tasks)} seeds, {len(summary.failures)} failed"
-                sys.stderr.write(told + "\n")
-            if len(summary.failures) >= chosen.failures_max:
-                break
-    summary.real_s = _CLOCK.monotonic() - began
+    try:
+        _run_recorded(tasks, summary, recorder, chosen, console)
+    finally:
+        if recorder is not None:
+            recorder.flush()
     if chosen.json:
         sys.stdout.write(json.dumps(summary_json(summary, chosen)) + "\n")
     else:
         show_summary(console, summary, chosen)
     return 1 if summary.failures else 0
+
+
+def _run_recorded(
+    tasks: Sequence[Task],
+    summary: Summary,
+    recorder: Recorder | None,
+    chosen: argparse.Namespace,
+    console: Console,
+) -> None:
+    began = told_at = _CLOCK.monotonic()
+    with progress_bar(console, chosen) as progress:
+        bar = progress.add_task("seeds", total=len(tasks))
+        for report in run_tasks(tasks, chosen.jobs, progress, bar):
+            summary.add(report)
+            summary.real_s = _CLOCK.monotonic() - began
+            if recorder is not None:
+                recorder.add(report.seed, report.failure)
+            if report.failure and not chosen.json:
+                show_failure(console, report, _task(chosen, report.seed))
+            if not console.is_terminal and _CLOCK.monotonic() - told_at >= TOLD_EVERY_S:
+                told_at = _CLOCK.monotonic()
+                sys.stderr.write(progress_line(summary, len(tasks)) + "\n")
+                sys.stderr.flush()
+            if len(summary.failures) >= chosen.failures_max:
+                break
+
+
+def _variant(chosen: argparse.Namespace) -> str:
+    """What was asked for beyond what seeds draw; empty for ordinary runs."""
+    task = _task(chosen, 0)
+    return ",".join(filter(None, (task.focus, *task.also)))
+
+
+def progress_line(summary: Summary, seeds: int) -> str:
+    """How far a run is, how fast it goes, and how long it will take."""
+    per_s = summary.seeds / summary.real_s if summary.real_s else 0.0
+    left = f"{(seeds - summary.seeds) / per_s / 60:.1f} min left" if per_s else "just begun"
+    return (
+        f"{summary.seeds} of {seeds} seeds, {len(summary.failures)} failed, "
+        f"{60 * per_s:.1f} seeds/min, {left}"
+    )
+
+
+def show_results(chosen: argparse.Namespace, console: Console) -> int:
+    """Count the recorded seeds of the source code as it is now; 1 if any of them failed."""
+    path = chosen.record or DEFAULT_RECORD
+    found = standing(read_record(path), source_hash(), chosen.virtual_s, _variant(chosen))
+    if chosen.json:
+        sys.stdout.write(json.dumps(asdict(found)) + "\n")
+        return 1 if found.failed else 0
+    console.print(
+        f"{found.clean} distinct seeds ran clean on source {found.source}, "
+        f"{len(found.failed)} failed; {found.other_sources} other versions are recorded in {path}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if found.commits:
+        console.print(f"commits with this source: {', '.join(found.commits)}", highlight=False)
+    for seed, failure in sorted(found.failed.items()):
+        show_failure(console, Report(seed, failure=failure), _task(chosen, seed))
+    return 1 if found.failed else 0
 
 
 def replay(chosen: argparse.Namespace, console: Console) -> int:
@@ -338,6 +400,8 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--failures-max", type=int, default=FAILURES_MAX)
     options.add_argument("--history", help="with --replay: write what clients saw to this file")
     options.add_argument("--trace", help="with --replay: write every step's marks to this file")
+    options.add_argument("--record", type=Path, metavar="FILE", help="append the results to it")
+    options.add_argument("--results", action="store_true", help="count the recorded seeds")
     options.add_argument("--json", action="store_true", help="one JSON object and nothing else")
     return options
 
@@ -348,6 +412,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     chosen = parser().parse_args(arguments)
     console = Console()
+    if chosen.results:
+        return show_results(chosen, console)
     if chosen.replay is not None:
         return replay(chosen, console)
     if chosen.bug:

@@ -1,0 +1,58 @@
+"""The hash of the simulated source code: what it covers and what it ignores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.sim.simulated_source import simulated_modules, source_hash
+
+
+def write(directory: Path, **sources: str) -> Path:
+    """A package `little` with those modules, apart from its __init__."""
+    package = directory / "little"
+    package.mkdir(exist_ok=True)
+    for name, text in sources.items():
+        (package / f"{name}.py").write_text(text)
+    return package
+
+
+def hash_of(directory: Path, **sources: str) -> str:
+    return source_hash(["little.root"], write(directory, **sources))
+
+
+ROOT = "def run():\n    from little.deep import depth\n    return depth\n"
+
+
+def test_modules_that_are_imported_in_functions_count(tmp_path: Path) -> None:
+    """Also those that are imported from packages, and the packages themselves."""
+    package = write(tmp_path, __init__="", root=ROOT, deep="depth = 1\n", other="")
+    assert sorted(simulated_modules(["little.root"], package)) == [
+        "little",
+        "little.deep",
+        "little.root",
+    ]
+
+
+def test_code_changes_the_hash(tmp_path: Path) -> None:
+    """In any of the modules; a module that nobody imports changes nothing."""
+    before = hash_of(tmp_path, __init__="", root=ROOT, deep="depth = 1\n")
+    assert hash_of(tmp_path, other="anything = 1\n") == before
+    assert hash_of(tmp_path, deep="depth = 2\n") != before
+    assert hash_of(tmp_path, deep="depth = 1\n") == before
+    assert hash_of(tmp_path, __init__="import sys\n") != before
+
+
+def test_prose_and_layout_do_not_change_the_hash(tmp_path: Path) -> None:
+    """Results stay valid when only comments, docstrings or line breaks change."""
+    before = hash_of(tmp_path, __init__="", root=ROOT, deep="depth = [1, 2]\n")
+    prose = '"""Of depth."""\n\n# How deep it is.\ndepth = [\n    1,\n    2,\n]\n"""So deep."""\n'
+    assert hash_of(tmp_path, deep=prose) == before
+
+
+def test_a_simulation_runs_brokers_and_clients_but_no_command_line() -> None:
+    """The closure of the real root: the driver of seeds and planted bugs are not part of it."""
+    found = simulated_modules()
+    for name in ("broker.broker", "client.cluster", "sim.loop", "storage.log", "records.reading"):
+        assert f"penstock.{name}" in found
+    for name in ("cli.main", "sim.seeds", "sim.planted", "spark"):
+        assert f"penstock.{name}" not in found
