@@ -10,8 +10,9 @@ touches only what it can change.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from errno import EBUSY, EINVAL, EISDIR, ENOENT, ENOSPC, ENOTDIR
+from functools import lru_cache
 from itertools import count
 
 from penstock.sim.disk_crash import (
@@ -43,8 +44,9 @@ def disk_error(code: int, path: str, detail: str = "") -> OSError:
     return OSError(code, os.strerror(code) + detail, path)
 
 
-def split_path(path: str) -> list[str]:
-    parts = [part for part in path.split("/") if part and part != "."]
+@lru_cache(4096)
+def split_path(path: str) -> tuple[str, ...]:
+    parts = tuple([part for part in path.split("/") if part and part != "."])
     if ".." in parts:
         raise disk_error(EINVAL, path, ": the simulated disk does not resolve '..'")
     return parts
@@ -81,7 +83,7 @@ class Volume:
             raise disk_error(EBUSY, path, ": the root has no name to change")
         return self.chain(parts[:-1], path)[-1], parts[-1]
 
-    def chain(self, parts: list[str], path: str) -> list[Directory]:
+    def chain(self, parts: Sequence[str], path: str) -> list[Directory]:
         """The directories these names lead through, from the root on."""
         directories = [self._root]
         for part in parts:

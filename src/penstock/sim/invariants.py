@@ -21,13 +21,14 @@ from typing import Protocol
 
 from penstock.broker.broker import Broker
 from penstock.broker.hosted import HostedPartition
-from penstock.metadata.model import Partition, Topic
+from penstock.metadata.model import NO_LEADER, Partition, Topic
 from penstock.partition.replication import Leadership
 from penstock.ports import WatchEvent
 from penstock.sim.history import TABLE
 from penstock.sim.invariants_metadata import InvariantBroken, TrueMetadata, broken
 from penstock.sim.invariants_txns import TrueTransactions
 from penstock.sim.shadows import Mark, Peek, Shadow
+from penstock.sim.state_watch import StateWatch
 from penstock.txns.formats import TOPIC as DECISIONS
 
 _SEQUENCES: int = 1 << 31
@@ -141,10 +142,12 @@ class Invariants:
         note: Callable[[str, str], None] = _ignore,
         stepped: Callable[[], int | None] = _anybody,
         fences: Mapping[int, int] | None = None,
+        watch: StateWatch | None = None,
     ) -> None:
         """`note` is told, by place, what was seen to happen. `stepped` names the only broker that
         can have changed since the last look, where that is known. `fences` has the epochs that
-        producers were given when they took a transactional id."""
+        producers were given when they took a transactional id. With a `watch` replicas are looked
+        at only after a step that has set something of one."""
         self.metadata = TrueMetadata(note)
         self.txns = TrueTransactions({} if fences is None else fences)
         self.disturbed: dict[int, bool] = {}
@@ -154,6 +157,7 @@ class Invariants:
         self._nodes = nodes
         self._note = note
         self._stepped = stepped
+        self._watch = watch
         self._peek = peek
         self._seen: dict[int, tuple[Broker, dict[tuple[str, int], _Seen]]] = {}
         self._dirty: dict[tuple[str, int], None] = {}
@@ -196,18 +200,29 @@ class Invariants:
         self.checks += 1
         if self._broken is not None:
             raise self._broken
-        stepped = self._stepped()
-        for node in self._nodes():
-            if stepped is not None and node.id != stepped:
-                continue
-            broker = node.broker
-            if broker is None:
-                if self._seen.pop(node.id, None) is not None:
-                    self._all_dirty = True
-            else:
-                self._look_at(node.id, broker)
+        stepped, watch = self._stepped(), self._watch
+        if stepped != NO_LEADER:
+            touched = watch is None or watch.touched
+            for node in self._nodes():
+                if stepped is not None and node.id != stepped:
+                    continue
+                broker = node.broker
+                if broker is None:
+                    if self._seen.pop(node.id, None) is not None:
+                        self._all_dirty = True
+                elif touched or not self._is_known(node.id, broker):
+                    self._look_at(node.id, broker)
+            if watch is not None:
+                watch.touched = False
         if self._all_dirty or self._dirty:
             self._check_members()
+
+    def _is_known(self, broker_id: int, broker: Broker) -> bool:
+        """Whether all replicas of the broker were looked at before."""
+        held = self._seen.get(broker_id)
+        return (
+            held is not None and held[0] is broker and len(held[1]) == len(broker.replicas._hosted)
+        )
 
     # Logs
 

@@ -34,7 +34,7 @@ from random import Random  # noqa: TID251 - only named: it comes seeded
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from penstock.sim.process import PROCESS, Process, SimFuture, SimHandle, SimTask
-from penstock.sim.trace import Trace
+from penstock.sim.trace import FLUSH_BYTES, Trace, pack_step
 
 T = TypeVar("T")
 
@@ -100,6 +100,7 @@ class SimLoop(_Base):
         self._instant_from = 0
         self._running = False
         self._closed = False
+        self._freezes = False
 
     # Processes
 
@@ -237,9 +238,12 @@ class SimLoop(_Base):
     @contextmanager
     def _switched_on(self) -> Generator[None, None, None]:
         hooks, was_enabled = sys.get_asyncgen_hooks(), gc.isenabled()
+        # A process that runs many seeds has frozen what it imported, and nothing of any run.
+        self._freezes = gc.get_freeze_count() == 0
         callbacks, gc.callbacks[:] = list(gc.callbacks), []
         gc.disable()
-        gc.freeze()
+        if self._freezes:
+            gc.freeze()
         events._set_running_loop(self)
         sys.set_asyncgen_hooks(firstiter=None, finalizer=self._finalize)
         self._running = True
@@ -254,8 +258,11 @@ class SimLoop(_Base):
                 gc.enable()
 
     def _serve(self, main: SimTask) -> None:
-        runnable, draw, step = self._runnable, self._draw, self.trace.step
-        while not main.done():
+        runnable, draw, timers = self._runnable, self._draw, self._timers
+        trace, hooks, gc_every = self.trace, self._hooks, self._gc_every
+        buffer, names = trace.buffer, trace.steps
+        is_done = main.done
+        while not is_done():
             if not runnable:
                 self._jump(main)
                 continue
@@ -270,11 +277,13 @@ class SimLoop(_Base):
                 runnable.pop()
             if handle._cancelled:
                 continue
-            self.steps += 1
+            steps = self.steps = self.steps + 1
             self.stepped = process
-            step(self.now, process.index, len(ready), len(self._timers))
-            if self.trace.steps is not None:
-                self.trace.steps.append((self.now, process.index, _name(handle._callback)))
+            buffer += pack_step(self.now, process.index, len(ready) & 0xFFFF, len(timers))
+            if len(buffer) > FLUSH_BYTES:
+                trace.flush()
+            if names is not None:
+                names.append((self.now, process.index, _name(handle._callback)))
             try:
                 handle._context.run(handle._callback, *handle._args)
             except Exception as error:  # noqa: BLE001 - told to whoever judges the run
@@ -283,12 +292,12 @@ class SimLoop(_Base):
                 )
             if process.slow_s:
                 self._hold(process)
-            for every, hook in self._hooks:
-                if self.steps % every == 0:
+            for every, hook in hooks:
+                if every == 1 or steps % every == 0:
                     hook()
-            if self.steps % self._gc_every == 0:
+            if steps % gc_every == 0:
                 gc.collect()
-            if self.steps - self._instant_from > _STEPS_FREE:
+            if steps - self._instant_from > _STEPS_FREE:
                 self._creep(handle)
 
     def _creep(self, handle: SimHandle) -> None:
@@ -369,7 +378,8 @@ class SimLoop(_Base):
             finally:
                 events._set_running_loop(None)
                 sys.unraisablehook = hook
-        gc.unfreeze()
+        if self._freezes:
+            gc.unfreeze()
 
     def _let_go(self) -> None:
         for task in {id(task): task for task in (*self._tasks(), *self._remains)}.values():

@@ -425,4 +425,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     reexec_with_fixed_hashes()
+    gc.freeze()
     sys.exit(main())

@@ -16,9 +16,10 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Final
 
-_FLUSH_BYTES: Final = 1 << 16
+FLUSH_BYTES: Final = 1 << 16
 _LAST_LINES: Final = 400
-_STEP: Final = Struct("<dHHI").pack
+pack_step: Final = Struct("<dHHI").pack
+"""A step, which the loop appends to the buffer: time, process, callbacks and timers that wait."""
 _MARK: Final = Struct("<dBHi").pack
 
 
@@ -28,31 +29,30 @@ class Trace:
     ) -> None:
         self._now = now
         self._hash = blake2b(digest_size=16)
-        self._buffer = bytearray()
+        self.buffer = bytearray()
+        """What goes into the hash next."""
         self._kinds: dict[str, int] = {}
         self.keep = keep
         self.lines: deque[str] = deque(maxlen=None if keep else _LAST_LINES)
         self.steps: list[tuple[float, int, str]] | None = [] if steps else None
         """With `steps`: the time, the process and the callback of every step."""
 
-    def step(self, when: float, process: int, ready: int, timers: int) -> None:
-        buffer = self._buffer
-        buffer += _STEP(when, process, ready & 0xFFFF, timers)
-        if len(buffer) > _FLUSH_BYTES:
-            self._hash.update(buffer)
-            buffer.clear()
+    def flush(self) -> None:
+        """Put what was noted so far into the hash."""
+        self._hash.update(self.buffer)
+        self.buffer.clear()
 
     def mark(self, kind: str, who: int, size: int, detail: str = "") -> None:
         """Something the world did: cheap enough for every arrival of bytes."""
         number = self._kinds.setdefault(kind, len(self._kinds))
-        self._buffer += _MARK(self._now(), number, who, size)
+        self.buffer += _MARK(self._now(), number, who, size)
         if self.keep:
             self.lines.append(f"{self._now():10.4f} {kind} {detail or who} {size}")
 
     def tell(self, text: str) -> None:
         """A line that is read and hashed."""
         line = f"{self._now():10.4f} {text}"
-        self._buffer += line.encode()
+        self.buffer += line.encode()
         self.lines.append(line)
 
     def show(self, text: str) -> None:
@@ -60,6 +60,5 @@ class Trace:
         self.lines.append(f"{self._now():10.4f} {text}")
 
     def hexdigest(self) -> str:
-        self._hash.update(self._buffer)
-        self._buffer.clear()
+        self.flush()
         return self._hash.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import threading
@@ -10,11 +11,13 @@ from concurrent.futures import ProcessPoolExecutor
 
 def worker_pool(jobs: int) -> ProcessPoolExecutor:
     """A pool of processes. Workers of a killed parent exit at once, in the middle of their work."""
-    return ProcessPoolExecutor(jobs, initializer=_end_with_parent)
+    return ProcessPoolExecutor(jobs, initializer=_prepare)
 
 
-def _end_with_parent() -> None:
-    """Watch the parent from a thread. Its end of a pipe closes when it dies, also by SIGKILL."""
+def _prepare() -> None:
+    # What was imported stays: the collector need not look at it after every seed.
+    gc.freeze()
+    # A parent's end of a pipe closes when it dies, also by SIGKILL.
     threading.Thread(target=_exit_after_parent, name="parent-watch", daemon=True).start()
 
 

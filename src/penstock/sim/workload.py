@@ -38,11 +38,13 @@ from penstock.sim.mischief import Mischief
 from penstock.sim.network import NetworkConfig
 from penstock.sim.node import BrokerNode, ClientNode
 from penstock.sim.pipelining import run_pipeliner
+from penstock.sim.process import Process
 from penstock.sim.producing import run_producer
 from penstock.sim.reading import run_asker, run_member, run_reader
 from penstock.sim.scenario import Scenario
 from penstock.sim.sinking import run_sink
 from penstock.sim.stage import CLIENT_KEYWORDS, Actor, Stage
+from penstock.sim.state_watch import StateWatch
 from penstock.sim.store import StoreConfig
 from penstock.sim.story import Timeline, tell_story
 from penstock.sim.tables import CONFIGS as TABLE_CONFIGS
@@ -131,6 +133,7 @@ class _Run:
     """One run of a scenario in a world."""
 
     def __init__(self, scenario: Scenario) -> None:
+        self.watch = StateWatch()
         self.scenario = scenario
         self.history = History()
         self.stage: Stage | None = None
@@ -148,6 +151,7 @@ class _Run:
             timeline.add,
             _last_step(world, self.scenario.check_every),
             stage.fences,
+            self.watch,
         )
         world.store.listen(invariants.on_store)
         world.on_step(invariants.check, every=self.scenario.check_every)
@@ -212,13 +216,18 @@ def _last_step(world: World, check_every: int) -> Callable[[], int | None]:
     if check_every > 1:
         return lambda: None
 
+    loop, nodes = world.loop, world.nodes
+    known: dict[Process, int | None] = {loop.world: None}
+
     def stepped() -> int | None:
-        process = world.loop.stepped
-        if process is world.loop.world:
-            return None
-        node = world.nodes.get(process.name)
-        # Steps of clients change no broker.
-        return node.id if isinstance(node, BrokerNode) else NO_LEADER
+        process = loop.stepped
+        try:
+            return known[process]
+        except KeyError:
+            node = nodes.get(process.name)
+            # Steps of clients change no broker.
+            found = known[process] = node.id if isinstance(node, BrokerNode) else NO_LEADER
+            return found
 
     return stepped
 
@@ -262,7 +271,7 @@ def run_scenario(
 ) -> Verdict:
     """Run a scenario and judge it; never raises for what happened inside."""
     run = _Run(scenario)
-    with bug or nullcontext():
+    with bug or nullcontext(), run.watch.on():
         outcome = run_world(scenario.seed, run.play, world_config(scenario, keep_trace=keep_trace))
     return _verdict(run, outcome)
 

@@ -103,8 +103,9 @@ class World:
             steps_per_instant_max=config.steps_per_instant_max,
         )
         self.loop.horizon_s = START_S + config.virtual_s_max
-        self.trace = self.loop.trace = Trace(
-            lambda: self.now, keep=config.keep_trace, steps=config.keep_steps
+        loop = self.loop
+        self.trace = loop.trace = Trace(
+            lambda: loop.now - START_S, keep=config.keep_trace, steps=config.keep_steps
         )
         self.counters: dict[str, int] = {}
         self.logs: list[LogLine] = []

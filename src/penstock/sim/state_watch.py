@@ -1,0 +1,52 @@
+"""Tells whether a step has set anything of a replica that the invariants look at.
+
+While a watch is on, the classes that hold a replica's state note every assignment to the attributes
+in question, whoever makes it. So the invariants look at a broker's replicas after a step that set
+something, and after no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+from penstock.broker.hosted import HostedPartition
+from penstock.partition.follower import Follower
+from penstock.partition.replication import Leadership
+from penstock.storage.log_state import LogState
+
+WATCHED: Final[dict[type, frozenset[str]]] = {
+    LogState: frozenset({"_end_offset", "_recovery_point", "_failure"}),
+    HostedPartition: frozenset({"log", "leadership", "follower", "_high_watermark"}),
+    Leadership: frozenset({"high_watermark"}),
+    Follower: frozenset({"high_watermark"}),
+}
+"""By class: the attributes that `Invariants` compares, or that a property of these reads."""
+
+
+class StateWatch:
+    __slots__ = ("touched",)
+
+    def __init__(self) -> None:
+        self.touched = True
+        """Something was set since this was last cleared."""
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Note assignments while the context lasts."""
+        with ExitStack() as installed:
+            for owner, names in WATCHED.items():
+                owner.__setattr__ = self._noting(names)
+                installed.callback(delattr, owner, "__setattr__")
+            yield
+
+    def _noting(self, names: frozenset[str]) -> Callable[[Any, str, Any], None]:
+        assign = object.__setattr__
+
+        def note(instance: object, name: str, value: object) -> None:
+            assign(instance, name, value)
+            if name in names:
+                self.touched = True
+
+        return note

@@ -1,0 +1,67 @@
+"""The watch on replicas' state: no change of it goes unnoticed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.partition.follower import Follower, FollowerRules
+from penstock.sim.invariants import Invariants
+from penstock.sim.seeds import Task, run_task
+from penstock.sim.state_watch import StateWatch
+
+
+def state_of(invariants: Invariants) -> list[tuple[Any, ...]]:
+    """All that the invariants compare of every replica."""
+    return [
+        (
+            node.id,
+            broker,
+            hosted,
+            hosted.log._end_offset,
+            hosted.log._recovery_point,
+            hosted.log._failure,
+            hosted.leadership,
+            hosted.high_watermark,
+        )
+        for node in invariants._nodes()
+        if (broker := node.broker) is not None
+        for hosted in broker.replicas._hosted.values()
+    ]
+
+
+def test_every_change_of_a_replica_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each step of a run with faults: what the watch takes for unchanged is unchanged."""
+    check, last, quiet = Invariants.check, [[]], [0]  # type: ignore[var-annotated]
+
+    def compared(self: Invariants) -> None:
+        assert self._watch is not None
+        state = state_of(self)
+        known = {entry[1] for entry in last[0]} == {entry[1] for entry in state}
+        if not self._watch.touched and known and len(last[0]) == len(state):
+            quiet[0] += 1
+            assert state == last[0]
+        last[0] = state
+        check(self)
+
+    monkeypatch.setattr(Invariants, "check", compared)
+    report = run_task(Task(8, virtual_s=4.0))
+    assert report.failure == ""
+    assert 0 < quiet[0] < report.counters["checks"]
+
+
+def test_assignments_are_noted_while_the_watch_is_on() -> None:
+    """Those of the attributes in question, and none afterwards."""
+    watch = StateWatch()
+    follower = Follower(0, 1, high_watermark=3, rules=FollowerRules())
+    with watch.on():
+        watch.touched = False
+        follower.epoch = 2
+        assert not watch.touched
+        follower.high_watermark = 4
+        assert watch.touched
+        assert (follower.epoch, follower.high_watermark) == (2, 4)
+    watch.touched = False
+    follower.high_watermark = 5
+    assert not watch.touched
