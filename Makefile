@@ -113,9 +113,12 @@ spark-exactly-once: $(STAMP)
 	cd tests && ../$(BIN)/python -m spark.exactly_once_kills --rows 1000000 --kills 50 --seed $(SEED)
 
 # Whole clusters under faults, one for each seed. sim-bugs: some seed finds every planted bug.
-# Results add up in a file of the repository: commit it. sim-results counts what ran on this source.
+# SIM_PYTHON=/usr/bin/python3 runs them on another build of the same version, for one that is faster:
+# pyenv builds without optimizations. Results add up in a file of the repository: commit it.
+# sim-results counts the seeds that ran on this source code.
 sim: $(STAMP)
-	$(BIN)/penstock sim --seeds $(SEEDS) --jobs $(JOBS) --record tests/sim/seeds-run.jsonl
+	$(BIN)/penstock sim --seeds $(SEEDS) --jobs $(JOBS) --record tests/sim/seeds-run.jsonl \
+		$(if $(SIM_PYTHON),--python $(SIM_PYTHON))
 
 sim-results: $(STAMP)
 	$(BIN)/penstock sim --results

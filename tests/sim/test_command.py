@@ -41,3 +41,14 @@ def test_a_wrong_range_is_refused() -> None:
     ended = penstock("--seeds", "5..1")
     assert ended.returncode == 2
     assert "smaller number first" in ended.stderr
+
+
+def test_another_interpreter_can_run_the_seeds() -> None:
+    """One without the packages of this environment is given their places; the run is the same."""
+    hashes = []
+    bare: str = sys._base_executable  # type: ignore[attr-defined] # of which this one is made
+    for chosen in ((), ("--python", bare)):
+        ended = penstock("--replay", "8", "--virtual-s", "1", "--json", *chosen)
+        assert ended.returncode == 0, ended.stderr
+        hashes.append(json.loads(ended.stdout)["trace_hash"])
+    assert hashes[0] == hashes[1]

@@ -55,13 +55,14 @@ def test_assignments_are_noted_while_the_watch_is_on() -> None:
     """Those of the attributes in question, and none afterwards."""
     watch = StateWatch()
     follower = Follower(0, 1, high_watermark=3, rules=FollowerRules())
-    with watch.on():
+
+    def is_noted(name: str, value: int) -> bool:
         watch.touched = False
-        follower.epoch = 2
-        assert not watch.touched
-        follower.high_watermark = 4
-        assert watch.touched
-        assert (follower.epoch, follower.high_watermark) == (2, 4)
-    watch.touched = False
-    follower.high_watermark = 5
-    assert not watch.touched
+        setattr(follower, name, value)
+        assert getattr(follower, name) == value
+        return watch.touched
+
+    with watch.on():
+        assert not is_noted("epoch", 2)
+        assert is_noted("high_watermark", 4)
+    assert not is_noted("high_watermark", 5)

@@ -69,6 +69,12 @@ def sim(
     trace: Annotated[
         str, typer.Option(metavar="FILE", help="With --replay: everything that happened.")
     ] = "",
+    python: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH", help="Run on this interpreter, such as one built with optimizations."
+        ),
+    ] = "",
     record: Annotated[
         str, typer.Option(metavar="FILE", help="Append which seeds ran on which source code.")
     ] = "",
@@ -92,7 +98,11 @@ def sim(
     arguments += ["--results"] if results else []
     arguments += ["--json"] if json else []
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    command = [sys.executable, "-m", "penstock.sim.seeds", *arguments]
+    if python:
+        # It has its own packages, or none, and needs those of this one.
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    executable = python or sys.executable
+    command = [executable, "-m", "penstock.sim.seeds", *arguments]
     # In place of this process, so that the workers' parent is the process that was started.
     sys.stdout.flush()
-    os.execve(sys.executable, command, environment)  # noqa: S606 - our own module
+    os.execve(executable, command, environment)  # noqa: S606 - our own module

@@ -37,7 +37,7 @@ class StateWatch:
         """Note assignments while the context lasts."""
         with ExitStack() as installed:
             for owner, names in WATCHED.items():
-                owner.__setattr__ = self._noting(names)
+                type.__setattr__(owner, "__setattr__", self._noting(names))
                 installed.callback(delattr, owner, "__setattr__")
             yield
 
