@@ -25,7 +25,7 @@ from penstock.metadata.membership import claim_controller
 from penstock.metadata.model import NO_LEADER, Partition, Topic
 from penstock.metadata.topics import TopicDefaults, TopicSpec, create_topic
 from penstock.ports import Committed, Put
-from penstock.stores.errors import OutcomeUnknown, StoreUnreachable
+from penstock.stores.errors import OutcomeUnknown, StoreUnavailable, StoreUnreachable
 from penstock.stores.sqlite import SqliteStore
 from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -416,3 +416,80 @@ async def test_a_refusal_rests_on_what_is_true_now(stage: Stage) -> None:
         assert "t" in behind.cluster.image.topics
         asyncio.get_running_loop().call_later(0.05, patch.undo)
         await create(stage, "t", 1, broker=1)
+
+
+# Duties that fail
+
+
+class Unforeseen(Exception):
+    """What nobody thought of."""
+
+
+@pytest.mark.parametrize("duty", ["claim", "elect", "_elect_among", "_prefer_if_due", "_prefer"])
+@pytest.mark.parametrize(
+    "error", [Unforeseen("bug"), StoreUnavailable("etcdserver: request is too large")], ids=repr
+)
+def test_no_failing_duty_ends_the_broker(tmp_path: Path, duty: str, error: Exception) -> None:
+    """Whatever it raises is reported, and the duty is done once it can be."""
+
+    async def play() -> None:
+        async with asyncio.timeout(TIMEOUT_S), on_stage(tmp_path, brokers=2) as stage:
+            controller = next(
+                each.controller for each in stage.brokers if each.controller.term is not None
+            )
+            await create(stage, "t", 2)
+            failed = 0
+            real = getattr(controller, duty)
+
+            async def fail(*args: Any) -> Any:
+                nonlocal failed
+                failed += 1
+                if failed <= 2:
+                    raise error
+                return await real(*args)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("penstock.broker.controller._PUT_OFF_S", 0.01)
+                patch.setattr("penstock.broker.controller.PREFER_SOON_S", 0.0)
+                patch.setattr(controller, duty, fail)
+                controller._on_prefer()
+                await stage.until(lambda: failed > 2)
+                await stage.until(lambda: controller.failing is None)
+
+    asyncio.run(play())
+
+
+@staged_with(brokers=2)
+async def test_a_portion_that_fails_leaves_the_others_their_leaders(stage: Stage) -> None:
+    """One topic that cannot be stored does not keep the rest of the cluster without leaders."""
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr("penstock.metadata.edits.TOPICS_MAX", 1)
+    monkeypatch.setattr("penstock.broker.controller._PUT_OFF_S", 0.01)
+    for name in ("bad", "good"):
+        await create(stage, name, 2)
+    controller = next(each for each in stage.brokers if each.controller.term is not None)
+    other = next(each for each in stage.brokers if each is not controller)
+    commit = controller.membership._env.store.commit
+
+    async def refuse(compares: Any, changes: Any) -> Committed:
+        if any(change.key == topic_key("bad") for change in changes):
+            raise StoreUnavailable("etcdserver: request is too large")
+        return await commit(compares, changes)
+
+    monkeypatch.setattr(controller.membership._env.store, "commit", refuse)
+    before = other.membership.broker_epoch
+    await other.membership._env.store.revoke_lease(other.membership._commits.lease)
+
+    def settled(name: str) -> bool:
+        image = controller.cluster.image
+        if name not in image.topics or other.membership.broker_epoch <= before:
+            return False
+        partition = image.topics[name].partitions[0]
+        held = image.brokers.get(partition.leader)
+        return held is not None and held.broker_epoch == partition.leader_broker_epoch
+
+    await stage.until(lambda: settled("good"))
+    await stage.until(lambda: controller.controller.failing is not None)
+    assert "too large" in str(controller.controller.failing)
+    monkeypatch.undo()
+    await stage.until(lambda: settled("bad") and controller.controller.failing is None)

@@ -44,6 +44,8 @@ async def wrong(held: Health) -> dict[str, tuple[str, str]]:
 class StoreLike:
     """A store of which only `get` works, in whatever way."""
 
+    full: str | None = None
+
     def __init__(self, get: Callable[[str], Awaitable[Any]]) -> None:
         self.get = get
 
@@ -185,3 +187,21 @@ def test_a_probe_that_hangs_can_be_closed() -> None:
         assert ended.is_set()
 
     asyncio.run(play())
+
+
+@staged
+async def test_a_full_store_is_told_with_what_to_do(stage: Stage) -> None:
+    """Reads work, so that only the last write shows it."""
+
+    async def get(_key: str) -> None:
+        return None
+
+    env = env_with(stage, get)
+    env.store.full = "no space left"  # type: ignore[misc]
+    assert "no space left" in (await wrong(health_of(stage.broker, env)))["store"][0]
+
+
+@staged
+async def test_a_duty_of_the_controller_that_fails_is_told(stage: Stage) -> None:
+    stage.broker.controller.failing = "request is too large"
+    assert "request is too large" in (await wrong(health_of(stage.broker)))["controller"][0]

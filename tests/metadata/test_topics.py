@@ -90,7 +90,7 @@ def test_defaults_fill_in_what_is_not_said() -> None:
     [
         (TopicSpec("t", 0, 1), ErrorCode.INVALID_PARTITIONS),
         (TopicSpec("t", -2, 1), ErrorCode.INVALID_PARTITIONS),
-        (TopicSpec("t", 10_001, 1), ErrorCode.INVALID_PARTITIONS),
+        (TopicSpec("t", 20_001, 1), ErrorCode.INVALID_PARTITIONS),
         (TopicSpec("t", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR),
         (TopicSpec("t", 1, -2), ErrorCode.INVALID_REPLICATION_FACTOR),
         (TopicSpec("t", 1, 4), ErrorCode.INVALID_REPLICATION_FACTOR),
@@ -225,7 +225,7 @@ def test_partitions_are_added_as_assigned() -> None:
         (2, None, ErrorCode.INVALID_PARTITIONS),
         (1, None, ErrorCode.INVALID_PARTITIONS),
         (-1, None, ErrorCode.INVALID_PARTITIONS),
-        (10_001, None, ErrorCode.INVALID_PARTITIONS),
+        (20_001, None, ErrorCode.INVALID_PARTITIONS),
         (3, [], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         (3, [[0, 1], [1, 2]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         (3, [[0]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from penstock.broker.cluster import ClusterView
@@ -26,7 +26,7 @@ from penstock.broker.commits import Commits, Make
 from penstock.broker.membership import Membership
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.decisions import Decision, guarded
-from penstock.metadata.edits import in_decisions
+from penstock.metadata.edits import Slice, in_decisions
 from penstock.metadata.elections import elect_among
 from penstock.metadata.image import Changed, ClusterImage
 from penstock.metadata.membership import claim_controller
@@ -39,6 +39,7 @@ from penstock.wire.errors import ErrorCode, KafkaError
 R = TypeVar("R")
 
 _PUT_OFF_S: Final = 0.5
+_PUT_OFF_MAX_S: Final = 30.0
 _NO_CONTROLLER_PAUSE_S: Final = 0.05
 CONTROLLER_WAIT_S: Final = 2.0
 PREFER_SOON_S: Final = 5.0
@@ -70,6 +71,8 @@ class ControllerRuntime:
         self._work = asyncio.Event()
         self._prefer_timer: asyncio.TimerHandle | None = None
         self._prefer_now = False
+        self.failing: str | None = None
+        """What a duty of the controller failed with, when time alone will not mend it."""
         cluster.listen(self._on_change)
 
     @property
@@ -141,35 +144,53 @@ class ControllerRuntime:
     # The controller's duties
 
     async def watch_over(self) -> None:
-        """The controller's duties, as they come up, until cancelled."""
+        """The controller's duties, as they come up, until cancelled.
+
+        A duty that fails is reported and tried again later, whatever it raised. It must not end the
+        process: the next controller would meet the same, and so one broker after the other.
+        """
+        failures = 0
         try:
             while True:
                 await self._work.wait()
                 self._work.clear()
-                try:
-                    await self.claim()
-                    await self._prefer_if_due()
-                except (StoreError, KafkaError, TimeoutError) as error:
-                    self._put_off(error)
-                    await self._env.clock.sleep(_PUT_OFF_S)
+                error = await self._do_duties()
+                if error is None:
+                    failures = 0
+                    continue
+                failures = 0 if _may_pass(error) else failures + 1
+                self._put_off(error)
+                await self._env.clock.sleep(min(_PUT_OFF_S * 2**failures, _PUT_OFF_MAX_S))
         finally:
             self._cancel_timer()
+
+    async def _do_duties(self) -> Exception | None:
+        """Each duty on its own; the first error of any of them."""
+        first: Exception | None = None
+        for duty in (self.claim, self._prefer_if_due):
+            try:
+                await duty()
+            except Exception as error:  # noqa: BLE001 - reported by the caller, and tried again
+                first = first or error
+        self.failing = None if first is None or _may_pass(first) else f"{first!r}"
+        return first
 
     def _put_off(self, error: Exception) -> None:
         if isinstance(error, LeaseNotFound):
             self._membership.doubt()
-        elif isinstance(error, StoreError) and not (
-            error.retriable or isinstance(error, OutcomeUnknown)
-        ):
-            raise error
-        _log.warning("the controller's work is put off: %s", error)
+        if _may_pass(error):
+            _log.warning("the controller's work is put off: %s", error)
+        else:
+            _log.error(
+                "a duty of the controller failed and will be tried again: %r", error, exc_info=error
+            )
         self._work.set()
 
     async def begin(self) -> None:
         """Claim for the first time; what fails is gone on with in `watch_over`."""
         try:
             await self.claim()
-        except (StoreError, KafkaError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - reported, and tried again
             self._put_off(error)
 
     async def claim(self) -> None:
@@ -190,7 +211,11 @@ class ControllerRuntime:
             await self.elect()
 
     async def elect(self) -> None:
-        """Give every partition that can have one a leader among the living."""
+        """Give every partition that can have one a leader among the living.
+
+        A portion that cannot be committed does not keep the others from theirs.
+        """
+        failed: Exception | None = None
         is_settled = False
         while not is_settled:
             is_settled = True
@@ -198,14 +223,25 @@ class ControllerRuntime:
                 term = self.term
                 if term is None:
                     return
-                decision = elect_among(
-                    self._cluster.image, portion, static=self.static, stopping=self.stopping
-                )
-                if not decision.changes:
-                    # Others are served between portions.
-                    await asyncio.sleep(0)
-                elif not await self._commits.attempt(guarded(decision, term)):
-                    is_settled = False
+                try:
+                    is_settled &= await self._elect_among(portion, term)
+                except Exception as error:
+                    if _may_pass(error):
+                        raise
+                    failed = error
+        if failed is not None:
+            raise failed
+
+    async def _elect_among(self, portion: Sequence[Slice], term: Controller) -> bool:
+        """Whether it is settled; else the image was out of date."""
+        decision = elect_among(
+            self._cluster.image, portion, static=self.static, stopping=self.stopping
+        )
+        if not decision.changes:
+            # Others are served between portions.
+            await asyncio.sleep(0)
+            return True
+        return await self._commits.attempt(guarded(decision, term))
 
     def _on_change(self, changed: Changed) -> None:
         # A topic can be new with a leader that has died since it was chosen, by another broker.
@@ -278,3 +314,10 @@ class ControllerRuntime:
             decision = elect(image, portion, stopping=self.stopping, static=self.static)
             if decision.changes and await self._commits.attempt(guarded(decision, term)):
                 _log.info("%d partitions are led by their preferred replicas again", len(portion))
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether it is one of those that pass by themselves."""
+    if isinstance(error, StoreError):
+        return error.retriable or isinstance(error, OutcomeUnknown | LeaseNotFound)
+    return isinstance(error, KafkaError | TimeoutError)

@@ -26,9 +26,9 @@ from penstock.broker.hosted import HostedPartition
 from penstock.broker.replicas import Replicas
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.decisions import Decision
-from penstock.metadata.edits import TOPICS_MAX
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.isr import IsrAnswer, IsrChange, alter_isrs
+from penstock.metadata.preferred import in_portions
 from penstock.partition.replication import RETRY_MS, AlterIsr, Leadership
 from penstock.ports import Env
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -93,7 +93,7 @@ class IsrChanges:
                 looked_at = loop.time()
                 due.update((hosted, None) for hosted in self._replicas)
             proposed = list(self._proposals(due))
-            for portion in _portions(proposed):
+            for portion in _portions(self._cluster.image, proposed):
                 await self._propose(portion)
 
     def _proposals(self, due: Iterable[HostedPartition]) -> Iterable[_Proposed]:
@@ -149,15 +149,8 @@ class IsrChanges:
             loop.call_later(2 * RETRY_MS / 1000, self.due, hosted)
 
 
-def _portions(proposed: Iterable[_Proposed]) -> Iterable[list[_Proposed]]:
-    """As many as one commit takes, by topics."""
-    portion: list[_Proposed] = []
-    topics: set[bytes] = set()
-    for each in proposed:
-        if each.hosted.topic_id not in topics and len(topics) == TOPICS_MAX:
-            yield portion
-            portion, topics = [], set()
-        topics.add(each.hosted.topic_id)
-        portion.append(each)
-    if portion:
-        yield portion
+def _portions(image: ClusterImage, proposed: Iterable[_Proposed]) -> Iterable[list[_Proposed]]:
+    """As many as one commit takes."""
+    by_place = {(each.hosted.topic, each.hosted.index): each for each in proposed}
+    for portion in in_portions(image, by_place):
+        yield [by_place[place] for place in portion]

@@ -31,9 +31,8 @@ from penstock.metadata.keys import (
     BROKER_ID_MAX,
     broker_config_key,
     encode_configs,
-    encode_topic,
-    topic_key,
 )
+from penstock.metadata.topic_keys import alteration
 from penstock.wire.errors import ErrorCode, KafkaError
 
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
@@ -185,9 +184,8 @@ def _write_topic(
     overrides = MappingProxyType(validate_topic_configs(configs))
     if overrides == topic.configs:
         return Decision((), overrides)
-    key = topic_key(name)
-    value = encode_topic(replace(topic, configs=overrides))
-    return Decision((Change(key, value, image.revision_of(key)),), overrides)
+    made = alteration(image, topic, replace(topic, configs=overrides))
+    return Decision(made.changes, overrides, made.guards)
 
 
 def _write_broker(

@@ -1,7 +1,8 @@
-"""Changes of many partitions that become one decision: a topic is one key, written once.
+"""Changes of many partitions that become one decision: each key is written once.
 
-A decision is bounded: in topics, since etcd takes 128 changes at once, guards included, and in
-partitions, since it takes about a megabyte, and since nobody else is served while a broker thinks.
+A decision is bounded: in keys, since etcd takes 128 changes at once, guards included; in bytes,
+since it takes 1.5 MiB; and in partitions, since nobody else is served while a broker thinks. The
+unit is the key: the chunk of a large topic, or the whole of any other (`topic_keys`).
 """
 
 from __future__ import annotations
@@ -9,38 +10,82 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 
 from penstock.metadata.configs import BrokerConfigs, TopicSettings
-from penstock.metadata.decisions import Change
+from penstock.metadata.decisions import Change, Decision, Guard
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.keys import encode_topic, topic_key
 from penstock.metadata.model import Partition, Topic
+from penstock.metadata.topic_keys import alteration, chunk_bounds, weight
 from penstock.wire.errors import ErrorCode, KafkaError
 
+R = TypeVar("R")
+
 TOPICS_MAX: Final = 100
+"""A decision takes no more keys than this."""
 PARTITIONS_MAX: Final = 1000
-"""A decision takes no more topics once it has this many; each has less than 200 bytes."""
+"""A decision takes no further key once it has this many partitions."""
+BYTES_MAX: Final = 512 << 10
+"""Nor once its keys may take this many bytes. A key takes half as many at most."""
 NO_STATIC: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def in_decisions(topics: Iterable[Topic]) -> Iterator[tuple[Topic, ...]]:
+class Slice(NamedTuple):
+    """The partitions of a topic that lie in one key: from `start` to before `stop`."""
+
+    topic: Topic
+    start: int
+    stop: int
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        return self.topic.partitions[self.start : self.stop]
+
+
+def slice_of(topic: Topic, index: int) -> Slice:
+    """The one that holds this partition."""
+    count = len(topic.partitions)
+    step = topic.chunk_partitions or count
+    start = index // step * step
+    return Slice(topic, start, min(start + step, count))
+
+
+class Load:
+    """How much a decision has taken on."""
+
+    def __init__(self) -> None:
+        self._slices = self._partitions = self._bytes = 0
+
+    def add(self, part: Slice) -> None:
+        self._slices += 1
+        self._partitions += part.stop - part.start
+        self._bytes += weight(part.partitions)
+
+    @property
+    def is_full(self) -> bool:
+        return (
+            self._slices >= TOPICS_MAX
+            or self._partitions >= PARTITIONS_MAX
+            or self._bytes >= BYTES_MAX
+        )
+
+
+def in_decisions(topics: Iterable[Topic]) -> Iterator[tuple[Slice, ...]]:
     """The topics in portions that one decision each can change."""
-    portion: list[Topic] = []
-    partitions = 0
-    for topic in topics:
-        portion.append(topic)
-        partitions += len(topic.partitions)
-        if is_full(len(portion), partitions):
+    return in_loads(Slice(topic, *bounds) for topic in topics for bounds in chunk_bounds(topic))
+
+
+def in_loads(parts: Iterable[Slice]) -> Iterator[tuple[Slice, ...]]:
+    portion: list[Slice] = []
+    load = Load()
+    for part in parts:
+        portion.append(part)
+        load.add(part)
+        if load.is_full:
             yield tuple(portion)
-            portion, partitions = [], 0
+            portion, load = [], Load()
     if portion:
         yield tuple(portion)
-
-
-def is_full(topics: int, partitions: int) -> bool:
-    """Whether a decision about so many takes no further topic."""
-    return topics >= TOPICS_MAX or partitions >= PARTITIONS_MAX
 
 
 class TopicEdits:
@@ -50,7 +95,8 @@ class TopicEdits:
         self._image = image
         self._configs = BrokerConfigs(static, image.default_broker_configs)
         self._edited: dict[str, list[Partition]] = {}
-        self._partitions = 0
+        self._load = Load()
+        self._taken: set[tuple[str, int]] = set()
         self._settings: dict[str, TopicSettings] = {}
 
     def partition(self, topic: str, index: int) -> Partition:
@@ -71,28 +117,36 @@ class TopicEdits:
 
     def put(self, topic: str, index: int, partition: Partition) -> Partition:
         """Let the partition become this, under the next partition epoch."""
-        partitions = self._edited.get(topic)
-        if partitions is None:
-            if self.is_full:
+        before = self._image.require_topic(topic)
+        part = slice_of(before, index)
+        if (topic, part.start) not in self._taken:
+            if self._load.is_full:
                 raise KafkaError(
                     ErrorCode.OPERATION_NOT_ATTEMPTED,
                     f"At most {TOPICS_MAX} topics, or as many as have {PARTITIONS_MAX} partitions, "
                     "are changed at once: ask again for the others.",
                 )
-            partitions = self._edited[topic] = list(self._image.require_topic(topic).partitions)
-            self._partitions += len(partitions)
+            self._load.add(part)
+            self._taken.add((topic, part.start))
+        partitions = self._edited.get(topic)
+        if partitions is None:
+            partitions = self._edited[topic] = list(before.partitions)
         epoch = partitions[index].partition_epoch + 1
         after = partitions[index] = replace(partition, partition_epoch=epoch)
         return after
 
-    @property
-    def is_full(self) -> bool:
-        return is_full(len(self._edited), self._partitions)
+    def has_room(self, topic: str, index: int) -> bool:
+        """Whether this partition can be changed by this decision."""
+        part = slice_of(self._image.require_topic(topic), index)
+        return (topic, part.start) in self._taken or not self._load.is_full
 
-    def changes(self) -> tuple[Change, ...]:
-        return tuple(self._change(name, tuple(each)) for name, each in self._edited.items())
-
-    def _change(self, name: str, partitions: tuple[Partition, ...]) -> Change:
-        after = replace(self._image.require_topic(name), partitions=partitions)
-        key = topic_key(name)
-        return Change(key, encode_topic(after), self._image.revision_of(key))
+    def decision(self, result: R, guards: tuple[Guard, ...] = ()) -> Decision[R]:
+        """The changes, on condition of `guards` where there are any changes."""
+        changes: list[Change] = []
+        rests_on: list[Guard] = []
+        for name, partitions in self._edited.items():
+            before = self._image.require_topic(name)
+            made = alteration(self._image, before, replace(before, partitions=tuple(partitions)))
+            changes += made.changes
+            rests_on += made.guards
+        return Decision(tuple(changes), result, (*rests_on, *guards) if changes else ())

@@ -24,12 +24,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from penstock.metadata.configs import BrokerConfigs, TopicSettings
-from penstock.metadata.decisions import Change, Decision
-from penstock.metadata.edits import NO_STATIC, in_decisions
+from penstock.metadata.decisions import Change, Decision, Guard
+from penstock.metadata.edits import NO_STATIC, Slice, in_decisions
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.isr import led_by, sound_members, with_members
-from penstock.metadata.keys import encode_topic, topic_key
-from penstock.metadata.model import NO_LEADER, BrokerInfo, Partition, Topic
+from penstock.metadata.model import NO_LEADER, BrokerInfo, Partition
+from penstock.metadata.topic_keys import alteration
 
 
 def elect_leaders(
@@ -52,23 +52,31 @@ def elect_leaders(
 
 def elect_among(
     image: ClusterImage,
-    topics: Iterable[Topic],
+    parts: Iterable[Slice],
     *,
     static: Mapping[str, str] = NO_STATIC,
     stopping: Collection[int] = frozenset(),
 ) -> Decision[tuple[str, ...]]:
     """What to change of these topics now; of a topic that is no more, nothing."""
     configs = BrokerConfigs(static, image.default_broker_configs)
+    edited: dict[str, list[Partition]] = {}
+    for part in parts:
+        topic = image.topics.get(part.topic.name)
+        if topic is None:
+            continue
+        settings = configs.settings(topic.configs)
+        for index in range(part.start, min(part.stop, len(topic.partitions))):
+            after = elected(topic.partitions[index], image.brokers, settings, stopping)
+            if after is not None:
+                edited.setdefault(topic.name, list(topic.partitions))[index] = after
     changes: list[Change] = []
-    names: list[str] = []
-    for each in topics:
-        topic = image.topics.get(each.name)
-        after = None if topic is None else _topic_after(image, topic, configs, stopping)
-        if after is not None:
-            key = topic_key(after.name)
-            changes.append(Change(key, encode_topic(after), image.revision_of(key)))
-            names.append(after.name)
-    return Decision(tuple(changes), tuple(names))
+    guards: list[Guard] = []
+    for name, partitions in edited.items():
+        before = image.topics[name]
+        made = alteration(image, before, replace(before, partitions=tuple(partitions)))
+        changes += made.changes
+        guards += made.guards
+    return Decision(tuple(changes), tuple(edited), tuple(guards))
 
 
 def elected(
@@ -114,21 +122,6 @@ def _is_settled(partition: Partition, brokers: Mapping[int, BrokerInfo]) -> bool
         if broker is None or broker.broker_epoch != epoch:
             return False
     return brokers[partition.leader].broker_epoch == partition.leader_broker_epoch
-
-
-def _topic_after(
-    image: ClusterImage, topic: Topic, configs: BrokerConfigs, stopping: Collection[int]
-) -> Topic | None:
-    settings = configs.settings(topic.configs)
-    partitions = [elected(each, image.brokers, settings, stopping) for each in topic.partitions]
-    if all(each is None for each in partitions):
-        return None
-    return replace(
-        topic,
-        partitions=tuple(
-            after or before for after, before in zip(partitions, topic.partitions, strict=True)
-        ),
-    )
 
 
 def _leader_restarted(partition: Partition, brokers: Mapping[int, BrokerInfo]) -> bool:

@@ -16,7 +16,7 @@ recreated topic shows by its id; `load` may pass over the steps in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from penstock.metadata import keys
@@ -90,6 +90,8 @@ class ClusterImage:
         self._stopping_epochs: dict[int, int] = {}
         self._topics: dict[str, Topic] = {}
         self._topics_by_id: dict[bytes, Topic] = {}
+        self._chunks: dict[bytes, dict[int, tuple[Partition, ...]]] = {}
+        """Of large topics, by topic id: those that the head does not count yet are here too."""
         self._names_by_metric: dict[str, dict[str, None]] = {}
         self._broker_configs: dict[int, Mapping[str, str]] = {}
         self._key_revisions: dict[str, int] = {}
@@ -175,7 +177,8 @@ class ClusterImage:
         """Become what the store held at `revision`: (key, value, modify revision) of every key."""
         changes: list[Changed] = []
         seen: set[str] = set()
-        for key, value, key_revision in entries:
+        # In the order of the keys, chunks of partitions come before the heads of their topics.
+        for key, value, key_revision in sorted(entries):
             seen.add(key)
             if key_revision != self._key_revisions.get(key, 0):
                 changes.append(self._set(key, value, key_revision))
@@ -190,6 +193,8 @@ class ClusterImage:
         # Topics first: they are what there is many of.
         if key.startswith(keys.TOPICS_PREFIX):
             return self._set_topic(key, value)
+        if key.startswith(keys.PARTITIONS_PREFIX):
+            return self._set_chunk(key, value)
         if key.startswith(keys.BROKERS_PREFIX):
             return self._set_broker(key, value, revision)
         if key.startswith(keys.STOPPING_PREFIX):
@@ -202,7 +207,7 @@ class ClusterImage:
 
     def _set_topic(self, key: str, value: bytes | None) -> Changed:
         name = key.removeprefix(keys.TOPICS_PREFIX)
-        after = None if value is None else keys.decode_topic(key, value)
+        after = None if value is None else self._read_topic(key, value)
         before = self._topics.get(name)
         if after is not None:
             holder = self._topics_by_id.get(after.topic_id)
@@ -223,6 +228,46 @@ class ClusterImage:
         if before is None and after is None:
             return _NOTHING
         return Changed(topics=(TopicChange(name, before, after),))
+
+    def _read_topic(self, key: str, value: bytes) -> Topic:
+        if not keys.is_head(value):
+            return keys.decode_topic(key, value)
+        head, count = keys.decode_head(key, value)
+        chunks = self._chunks.get(head.topic_id, {})
+        partitions: tuple[Partition, ...] = ()
+        for number in range(-(-count // head.chunk_partitions)):
+            left = count - len(partitions)
+            held = chunks.get(number, ())[: min(left, head.chunk_partitions)]
+            if len(held) < min(left, head.chunk_partitions):
+                raise keys.MetadataInvalid(key, f"its chunk {number} of partitions is not whole")
+            partitions += held
+        return replace(head, partitions=partitions)
+
+    def _set_chunk(self, key: str, value: bytes | None) -> Changed:
+        """Chunks come before the head that counts them and go after it: alone they do nothing."""
+        topic_id, number = keys.chunk_of(key)
+        if value is None:
+            chunks = self._chunks.get(topic_id, {})
+            chunks.pop(number, None)
+            if not chunks:
+                self._chunks.pop(topic_id, None)
+            return _NOTHING
+        before = self._topics_by_id.get(topic_id)
+        step = before.chunk_partitions if before is not None else 0
+        held = keys.decode_chunk(key, value, number * step)
+        start = number * step
+        counted = () if before is None or not step else before.partitions[start : start + step]
+        if len(held) < len(counted):
+            raise keys.MetadataInvalid(key, f"it has only {len(held)} of {len(counted)} partitions")
+        self._chunks.setdefault(topic_id, {})[number] = held
+        if before is None or not counted:
+            return _NOTHING
+        stop, partitions = start + len(counted), before.partitions
+        after = replace(
+            before, partitions=partitions[:start] + held[: len(counted)] + partitions[stop:]
+        )
+        self._topics[before.name] = self._topics_by_id[topic_id] = after
+        return Changed(topics=(TopicChange(before.name, before, after),))
 
     def _set_broker(self, key: str, value: bytes | None, revision: int) -> Changed:
         broker_id = keys.broker_id_of(key, keys.BROKERS_PREFIX)
@@ -300,8 +345,14 @@ def _metric_name(name: str) -> str:
 
 def _merged(changes: Iterable[Changed]) -> Changed:
     kept = [change for change in changes if change]
+    topics: dict[str, TopicChange] = {}
+    for change in kept:
+        for topic in change.topics:
+            # A large topic changes key by key: what counts is what it was and what it became.
+            first = topics.get(topic.name, topic)
+            topics[topic.name] = TopicChange(topic.name, first.before, topic.after)
     return Changed(
-        tuple(topic for change in kept for topic in change.topics),
+        tuple(topics.values()),
         tuple(broker for change in kept for broker in change.brokers),
         any(change.controller for change in kept),
         any(change.configs for change in kept),

@@ -175,8 +175,7 @@ def alter_isrs(
     edits = TopicEdits(image, static)
     request = _Request(image, edits, broker_id, broker_epoch, stopping)
     answers = tuple(request.answer(change) for change in changes)
-    written = edits.changes()
-    return Decision(written, answers, request.guards() if written else ())
+    return edits.decision(answers, request.guards())
 
 
 class _Request:

@@ -5,12 +5,10 @@
     /penstock/stopping/ID        a broker that hands its partitions over to stop, under its lease
     /penstock/controller         who is the controller, under its lease
     /penstock/controller-epoch   the last epoch given out; stays when the lease ends
-    /penstock/topics/NAME        one topic, whole: id, overrides, state of all partitions
+    /penstock/topics/NAME        one topic: id, overrides, state of all partitions
+    /penstock/partitions/ID/N    the Nth chunk of partitions of a large topic (`topic_keys`)
     /penstock/configs/brokers/ID | default    dynamic broker configs
     /penstock/producer-ids       the first producer id not given out yet
-
-A topic is one key, so that creating or deleting it is one change however many partitions it has
-(etcd takes at most 128 changes at once), and so that no part can outlive the rest.
 
 Values are JSON objects with a version `v`. Reading is strict: a value with fields missing, unknown
 or out of range is refused. To add a field means to raise the version, unless it may be absent.
@@ -19,7 +17,7 @@ or out of range is refused. To add a field means to raise the version, unless it
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -32,12 +30,15 @@ CONTROLLER_KEY: Final = "/penstock/controller"
 CONTROLLER_EPOCH_KEY: Final = "/penstock/controller-epoch"
 PRODUCER_IDS_KEY: Final = "/penstock/producer-ids"
 TOPICS_PREFIX: Final = "/penstock/topics/"
+PARTITIONS_PREFIX: Final = "/penstock/partitions/"
 BROKERS_PREFIX: Final = "/penstock/brokers/"
 STOPPING_PREFIX: Final = "/penstock/stopping/"
 BROKER_CONFIGS_PREFIX: Final = "/penstock/configs/brokers/"
 DEFAULT_BROKER: Final = "default"
 
 VERSION: Final = 1
+DIVIDED_VERSION: Final = 2
+"""Of a topic whose partitions lie in keys of their own."""
 BROKER_ID_MAX: Final = 2**31 - 1
 NO_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({})
 _PARTITION_FIELDS: Final = frozenset(
@@ -48,6 +49,8 @@ _MEMBER_EPOCHS: Final = "member_epochs"
 _ADDING: Final = "adding_replicas"
 _REMOVING: Final = "removing_replicas"
 _OPTIONAL_PARTITION_FIELDS: Final = frozenset({_ELIGIBLE, _MEMBER_EPOCHS, _ADDING, _REMOVING})
+_ROW_LENGTH: Final = 10
+_HEAD: Final = b'{"v":%d,' % DIVIDED_VERSION
 _TAKER_ID: Final = "taker_id"
 _LOSSLESS_SINCE: Final = "lossless_since"
 _SYNCED_SINCE: Final = "synced_since"
@@ -70,6 +73,18 @@ class MetadataInvalid(ValueError):
 
 def topic_key(name: str) -> str:
     return TOPICS_PREFIX + name
+
+
+def chunk_key(topic_id: bytes, number: int) -> str:
+    return f"{PARTITIONS_PREFIX}{to_text(topic_id)}/{number}"
+
+
+def chunk_of(key: str) -> tuple[bytes, int]:
+    """The topic's id and the number of the chunk."""
+    id_text, _, number = key.removeprefix(PARTITIONS_PREFIX).partition("/")
+    if not (number.isascii() and number.isdigit()) or str(int(number)) != number:
+        raise MetadataInvalid(key, f"{number!r} is not the number of a chunk")
+    return _id(key, {"id": id_text}, "id"), int(number)
 
 
 def broker_key(broker_id: int) -> str:
@@ -209,9 +224,7 @@ def encode_topic(topic: Topic) -> bytes:
 
 def decode_topic(key: str, value: bytes) -> Topic:
     fields = _decode(key, value, frozenset({"id", "configs", "partitions"}))
-    topic_id = _id(key, fields, "id")
-    if topic_id in RESERVED_IDS:
-        raise MetadataInvalid(key, f"the topic id {fields['id']} is reserved")
+    topic_id = _topic_id(key, fields)
     partitions = fields["partitions"]
     if not isinstance(partitions, list) or not partitions:
         raise MetadataInvalid(key, "a topic has at least one partition")
@@ -221,6 +234,118 @@ def decode_topic(key: str, value: bytes) -> Topic:
         tuple(_partition(key, index, each) for index, each in enumerate(partitions)),
         _configs(key, fields),
     )
+
+
+def is_head(value: bytes) -> bool:
+    """Whether this is a topic whose partitions lie in keys of their own."""
+    return value.startswith(_HEAD)
+
+
+def encode_head(topic: Topic) -> bytes:
+    fields = {
+        "id": to_text(topic.topic_id),
+        "configs": dict(topic.configs),
+        "partitions": len(topic.partitions),
+        "chunk": topic.chunk_partitions,
+    }
+    return _encode(fields, DIVIDED_VERSION)
+
+
+def decode_head(key: str, value: bytes) -> tuple[Topic, int]:
+    """The topic without its partitions, and how many it has."""
+    names = frozenset({"id", "configs", "partitions", "chunk"})
+    fields = _decode(key, value, names, version=DIVIDED_VERSION)
+    count, chunk = _count(key, fields, "partitions"), _count(key, fields, "chunk")
+    if not count or not chunk:
+        raise MetadataInvalid(key, f"it has {count} partitions in chunks of {chunk}")
+    name = key.removeprefix(TOPICS_PREFIX)
+    return Topic(name, _topic_id(key, fields), (), _configs(key, fields), chunk), count
+
+
+def encode_chunk(partitions: Sequence[Partition]) -> bytes:
+    epochs: dict[int, int] = {}
+    for each in partitions:
+        members = each.isr + each.eligible_leaders
+        for member, epoch in zip(members, each.member_epochs, strict=False):
+            epochs[member] = max(epoch, epochs.get(member, -1))
+    return _encode(
+        {
+            "epochs": {str(each): epoch for each, epoch in epochs.items()},
+            "partitions": [_partition_row(each, epochs) for each in partitions],
+        }
+    )
+
+
+def decode_chunk(key: str, value: bytes, first: int = 0) -> tuple[Partition, ...]:
+    """`first` is the index of its first partition, for what is said of one that cannot be read."""
+    fields = _decode(key, value, frozenset({"epochs", "partitions"}))
+    rows, noted = fields["partitions"], fields["epochs"]
+    if not isinstance(rows, list) or not rows or not isinstance(noted, dict):
+        raise MetadataInvalid(key, "a chunk has a list of partitions and the epochs of brokers")
+    try:
+        epochs = {int(each): epoch for each, epoch in noted.items()}
+    except ValueError:
+        raise MetadataInvalid(key, f"the epochs {noted!r} are not those of brokers") from None
+    return tuple(
+        _partition(key, index, _row_fields(key, index, row, epochs))
+        for index, row in enumerate(rows, first)
+    )
+
+
+def _partition_row(partition: Partition, epochs: Mapping[int, int]) -> list[Any]:
+    replicas, isr, eligible = partition.replicas, partition.isr, partition.eligible_leaders
+    leader_epoch, partition_epoch = partition.leader_epoch, partition.partition_epoch
+    expected = tuple(epochs.get(each, -1) for each in isr + eligible)
+    leads = partition.leader_broker_epoch
+    row: list[Any] = [
+        replicas,
+        None if partition.leader == replicas[0] else partition.leader,
+        leader_epoch or None,
+        partition_epoch or None,
+        None if leads == epochs.get(partition.leader, -1) else leads,
+        None if isr == replicas else isr,
+        eligible or None,
+        None if partition.member_epochs == expected else partition.member_epochs,
+        partition.adding_replicas or None,
+        partition.removing_replicas or None,
+    ]
+    while row[-1] is None:
+        row.pop()
+    return row
+
+
+def _row_fields(key: str, index: int, row: Any, epochs: Mapping[int, int]) -> dict[str, Any]:
+    if not isinstance(row, list) or not 1 <= len(row) <= _ROW_LENGTH:
+        raise MetadataInvalid(key, f"partition {index} is {row!r}")
+    padded = row + [None] * (_ROW_LENGTH - len(row))
+    replicas, leader, leader_epoch, partition_epoch, leads, isr, eligible, noted, add, gone = padded
+    # Checked here, as the rest is made from it.
+    _broker_ids(key, f"partition {index}", replicas)
+    if not replicas:
+        raise MetadataInvalid(key, f"partition {index} has no replicas")
+    leader = replicas[0] if leader is None else leader
+    isr = replicas if isr is None else _listed(key, index, isr)
+    eligible = [] if eligible is None else _listed(key, index, eligible)
+    if noted is None:
+        noted = [epochs.get(each, -1) for each in isr + eligible]
+    return {
+        "replicas": replicas,
+        "isr": isr,
+        "leader": leader,
+        "leader_epoch": leader_epoch or 0,
+        "partition_epoch": partition_epoch or 0,
+        "leader_broker_epoch": epochs.get(leader, -1) if leads is None else leads,
+        _ELIGIBLE: eligible,
+        _MEMBER_EPOCHS: noted,
+        _ADDING: add or [],
+        _REMOVING: gone or [],
+    }
+
+
+def _listed(key: str, index: int, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise MetadataInvalid(key, f"partition {index} has {value!r} where broker ids belong")
+    return value
 
 
 def _partition_fields(partition: Partition) -> dict[str, Any]:
@@ -329,12 +454,23 @@ def _id(key: str, fields: Mapping[str, Any], name: str) -> bytes:
         raise MetadataInvalid(key, str(error)) from error
 
 
-def _encode(fields: dict[str, Any]) -> bytes:
-    return json.dumps({"v": VERSION, **fields}, separators=(",", ":")).encode()
+def _topic_id(key: str, fields: Mapping[str, Any]) -> bytes:
+    topic_id = _id(key, fields, "id")
+    if topic_id in RESERVED_IDS:
+        raise MetadataInvalid(key, f"the topic id {fields['id']} is reserved")
+    return topic_id
+
+
+def _encode(fields: dict[str, Any], version: int = VERSION) -> bytes:
+    return json.dumps({"v": version, **fields}, separators=(",", ":")).encode()
 
 
 def _decode(
-    key: str, value: bytes, names: frozenset[str], optional: frozenset[str] = frozenset()
+    key: str,
+    value: bytes,
+    names: frozenset[str],
+    optional: frozenset[str] = frozenset(),
+    version: int = VERSION,
 ) -> dict[str, Any]:
     try:
         fields = json.loads(value)
@@ -342,9 +478,9 @@ def _decode(
         raise MetadataInvalid(key, f"not JSON ({error})") from error
     if not isinstance(fields, dict):
         raise MetadataInvalid(key, "not a JSON object")
-    version = fields.pop("v", None)
-    if version != VERSION:
-        raise MetadataInvalid(key, f"format version {version!r}, this software reads {VERSION}")
+    found = fields.pop("v", None)
+    if found != version:
+        raise MetadataInvalid(key, f"format version {found!r}, this software reads {version}")
     if fields.keys() - optional != names:
         raise MetadataInvalid(key, f"has the fields {sorted(fields)}, not {sorted(names)}")
     return fields

@@ -103,12 +103,17 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """`configs` holds the overrides only."""
+    """`configs` holds the overrides only.
+
+    `chunk_partitions` is how many partitions one key of the store holds; 0 if one key holds the
+    whole topic (`topic_keys`).
+    """
 
     name: str
     topic_id: bytes
     partitions: tuple[Partition, ...]
     configs: Mapping[str, str]
+    chunk_partitions: int = 0
 
     @property
     def is_internal(self) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.metadata.decisions import Decision
-from penstock.metadata.edits import NO_STATIC, TopicEdits, is_full
+from penstock.metadata.edits import NO_STATIC, Slice, TopicEdits, in_loads, slice_of
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.isr import led_by, sound_members, with_members
 from penstock.metadata.model import Partition
@@ -57,21 +57,23 @@ def in_portions(image: ClusterImage, places: Iterable[Place] | None) -> Iterator
             for topic in image.topics.values()
             for index in range(len(topic.partitions))
         )
-    by_topic: dict[str, list[Place]] = {}
+    by_slice: dict[tuple[str, int], list[Place]] = {}
+    parts: dict[tuple[str, int], Slice] = {}
+    unknown: list[Place] = []
     for place in places:
-        by_topic.setdefault(place[0], []).append(place)
-    portion: list[Place] = []
-    topics = partitions = 0
-    for name, places_of_topic in by_topic.items():
-        portion += places_of_topic
-        topics += 1
-        known = image.topics.get(name)
-        partitions += len(known.partitions) if known is not None else 0
-        if is_full(topics, partitions):
-            yield tuple(portion)
-            portion, topics, partitions = [], 0, 0
-    if portion:
-        yield tuple(portion)
+        topic = image.topics.get(place[0])
+        if topic is None or not 0 <= place[1] < len(topic.partitions):
+            unknown.append(place)
+            continue
+        part = slice_of(topic, place[1])
+        by_slice.setdefault((topic.name, part.start), []).append(place)
+        parts[topic.name, part.start] = part
+    for load in in_loads(parts.values()):
+        portion = [place for part in load for place in by_slice[part.topic.name, part.start]]
+        yield (*unknown, *portion)
+        unknown = []
+    if unknown:
+        yield tuple(unknown)
 
 
 def elect(
@@ -101,7 +103,7 @@ def elect(
             answers.append(Election(topic, index, error.code, leader, error.message))
         else:
             answers.append(Election(topic, index, ErrorCode.NONE, leader))
-    return Decision(edits.changes(), tuple(answers))
+    return edits.decision(tuple(answers))
 
 
 def _members(
@@ -178,18 +180,17 @@ def hand_over(
     edits = TopicEdits(image, static)
     leads = 0
     for topic in image.topics.values():
-        has_room = not edits.is_full
         for index, partition in enumerate(topic.partitions):
             if broker_id not in partition.isr:
                 continue
             after = None
-            if has_room:
+            if edits.has_room(topic.name, index):
                 after = _without(image, edits, topic.name, partition, broker_id, stopping)
             if after is not None:
                 edits.put(topic.name, index, after)
             elif partition.leader == broker_id:
                 leads += 1
-    return Decision(edits.changes(), leads)
+    return edits.decision(leads)
 
 
 def _without(

@@ -75,7 +75,7 @@ def reassign(
             answers.append(MoveAnswer(move.topic, move.index, error.code, error.message))
         else:
             answers.append(MoveAnswer(move.topic, move.index, ErrorCode.NONE))
-    return Decision(edits.changes(), tuple(answers))
+    return edits.decision(tuple(answers))
 
 
 def moves_under_way(

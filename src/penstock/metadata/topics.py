@@ -14,17 +14,20 @@ from types import MappingProxyType
 from typing import Final
 
 from penstock.metadata.configs import validate_topic_configs
-from penstock.metadata.decisions import Change, Decision
+from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.keys import NO_CONFIGS, encode_topic, topic_key
+from penstock.metadata.keys import NO_CONFIGS
 from penstock.metadata.model import Partition, Topic
 from penstock.metadata.placement import place_replicas, ring
 from penstock.metadata.topic_ids import RESERVED_IDS, ZERO_ID, to_text
+from penstock.metadata.topic_keys import alteration, creation, deletion, divided
 from penstock.wire.errors import ErrorCode, KafkaError
 
 NAME_CHARACTERS_MAX: Final = 249
-PARTITIONS_MAX: Final = 10_000
-"""Of one topic, which is one value in the store: about a megabyte, near the most etcd takes."""
+PARTITIONS_MAX: Final = 20_000
+"""Of one topic: it is created and deleted by one commit, which etcd limits (`topic_keys`)."""
+NEW_REPLICAS_MAX: Final = 100_000
+"""That one request creates: nobody else is served meanwhile."""
 USE_DEFAULT: Final = -1
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
@@ -86,7 +89,8 @@ def create_topic(
         tuple(_new_partition(image, replicas) for replicas in assignments),
         MappingProxyType(configs) if configs else NO_CONFIGS,
     )
-    return Decision((Change(topic_key(spec.name), encode_topic(topic), 0),), topic)
+    stored, changes = creation(topic)
+    return Decision(changes, stored)
 
 
 def delete_topic(
@@ -104,8 +108,7 @@ def delete_topic(
     else:
         assert topic_id is not None
         topic = image.require_topic_id(topic_id)
-    key = topic_key(topic.name)
-    return Decision((Change(key, None, image.revision_of(key)),), topic)
+    return Decision(deletion(image, topic), topic)
 
 
 def create_partitions(
@@ -134,8 +137,8 @@ def create_partitions(
         topic,
         partitions=topic.partitions + tuple(_new_partition(image, replicas) for replicas in new),
     )
-    key = topic_key(name)
-    return Decision((Change(key, encode_topic(grown), image.revision_of(key)),), grown)
+    made = alteration(image, topic, grown)
+    return Decision(made.changes, divided(grown), made.guards)
 
 
 def _require_free_name(image: ClusterImage, name: str) -> None:
@@ -163,12 +166,19 @@ def _require_partition_count(count: int) -> None:
         )
 
 
-def _require_replication_factor(image: ClusterImage, replication_factor: int) -> None:
+def _require_replication_factor(image: ClusterImage, count: int, replication_factor: int) -> None:
+    """For this many new partitions."""
     if replication_factor < 1:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"The replication factor cannot be {replication_factor}: ask for 1 or more, or for -1 "
             "to have the default.",
+        )
+    if count * replication_factor > NEW_REPLICAS_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{count} partitions with {replication_factor} replicas each are more than "
+            f"{NEW_REPLICAS_MAX} replicas at once: ask for fewer, and add partitions later.",
         )
     taking = len(_racks(image))
     if replication_factor > taking:
@@ -190,7 +200,7 @@ def _placed_assignments(
     if replication_factor == USE_DEFAULT:
         replication_factor = defaults.replication_factor
     _require_partition_count(partitions)
-    _require_replication_factor(image, replication_factor)
+    _require_replication_factor(image, partitions, replication_factor)
     return place_replicas(_racks(image), partitions, replication_factor, start_index)
 
 
@@ -264,7 +274,7 @@ def _continued(
     image: ClusterImage, topic: Topic, count: int, replication_factor: int
 ) -> Sequence[tuple[int, ...]]:
     """Go on round the ring from where partition 0 began, if that broker is still there."""
-    _require_replication_factor(image, replication_factor)
+    _require_replication_factor(image, count, replication_factor)
     racks = _racks(image)
     brokers = ring(racks)
     first = topic.partitions[0].replicas[0]

@@ -55,7 +55,7 @@ def withdraw(
         except KafkaError:
             # The partition is gone, or there is room for no more topics in this decision.
             continue
-    return Decision(edits.changes(), tuple(done))
+    return edits.decision(tuple(done))
 
 
 def _without(

@@ -99,6 +99,7 @@ class Health:
                 await self._check_disk(services),
                 self._check_logs(services),
                 await self._check_store(),
+                self._check_controller(services),
                 self._check_fetchers(services),
             ]
         ready = all(finding.ok for finding in findings)
@@ -158,6 +159,22 @@ class Health:
                 "See that etcd has a majority and can be reached, or that the SQLite file can be "
                 "written. Producing and fetching go on meanwhile.",
             )
+        full = self._env.store.full
+        if full is not None:
+            return Finding(
+                "store",
+                False,
+                f"the metadata store takes no writes: {full}",
+                "Make room for it. Producing and fetching go on; topics, configs and leaders stay "
+                "as they are until then.",
+            )
+        if membership.may_be_over:
+            return Finding(
+                "store",
+                False,
+                "this broker's session could not be renewed for longer than its timeout",
+                "See why the store is slow; the broker registers again by itself.",
+            )
         if not membership.is_registered:
             return Finding(
                 "store",
@@ -166,6 +183,17 @@ class Health:
                 "It registers again by itself; if not, see its log.",
             )
         return Finding("store", True, "the metadata store answers and knows this broker")
+
+    def _check_controller(self, services: Services) -> Finding:
+        controller = services.controller
+        if controller.failing is None:
+            return Finding("controller", True, "no duty of the controller has failed here")
+        return Finding(
+            "controller",
+            False,
+            f"a duty of the controller fails: {controller.failing}",
+            "It is tried again every 30 s; see the broker's log, and report it.",
+        )
 
     def _check_fetchers(self, services: Services) -> Finding:
         """By the in-sync sets: what counts is what the leaders have acknowledged."""

@@ -1,0 +1,135 @@
+"""Which keys of the store hold a topic, and what to change in them.
+
+A topic of ordinary size is one key, whole (`keys.encode_topic`). etcd takes at most 1.5 MiB and 128
+keys in one commit, so a large topic lies in several keys:
+
+    /penstock/topics/NAME          its head: id, overrides, number of partitions, size of a chunk
+    /penstock/partitions/ID/0      its first chunk of partitions, by the topic's id
+    /penstock/partitions/ID/1      and so on
+
+The head decides: without it there is no topic, and partitions from its count on do not exist.
+Creating, growing and deleting a topic are one commit each, so no chunk is ever without its head. In
+a commit the chunks come before the head when they are written, and after it when they are deleted:
+a reader that takes key after key never meets a head without its chunks. A change of partitions
+writes the chunks that differ, and compares the head, on whose configs it rests.
+
+A topic that was stored whole and has become large, or was stored by an earlier version, is divided
+by the next commit that changes it. Earlier versions refuse to read a divided topic.
+
+A partition in a chunk is a list, and what is as expected of a new partition is null or left off at
+the end: [replicas, leader, leader epoch, partition epoch, leader's broker epoch, isr, eligible
+leaders, member epochs, adding, removing]. Expected are the first replica as leader, all replicas in
+sync, and for each broker the epoch that the chunk names in `epochs`. So a new topic of 20,000
+partitions takes a few hundred kilobytes and fits one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from penstock.metadata.decisions import Change, Guard
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.keys import chunk_key, encode_chunk, encode_head, encode_topic, topic_key
+from penstock.metadata.model import Partition, Topic
+from penstock.wire.errors import ErrorCode, KafkaError
+
+WHOLE_BYTES_MAX: Final = 256 << 10
+"""A topic that may take more than this is divided."""
+CHUNK_PARTITIONS: Final = 500
+CHUNKS_MAX: Final = 100
+"""Of one topic: all of them must go into one commit when it is deleted."""
+COMMIT_BYTES_MAX: Final = 1 << 20
+_PARTITION_BYTES: Final = 150
+_REPLICA_BYTES: Final = 24
+
+
+def weight(partitions: Sequence[Partition]) -> int:
+    """About how many bytes these partitions take at most."""
+    replicas = sum(len(each.replicas) for each in partitions)
+    return _PARTITION_BYTES * len(partitions) + _REPLICA_BYTES * replicas
+
+
+def chunk_bounds(topic: Topic) -> Iterator[tuple[int, int]]:
+    """From which partition to which each key of it goes."""
+    count = len(topic.partitions)
+    step = topic.chunk_partitions or max(1, count)
+    for start in range(0, count, step):
+        yield start, min(start + step, count)
+
+
+def divided(topic: Topic) -> Topic:
+    """The topic in the form in which it is to be stored."""
+    if topic.chunk_partitions:
+        return topic
+    size = weight(topic.partitions)
+    if size <= WHOLE_BYTES_MAX:
+        return topic
+    of_one = -(-size // len(topic.partitions))
+    chunk = max(1, min(CHUNK_PARTITIONS, WHOLE_BYTES_MAX // of_one))
+    return replace(topic, chunk_partitions=chunk)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChanges:
+    changes: tuple[Change, ...]
+    guards: tuple[Guard, ...] = ()
+
+
+def creation(topic: Topic) -> tuple[Topic, tuple[Change, ...]]:
+    """The topic as it will be stored, and the keys to write."""
+    stored = divided(topic)
+    if not stored.chunk_partitions:
+        return stored, (Change(topic_key(stored.name), encode_topic(stored), 0),)
+    changes = tuple(
+        Change(chunk_key(stored.topic_id, number), encode_chunk(stored.partitions[start:stop]), 0)
+        for number, (start, stop) in enumerate(chunk_bounds(stored))
+    )
+    head = Change(topic_key(stored.name), encode_head(stored), 0)
+    _require_room((*changes, head))
+    return stored, (*changes, head)
+
+
+def deletion(image: ClusterImage, topic: Topic) -> tuple[Change, ...]:
+    keys = [topic_key(topic.name)]
+    if topic.chunk_partitions:
+        keys += [chunk_key(topic.topic_id, number) for number, _ in enumerate(chunk_bounds(topic))]
+    return tuple(Change(key, None, image.revision_of(key)) for key in keys)
+
+
+def alteration(image: ClusterImage, before: Topic, after: Topic) -> TopicChanges:
+    """What to write so that the one becomes the other; they have one name and one id."""
+    after = divided(after)
+    key = topic_key(after.name)
+    revision = image.revision_of(key)
+    if not after.chunk_partitions:
+        return TopicChanges((Change(key, encode_topic(after), revision),))
+    changes = []
+    was_divided = bool(before.chunk_partitions)
+    for number, (start, stop) in enumerate(chunk_bounds(after)):
+        held = after.partitions[start:stop]
+        if not was_divided or held != before.partitions[start:stop]:
+            at = chunk_key(after.topic_id, number)
+            changes.append(Change(at, encode_chunk(held), image.revision_of(at)))
+    has_new_head = (
+        not was_divided
+        or len(after.partitions) != len(before.partitions)
+        or after.configs != before.configs
+    )
+    if not has_new_head:
+        return TopicChanges(tuple(changes), (Guard(key, revision),))
+    changes.append(Change(key, encode_head(after), revision))
+    _require_room(changes)
+    return TopicChanges(tuple(changes))
+
+
+def _require_room(changes: Sequence[Change]) -> None:
+    size = sum(len(change.key) + len(change.value or b"") for change in changes)
+    if size > COMMIT_BYTES_MAX or len(changes) > CHUNKS_MAX + 1:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"So many partitions at once would take {size} bytes in {len(changes)} keys of the "
+            f"metadata store, and {COMMIT_BYTES_MAX} bytes in {CHUNKS_MAX + 1} keys are allowed: "
+            "ask for fewer partitions, or add them in several steps.",
+        )
