@@ -480,6 +480,7 @@ class HostedPartition:
         held = self.leadership
         return (
             held is not None
+            and held.counts_alone
             and self.counted_end < end_offset
             and held.waits_only_for_leader(end_offset)
         )

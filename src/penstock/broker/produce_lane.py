@@ -127,9 +127,10 @@ class ProduceLanes:
             log_start,
             lane.rest,
         )
-        if hosted.high_watermark >= end_offset:
-            return (answer,)
-        if lane.acks != _ALL and not hosted.waits_for_own_disk(end_offset):
+        if lane.acks != _ALL:
+            if not hosted.waits_for_own_disk(end_offset):
+                return (answer,)
+        elif hosted.high_watermark >= end_offset:
             return (answer,)
         return self._wait(lane, index, correlation_id, answer, hosted, end_offset)
 

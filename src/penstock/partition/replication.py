@@ -159,6 +159,7 @@ class Leadership:
         "_unresolved",
         "broker_epoch",
         "broker_id",
+        "counts_alone",
         "epoch",
         "high_watermark",
         "isr",
@@ -202,6 +203,8 @@ class Leadership:
         self._retry_ms = now_ms
         self._began_ms = self._now_ms = now_ms
         self._alone = False
+        self.counts_alone = False
+        """The leader is the only one that is, or may be, in the in-sync set."""
         self.on_partition(partition, now_ms)
 
     @property
@@ -386,9 +389,8 @@ class Leadership:
         """After every change of the sets: who counts, and whether it is the leader alone."""
         proposed = () if self._proposal is None else self._proposal.isr
         self._maximal = self.isr | self._unresolved | {each for each, _ in proposed}
-        self._alone = (
-            len(self._replicas) == 1 and self._maximal == {self.broker_id} and self._may_commit()
-        )
+        self.counts_alone = self._maximal == {self.broker_id}
+        self._alone = len(self._replicas) == 1 and self.counts_alone and self._may_commit()
 
     def _advance(self) -> bool:
         if not self._may_commit():
@@ -418,11 +420,10 @@ class Leadership:
 
         This is so where the leader is the only in-sync replica, and no other is about to join.
         """
-        if self._alone:
-            return True
+        if self._alone or not self.counts_alone:
+            return self._alone
         return self._may_commit() and all(
-            follower.end_offset >= end_offset
-            or not (each in self._maximal or self._waits_for(each, follower))
+            follower.end_offset >= end_offset or not self._waits_for(each, follower)
             for each, follower in self._followers.items()
         )
 

@@ -146,8 +146,10 @@ class _Producing:
         else:
             _fill(answer, hosted, written)
             end_offset = written.end_offset
-            if hosted.high_watermark < end_offset and (
-                acks == _ALL or (acks and hosted.waits_for_own_disk(end_offset))
+            if (
+                hosted.high_watermark < end_offset
+                if acks == _ALL
+                else acks and hosted.waits_for_own_disk(end_offset)
             ):
                 self._waits.append((hosted, end_offset))
                 self._waiting.append(answer)
