@@ -82,6 +82,21 @@ def test_append_errors_read_as_the_coordinators() -> None:
     assert too_large is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 
 
+def test_a_coordinator_that_moves_lists_the_partitions_it_was_asked_for() -> None:
+    """librdkafka asks again by the code of a partition, and never without (its issue 5586)."""
+    topic = OffsetFetchRequest.GroupTopic("t", partition_indexes=[3, 5])
+    request = OffsetFetchRequest(groups=[OffsetFetchRequest.Group("g", topics=[topic])])
+    for code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
+        (group,) = refuse(request, 9, code).groups  # type: ignore[attr-defined]
+        assert (group.group_id, group.error_code) == ("g", code)
+        assert [
+            (each.partition_index, each.committed_offset, each.error_code)
+            for each in group.topics[0].partitions
+        ] == [(index, -1, ErrorCode.UNSTABLE_OFFSET_COMMIT) for index in (3, 5)]
+    (group,) = refuse(request, 9, ErrorCode.GROUP_AUTHORIZATION_FAILED).groups  # type: ignore[attr-defined]
+    assert group.topics == []
+
+
 def test_offset_fetch_shapes() -> None:
     """Old requests become questions of the new shape, and answers go back into the old one."""
     (asked,) = groups_of(FETCH, 7)

@@ -45,6 +45,12 @@ _MOVED: Final = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
 }
+_ASK_AGAIN: Final = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+"""Another broker, or this one a little later, knows."""
 _TOO_LARGE: Final = (
     ErrorCode.MESSAGE_TOO_LARGE,
     ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -132,16 +138,39 @@ def refuse(request: Request, version: int, code: ErrorCode) -> Response:
     return _REFUSALS[type(request)](request, version, code)
 
 
+def refused_offsets(asked: OffsetFetchRequest.Group, code: ErrorCode) -> OffsetFetchResponse.Group:
+    """The answer about a group whose offsets cannot be told.
+
+    While the coordinator moves, each partition that was asked for gets UNSTABLE_OFFSET_COMMIT
+    beside the group's code. Kafka lists no partition. librdkafka then never asks again, and its
+    consumer reads nothing until its next assignment (its issue 5586). The code of a partition
+    makes it ask again. Other clients look at the group's code first.
+    """
+    topics = asked.topics if code in _ASK_AGAIN else None
+    return OffsetFetchResponse.Group(
+        asked.group_id,
+        [
+            OffsetFetchResponse.GroupTopic(
+                topic.name,
+                topic.topic_id,
+                [
+                    OffsetFetchResponse.GroupPartition(
+                        index, _NO_OFFSET, -1, "", ErrorCode.UNSTABLE_OFFSET_COMMIT
+                    )
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in topics or []
+        ],
+        code,
+    )
+
+
 def _refuse_offset_fetch(
     request: OffsetFetchRequest, version: int, code: ErrorCode
 ) -> OffsetFetchResponse:
     if version >= 8:
-        return OffsetFetchResponse(
-            groups=[
-                OffsetFetchResponse.Group(group_id=group.group_id, error_code=code)
-                for group in request.groups
-            ]
-        )
+        return OffsetFetchResponse(groups=[refused_offsets(each, code) for each in request.groups])
     if version >= 2:
         return OffsetFetchResponse(error_code=code)
     return OffsetFetchResponse(

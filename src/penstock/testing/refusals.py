@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from penstock.groups.refusals import refused_offsets
 from penstock.wire.api import ApiKey
 from penstock.wire.codec import response_class
 from penstock.wire.errors import ErrorCode
@@ -183,10 +184,7 @@ def _offset_fetch(request: OffsetFetchRequest, code: int) -> OffsetFetchResponse
     if not request.groups:
         return OffsetFetchResponse(error_code=code)
     return OffsetFetchResponse(
-        groups=[
-            OffsetFetchResponse.Group(group_id=group.group_id, error_code=code)
-            for group in request.groups
-        ]
+        groups=[refused_offsets(group, ErrorCode(code)) for group in request.groups]
     )
 
 

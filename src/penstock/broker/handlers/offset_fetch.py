@@ -9,7 +9,7 @@ import asyncio
 
 from penstock.broker.context import RequestContext
 from penstock.groups.offset_fetch import groups_of, response_of
-from penstock.groups.refusals import refuse
+from penstock.groups.refusals import refuse, refused_offsets
 from penstock.wire.errors import KafkaError
 from penstock.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 from penstock.wire.messages.base import Response
@@ -33,9 +33,7 @@ def _answer(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetch
                 if isinstance(refused, OffsetFetchResponse):
                     return refused
                 raise
-            answers.append(
-                OffsetFetchResponse.Group(group_id=group.group_id, error_code=error.code)
-            )
+            answers.append(refused_offsets(group, error.code))
         else:
             answers.append(shard.fetch_offsets(group, require_stable=request.require_stable))
     return response_of(answers, context.version)
