@@ -205,6 +205,7 @@ def _replication(broker: Broker, services: Services, gathered: Gathered) -> Iter
     yield _single("penstock_cluster_topics", cluster.topics)
     yield _single("penstock_cluster_partitions", cluster.partitions)
     yield _single("penstock_lease_age_seconds", _lease_age_s(broker, figures))
+    yield _single("penstock_metadata_store_full", services.env.store.full is not None)
 
 
 def _lease_age_s(broker: Broker, figures: Figures) -> float:

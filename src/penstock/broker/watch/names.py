@@ -109,6 +109,7 @@ METRICS: Final = (
     _gauge("penstock_cluster_topics", "Topics of the cluster."),
     _gauge("penstock_cluster_partitions", "Partitions of the cluster."),
     _gauge("penstock_lease_age_seconds", "Since the store last renewed this broker's lease."),
+    _gauge("penstock_metadata_store_full", "1 while the metadata store refuses writes for space."),
     # Groups
     _gauge(
         "penstock_group_lag_records",
