@@ -74,6 +74,21 @@ class Leases:
 
         bench.run(scenario)
 
+    def test_a_lease_that_is_held_goes_when_it_is_given_back(self, bench: StoreBench) -> None:
+        """`carry_s` asks the store to renew beside a busy event loop; it changes nothing else."""
+
+        async def scenario(one: MetadataStore, two: MetadataStore) -> None:
+            lease = await one.grant_lease(60.0)
+            await put(one, "/a", b"", lease)
+            assert await one.keep_alive(lease, carry_s=30.0)
+            assert await keys_of(two) == ["/a"]
+            await one.revoke_lease(lease)
+            assert await keys_of(two) == []
+            assert not await one.keep_alive(lease, carry_s=30.0)
+            assert one.full is None
+
+        bench.run(scenario)
+
     def test_revoking_a_lease_deletes_its_keys_at_once(self, bench: StoreBench) -> None:
         """As a clean shutdown does; doing it twice is no error."""
 
