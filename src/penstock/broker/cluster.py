@@ -19,6 +19,7 @@ from penstock.stores.errors import RevisionNotKept, StoreError
 Listener = Callable[[Changed], None]
 
 _WATCH_PATIENCE_S: Final = 0.5
+_EVENTS_PER_TURN: Final = 20
 _log = logging.getLogger(__name__)
 
 
@@ -59,7 +60,13 @@ class ClusterView:
     async def _watch(self) -> None:
         try:
             async for events in self._store.watch(PREFIX, self.image.revision + 1):
+                shown = 0
                 for event in events:
+                    if shown >= _EVENTS_PER_TURN and event.revision != self.image.revision:
+                        # Others have their turn; what was committed together is shown together.
+                        await asyncio.sleep(0)
+                        shown = 0
+                    shown += 1
                     self._tell(self.image.apply(event.key, event.value, event.revision))
         except RevisionNotKept:
             await self.load()

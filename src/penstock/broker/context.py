@@ -12,7 +12,15 @@ T = TypeVar("T")
 
 
 class RequestContext:
-    __slots__ = ("client_id", "host", "is_appended", "is_replica", "services", "version")
+    __slots__ = (
+        "client_id",
+        "host",
+        "is_appended",
+        "is_large",
+        "is_replica",
+        "services",
+        "version",
+    )
 
     def __init__(self, services: Services, version: int, client_id: str, host: str) -> None:
         self.services = services
@@ -25,12 +33,19 @@ class RequestContext:
         connection's next produce may then begin."""
         self.is_replica = False
         """Set by a fetch of a broker that is registered with the epoch it names."""
+        self.is_large = False
+        """The answer is large: it is encoded on a thread."""
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Run a handler's coroutine under the broker's task group; its result answers."""
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.services.spawn(_resolve(work, done))
-        return done
+        return spawned(self.services, work)
+
+
+def spawned(services: Services, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+    """Run a coroutine under the broker's task group; its result or exception is the future's."""
+    done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    services.spawn(_resolve(work, done))
+    return done
 
 
 async def _resolve(work: Coroutine[Any, Any, T], done: asyncio.Future[T]) -> None:

@@ -22,6 +22,7 @@ from penstock.broker.cluster import ClusterView
 from penstock.broker.coordinator_batches import bounded_batch_of
 from penstock.broker.creation import OFFSETS_TOPIC
 from penstock.broker.hosted import HostedPartition, Written
+from penstock.broker.large_requests import Steps, in_slices
 from penstock.broker.shard_shell import Shards, ShardShell
 from penstock.broker.txn_appends import append_in_transaction, append_marker
 from penstock.groups.config import GroupConfig
@@ -174,6 +175,8 @@ class GroupCoordinator(Shards[ShardRuntime]):
         self._rebalances_before = 0
         """Of terms that are over."""
         self._config = config
+        self._gone: set[str] = set()
+        """Topics that were deleted and whose offsets are about to be forgotten."""
 
     def make(self, hosted: HostedPartition) -> ShardRuntime:
         return ShardRuntime(self._env, hosted, self._config)
@@ -197,9 +200,10 @@ class GroupCoordinator(Shards[ShardRuntime]):
         self._rebalances_before += shell.shard.core.rebalances
 
     def confirmed(
-        self, group_ids: Sequence[str], answer: Callable[[], Response]
+        self, group_ids: Sequence[str], answer: Callable[[], Steps[Response]]
     ) -> asyncio.Future[Response]:
-        """What `answer` gives once all is known that others may have committed for these groups."""
+        """What the steps of `answer` give, once all is known that others may have committed for
+        these groups."""
         reply: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._spawn(self._confirm(group_ids, answer, reply))
         return reply
@@ -207,7 +211,7 @@ class GroupCoordinator(Shards[ShardRuntime]):
     async def _confirm(
         self,
         group_ids: Sequence[str],
-        answer: Callable[[], Response],
+        answer: Callable[[], Steps[Response]],
         reply: asyncio.Future[Response],
     ) -> None:
         try:
@@ -218,7 +222,7 @@ class GroupCoordinator(Shards[ShardRuntime]):
             except (StoreError, TimeoutError):
                 for runtime in {id(one): one for one in map(self.require, group_ids)}.values():
                     await _confirmation(runtime)
-            response = answer()
+            response = await in_slices(answer(), self._env.clock.monotonic)
         except Exception as error:  # noqa: BLE001 - whoever waits for the reply tells the client
             if not reply.done():
                 reply.set_exception(error)
@@ -236,11 +240,21 @@ class GroupCoordinator(Shards[ShardRuntime]):
 
     def on_change(self, changed: Changed) -> None:
         """Topics were deleted: so are the offsets that groups committed for them."""
-        gone = {change.name for change in changed.topics if change.after is None}
-        if not gone:
-            return
-        for runtime in self.loaded():
-            runtime.forget_topics(gone)
+        for change in changed.topics:
+            if change.after is not None and change.name in self._gone:
+                # It is there again: what is committed from now on stays.
+                self._forget_gone()
+            elif change.after is None:
+                if not self._gone:
+                    # Together with those whose deletion is shown next: all offsets are looked at.
+                    asyncio.get_running_loop().call_soon(self._forget_gone)
+                self._gone.add(change.name)
+
+    def _forget_gone(self) -> None:
+        gone, self._gone = self._gone, set()
+        if gone:
+            for runtime in self.loaded():
+                runtime.forget_topics(gone)
 
 
 async def _confirmation(runtime: ShardRuntime) -> None:

@@ -16,13 +16,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from struct import Struct
 from types import ModuleType
 from typing import Final
 
-from penstock.broker.context import RequestContext
+from penstock.broker.context import RequestContext, spawned
 from penstock.broker.failures import EXPECTED, code_of
+from penstock.broker.large_requests import LARGE_FRAME_BYTES
 from penstock.broker.produce_lane import ProduceLanes
 from penstock.broker.services import Services
 from penstock.net.session import Answer, Part, Peer
@@ -44,6 +46,9 @@ _log = logging.getLogger(__name__)
 _SHORTEST: Final = 10
 """No request is as short: key, version, correlation id, and the length of a client id."""
 _PRODUCE: Final = int(ApiKey.PRODUCE)
+_IN_PLACE: Final = frozenset((ApiKey.PRODUCE, ApiKey.FETCH))
+"""Never served by way of a thread: records are not decoded, and an answer whose records lie in
+their files must leave at once."""
 _start: Final = Struct(">hhi").unpack_from
 """Key, version, correlation id."""
 _key: Final = Struct(">h").unpack_from
@@ -228,6 +233,8 @@ class BrokerSession:
             return answer
         began = self._now()
         self._overlaps = False
+        if len(frame) > LARGE_FRAME_BYTES and _key(frame)[0] not in _IN_PLACE:
+            return spawned(self._services, self._serve_large(frame, began))
         try:
             header, request = decode_request(frame, self._dispatcher.served)
         except UnsupportedRequest as error:
@@ -247,8 +254,49 @@ class BrokerSession:
         elif context.is_replica:
             self._peer.is_replica = True
         if isinstance(response, asyncio.Future):
+            if context.is_large:
+                work = self._encode_large(request, header, response, began)
+                return spawned(self._services, work)
             return self._later(request, header, response, began)
         encoded = None if response is None else _encode(response, header)
+        self._figures.observe(header.api_key, self._now() - began)
+        return encoded
+
+    async def _serve_large(self, frame: memoryview, began: float) -> Sequence[Buffer] | None:
+        """Decode a large frame on a thread, and serve it."""
+        decode = partial(decode_request, frame, self._dispatcher.served)
+        try:
+            header, request = await self._services.env.executor.run(decode)
+        except UnsupportedRequest as error:
+            return _unsupported(error)
+        context = RequestContext(
+            self._services, header.api_version, header.client_id or "", self._host
+        )
+        response: Response | asyncio.Future[Response] | None
+        try:
+            response = self._dispatcher.handler(header.api_key)(request, context)
+        except ProtocolError:
+            raise
+        except Exception as error:  # noqa: BLE001 - every failure has an answer
+            response = self._refuse(request, header, error)
+        return await self._encode_large(request, header, response, began)
+
+    async def _encode_large(
+        self,
+        request: Request,
+        header: RequestHeader,
+        response: Response | asyncio.Future[Response] | None,
+        began: float,
+    ) -> Sequence[Buffer] | None:
+        """Wait for a large response, and encode it on a thread."""
+        if isinstance(response, asyncio.Future):
+            try:
+                response = await response
+            except Exception as error:  # noqa: BLE001 - every failure has an answer
+                response = self._refuse(request, header, error)
+        encoded = None
+        if response is not None:
+            encoded = await self._services.env.executor.run(partial(_encode, response, header))
         self._figures.observe(header.api_key, self._now() - began)
         return encoded
 

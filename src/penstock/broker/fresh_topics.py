@@ -29,7 +29,7 @@ CATCH_UP_S: Final = 1.0
 def with_fresh_topics(
     context: RequestContext,
     names: Iterable[str],
-    answer: Callable[[], T],
+    answer: Callable[[], T | asyncio.Future[T]],
     topic_ids: Iterable[bytes] = (),
 ) -> T | asyncio.Future[T]:
     """The answer, by an image that has caught up with the store if it lacks one of the topics."""
@@ -51,10 +51,11 @@ def _is_missing(services: Services, name: str) -> bool:
     return True
 
 
-async def _answered_later(services: Services, answer: Callable[[], T]) -> T:
+async def _answered_later(services: Services, answer: Callable[[], T | asyncio.Future[T]]) -> T:
     try:
         async with asyncio.timeout(CATCH_UP_S):
             await services.cluster.catch_up_shared()
     except (StoreError, TimeoutError):
         pass  # The image is all there is.
-    return answer()
+    result = answer()
+    return await result if isinstance(result, asyncio.Future) else result

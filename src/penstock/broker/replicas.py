@@ -97,6 +97,9 @@ class Replicas:
     def __iter__(self) -> Iterator[HostedPartition]:
         return iter(list(self._hosted.values()))
 
+    def __len__(self) -> int:
+        return len(self._hosted)
+
     def get(self, topic: str, index: int) -> HostedPartition | None:
         return self._hosted.get((topic, index))
 

@@ -8,8 +8,8 @@ as `COMMIT_BATCHES_MAX` batches hold; Kafka allows one batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
 
 from penstock.groups.effects import LogRecord
 from penstock.groups.formats import OffsetValue, offset_record
@@ -22,6 +22,7 @@ COMMIT_BATCHES_MAX: Final = 16
 MEMBER_ID_SUFFIX_BYTES: Final = 37
 """A hyphen and a UUID: what is added to a name to make a member id of it."""
 _UTF8_MAX: Final = 4
+_AROUND_OFFSET: Final = 64
 
 
 def fits_a_string(text: str | None, more: int = 0) -> bool:
@@ -44,3 +45,26 @@ def commit_records(
             raise KafkaError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
         records.append(record)
     return records
+
+
+class CommittedTopic(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def partitions(self) -> Sequence[CommittedPartition]: ...
+
+
+class CommittedPartition(Protocol):
+    @property
+    def committed_metadata(self) -> str | None: ...
+
+
+def commit_bytes(group_id: str, topics: Iterable[CommittedTopic]) -> int:
+    """About how many bytes the records of a commit have."""
+    total = 0
+    for topic in topics:
+        names = _AROUND_OFFSET + len(group_id) + len(topic.name)
+        total += names * len(topic.partitions)
+        total += sum(len(each.committed_metadata or "") for each in topic.partitions)
+    return total

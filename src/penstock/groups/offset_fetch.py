@@ -10,7 +10,7 @@ transaction that is open, or on its way to be, then has none: ask again when it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Generator, Iterable, Mapping, Set
 
 from penstock.groups.core import Core
 from penstock.groups.formats import OffsetValue
@@ -20,6 +20,7 @@ from penstock.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 
 _MANY_GROUPS_SINCE = 8
 _NOTHING = OffsetValue(-1)
+_PER_STEP = 100
 
 
 def groups_of(request: OffsetFetchRequest, version: int) -> list[OffsetFetchRequest.Group]:
@@ -65,17 +66,36 @@ def response_of(groups: list[OffsetFetchResponse.Group], version: int) -> Offset
 def fetch_offsets(
     core: Core, asked: OffsetFetchRequest.Group, *, require_stable: bool
 ) -> OffsetFetchResponse.Group:
+    steps = fetch_steps(core, asked, require_stable=require_stable)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            fetched: OffsetFetchResponse.Group = done.value
+            return fetched
+
+
+def fetch_steps(
+    core: Core, asked: OffsetFetchRequest.Group, *, require_stable: bool
+) -> Generator[None, None, OffsetFetchResponse.Group]:
     known = core.image.offsets_of(asked.group_id)
     unstable = _unstable(core, asked.group_id) if require_stable else frozenset()
     if asked.topics is None:
-        return OffsetFetchResponse.Group(asked.group_id, _all_topics(known, unstable))
-    return OffsetFetchResponse.Group(
-        asked.group_id,
-        [
-            _topic(topic.name, topic.topic_id, topic.partition_indexes, known, unstable)
-            for topic in asked.topics
-        ],
-    )
+        indexes: dict[str, list[int]] = {}
+        for name, index in sorted(known.keys() | unstable):
+            indexes.setdefault(name, []).append(index)
+        wanted = [(name, bytes(16), those) for name, those in indexes.items()]
+    else:
+        wanted = [(each.name, each.topic_id, each.partition_indexes) for each in asked.topics]
+    answer = OffsetFetchResponse.Group(asked.group_id)
+    for name, topic_id, those in wanted:
+        topic = OffsetFetchResponse.GroupTopic(name, topic_id)
+        answer.topics.append(topic)
+        for start in range(0, len(those), _PER_STEP):
+            part = those[start : start + _PER_STEP]
+            topic.partitions.extend(_partitions(name, part, known, unstable))
+            yield
+    return answer
 
 
 def _unstable(core: Core, group_id: str) -> Set[TopicPartition]:
@@ -84,22 +104,12 @@ def _unstable(core: Core, group_id: str) -> Set[TopicPartition]:
     return frozenset((*core.image.pending_of(group_id), *in_flight))
 
 
-def _all_topics(
-    known: dict[TopicPartition, OffsetValue], unstable: Set[TopicPartition]
-) -> list[OffsetFetchResponse.GroupTopic]:
-    indexes: dict[str, list[int]] = {}
-    for name, index in sorted(known.keys() | unstable):
-        indexes.setdefault(name, []).append(index)
-    return [_topic(name, bytes(16), those, known, unstable) for name, those in indexes.items()]
-
-
-def _topic(
+def _partitions(
     name: str,
-    topic_id: bytes,
     indexes: Iterable[int],
-    known: dict[TopicPartition, OffsetValue],
+    known: Mapping[TopicPartition, OffsetValue],
     unstable: Set[TopicPartition],
-) -> OffsetFetchResponse.GroupTopic:
+) -> list[OffsetFetchResponse.GroupPartition]:
     partitions = []
     for index in indexes:
         is_stable = (name, index) not in unstable
@@ -113,4 +123,4 @@ def _topic(
                 ErrorCode.NONE if is_stable else ErrorCode.UNSTABLE_OFFSET_COMMIT,
             )
         )
-    return OffsetFetchResponse.GroupTopic(name, topic_id, partitions)
+    return partitions

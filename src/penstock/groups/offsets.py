@@ -252,7 +252,9 @@ def forget_topics(core: Core, names: Collection[str], now: Now) -> None:
     """The topics are deleted: a new one of the same name must not inherit their offsets."""
     for group in core.groups.values():
         if group.state is not State.DEAD:
-            gone = [about for about in all_offsets(core, group) if about[0] in names]
+            image, group_id = core.image, group.group_id
+            held = image.offsets_of(group_id), image.pending_of(group_id), group.commits_in_flight
+            gone = dict.fromkeys(about for each in held for about in each if about[0] in names)
             if gone:
                 core.append_in_parts(tombstones(group, gone), Forgotten(), now)
 

@@ -19,7 +19,9 @@ from typing import Final
 from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED, code_of
 from penstock.broker.hosted import HostedPartition
+from penstock.broker.large_requests import SMALL
 from penstock.broker.services import Services
+from penstock.broker.watch.turns import Turns
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.partition.replication import Leadership
 from penstock.storage.errors import StorageError
@@ -35,6 +37,7 @@ _log = logging.getLogger(__name__)
 def handle(
     request: DeleteRecordsRequest, context: RequestContext
 ) -> asyncio.Future[DeleteRecordsResponse]:
+    context.is_large = sum(len(topic.partitions) for topic in request.topics) > SMALL
     return context.spawn(_run(request, context.services))
 
 
@@ -42,17 +45,20 @@ async def _run(request: DeleteRecordsRequest, services: Services) -> DeleteRecor
     deadline = services.env.clock.monotonic() + max(0, request.timeout_ms) / 1000
     response = DeleteRecordsResponse()
     deleted: list[tuple[DeleteRecordsResponse.Partition, HostedPartition, Leadership]] = []
+    turns = Turns(services.env.clock.monotonic)
     for topic in request.topics:
         answers = DeleteRecordsResponse.Topic(topic.name)
         response.topics.append(answers)
         for asked in topic.partitions:
             answer = DeleteRecordsResponse.Partition(asked.partition_index, _NO_WATERMARK)
             answers.partitions.append(answer)
+            await turns.give()
             try:
                 deleted.append((answer, *await _delete(services, topic.name, asked)))
             except EXPECTED as error:
                 answer.error_code = code_of(error)
     for answer, hosted, term in deleted:
+        await turns.give()
         try:
             answer.low_watermark = await _low_watermark(services, hosted, term, deadline)
         except EXPECTED as error:

@@ -24,6 +24,7 @@ from penstock.broker.failures import EXPECTED
 from penstock.broker.fresh_topics import with_fresh_topics
 from penstock.broker.handlers.admin_requests import error_of
 from penstock.broker.handlers.config_requests import require_this_broker
+from penstock.broker.large_requests import SMALL, Steps, answered
 from penstock.broker.services import Services
 from penstock.metadata.config_changes import NO_CONFIGS, ResourceType
 from penstock.metadata.configs import BrokerConfigs, ConfigSource, ConfigType, ConfigValue
@@ -31,10 +32,15 @@ from penstock.metadata.topics import validate_topic_name
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
 
+_SETTINGS = 40
+
 
 def handle(
     request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse | asyncio.Future[DescribeConfigsResponse]:
+    # Each resource has some dozens of settings.
+    count = _SETTINGS * len(request.resources)
+    context.is_large = count > SMALL
     return with_fresh_topics(
         context,
         [
@@ -42,16 +48,19 @@ def handle(
             for each in request.resources
             if each.resource_type == ResourceType.TOPIC
         ],
-        lambda: _answered(request, context),
+        lambda: answered(context, _answered(request, context), count),
     )
 
 
-def _answered(request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
+def _answered(
+    request: DescribeConfigsRequest, context: RequestContext
+) -> Steps[DescribeConfigsResponse]:
     response = DescribeConfigsResponse()
     seen: set[tuple[int, str]] = set()
     for resource in request.resources:
         if (resource.resource_type, resource.resource_name) in seen:
             continue  # asked for twice is answered once
+        yield
         seen.add((resource.resource_type, resource.resource_name))
         answer = DescribeConfigsResponse.Resource(
             error_message=None,

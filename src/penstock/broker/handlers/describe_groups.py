@@ -6,8 +6,11 @@ may ask what the client is allowed to do with the groups.
 
 from __future__ import annotations
 
+import asyncio
+
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.authorized_operations import GROUP_OPERATIONS
+from penstock.broker.large_requests import Steps, answered
 from penstock.groups.refusals import refuse
 from penstock.wire.errors import KafkaError
 from penstock.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse
@@ -15,9 +18,18 @@ from penstock.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse
 __all__ = ["handle", "refuse"]
 
 
-def handle(request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
+def handle(
+    request: DescribeGroupsRequest, context: RequestContext
+) -> DescribeGroupsResponse | asyncio.Future[DescribeGroupsResponse]:
+    return answered(context, _described(request, context), len(request.groups))
+
+
+def _described(
+    request: DescribeGroupsRequest, context: RequestContext
+) -> Steps[DescribeGroupsResponse]:
     response = DescribeGroupsResponse()
     for group_id in dict.fromkeys(request.groups):
+        yield
         try:
             shard = context.services.groups.require(group_id).shard
         except KafkaError as error:

@@ -7,13 +7,24 @@ the top, version 4 the size of the volume and the room left on it.
 
 from __future__ import annotations
 
+import asyncio
+
 from penstock.broker.context import RequestContext
+from penstock.broker.large_requests import Steps, answered
 from penstock.broker.services import Services
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 
 
-def handle(request: DescribeLogDirsRequest, context: RequestContext) -> DescribeLogDirsResponse:
+def handle(
+    request: DescribeLogDirsRequest, context: RequestContext
+) -> DescribeLogDirsResponse | asyncio.Future[DescribeLogDirsResponse]:
+    return answered(context, _described(request, context), len(context.services.replicas))
+
+
+def _described(
+    request: DescribeLogDirsRequest, context: RequestContext
+) -> Steps[DescribeLogDirsResponse]:
     services = context.services
     directory = DescribeLogDirsResponse.LogDir(log_dir=services.directory.root)
     try:
@@ -22,7 +33,7 @@ def handle(request: DescribeLogDirsRequest, context: RequestContext) -> Describe
     except OSError:
         directory.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     else:
-        directory.topics = _topics(services, _wanted(request))
+        directory.topics = yield from _topics(services, _wanted(request))
     return DescribeLogDirsResponse(results=[directory])
 
 
@@ -34,9 +45,10 @@ def _wanted(request: DescribeLogDirsRequest) -> set[tuple[str, int]] | None:
 
 def _topics(
     services: Services, wanted: set[tuple[str, int]] | None
-) -> list[DescribeLogDirsResponse.Topic]:
+) -> Steps[list[DescribeLogDirsResponse.Topic]]:
     topics: dict[str, DescribeLogDirsResponse.Topic] = {}
     for hosted in services.replicas:
+        yield
         if wanted is not None and (hosted.topic, hosted.index) not in wanted:
             continue
         topic = topics.setdefault(hosted.topic, DescribeLogDirsResponse.Topic(hosted.topic))

@@ -7,20 +7,33 @@ answers, from its own log; clients ask the leader unless they name a broker.
 
 from __future__ import annotations
 
+import asyncio
+
 from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED
 from penstock.broker.handlers.admin_requests import error_of
 from penstock.broker.hosted import HostedPartition
+from penstock.broker.large_requests import Steps, answered
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import DescribeProducersRequest, DescribeProducersResponse
 
 
-def handle(request: DescribeProducersRequest, context: RequestContext) -> DescribeProducersResponse:
+def handle(
+    request: DescribeProducersRequest, context: RequestContext
+) -> DescribeProducersResponse | asyncio.Future[DescribeProducersResponse]:
+    count = sum(len(topic.partition_indexes) for topic in request.topics)
+    return answered(context, _described(request, context), count)
+
+
+def _described(
+    request: DescribeProducersRequest, context: RequestContext
+) -> Steps[DescribeProducersResponse]:
     response = DescribeProducersResponse()
     for topic in request.topics:
         answers = DescribeProducersResponse.Topic(topic.name)
         response.topics.append(answers)
         for index in topic.partition_indexes:
+            yield
             answer = DescribeProducersResponse.Partition(index)
             answers.partitions.append(answer)
             try:

@@ -19,12 +19,14 @@ A follower that asks is told where the log itself starts and ends, committed or 
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED, code_of
 from penstock.broker.handlers.admin_requests import repeated
 from penstock.broker.hosted import HostedPartition
+from penstock.broker.large_requests import Steps, answered
 from penstock.partition.replication import Leadership
 from penstock.storage.timesearch import newest_record, offset_for_time
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -46,7 +48,14 @@ _MARKS_SINCE: Final = {
 _NEVER: Final = 2**15
 
 
-def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+def handle(
+    request: ListOffsetsRequest, context: RequestContext
+) -> ListOffsetsResponse | asyncio.Future[ListOffsetsResponse]:
+    count = sum(len(topic.partitions) for topic in request.topics)
+    return answered(context, _listed(request, context), count)
+
+
+def _listed(request: ListOffsetsRequest, context: RequestContext) -> Steps[ListOffsetsResponse]:
     committed = request.isolation_level == _READ_COMMITTED
     asked_for = [(topic.name, asked) for topic in request.topics for asked in topic.partitions]
     # Searching by time costs something: twice in one request is a mistake, or worse.
@@ -54,6 +63,7 @@ def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsR
     is_replica = request.replica_id in context.services.image.brokers
     topics: dict[str, dict[int, ListOffsetsResponse.Partition]] = {}
     for name, asked in asked_for:
+        yield
         answer = ListOffsetsResponse.Partition(partition_index=asked.partition_index)
         topics.setdefault(name, {})[asked.partition_index] = answer
         try:

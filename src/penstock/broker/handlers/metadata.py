@@ -21,6 +21,7 @@ from penstock.broker.handlers.authorized_operations import (
     NOT_ASKED,
     TOPIC_OPERATIONS,
 )
+from penstock.broker.large_requests import SMALL, Steps, answered
 from penstock.broker.services import Services
 from penstock.metadata.model import NO_LEADER, Topic
 from penstock.metadata.topic_ids import ZERO_ID
@@ -30,22 +31,34 @@ from penstock.wire.messages import MetadataRequest, MetadataResponse
 
 _IDS_SINCE = 12
 _CODE_SINCE = 13
+_PARTITIONS_PER_STEP = 100
 
 
 def handle(
     request: MetadataRequest, context: RequestContext
 ) -> MetadataResponse | asyncio.Future[MetadataResponse]:
     asked = request.topics or []
+    count = _count(request, context)
+    context.is_large = count > SMALL
     return with_fresh_topics(
         context,
         [each.name for each in asked if each.name is not None],
-        lambda: _answered(request, context),
+        lambda: answered(context, _answered(request, context), count),
         [each.topic_id for each in asked],
     )
 
 
-def _answered(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
-    response = _handled(request, context)
+def _count(request: MetadataRequest, context: RequestContext) -> int:
+    """How many topics and partitions are asked for."""
+    topics = context.services.image.topics
+    if request.topics is None:
+        return sum(1 + len(topic.partitions) for topic in topics.values())
+    known = (topics.get(each.name or "") for each in request.topics)
+    return len(request.topics) + sum(len(topic.partitions) for topic in known if topic is not None)
+
+
+def _answered(request: MetadataRequest, context: RequestContext) -> Steps[MetadataResponse]:
+    response = yield from _handled(request, context)
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
     if request.include_topic_authorized_operations:
@@ -55,7 +68,7 @@ def _answered(request: MetadataRequest, context: RequestContext) -> MetadataResp
     return response
 
 
-def _handled(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+def _handled(request: MetadataRequest, context: RequestContext) -> Steps[MetadataResponse]:
     services = context.services
     image = services.image
     brokers = _brokers(services)
@@ -67,7 +80,8 @@ def _handled(request: MetadataRequest, context: RequestContext) -> MetadataRespo
     asked = request.topics
     if asked is None or (context.version == 0 and not asked):
         alive = frozenset(image.brokers)
-        response.topics = [_topic(topic, alive) for topic in image.topics.values()]
+        for topic in list(image.topics.values()):
+            response.topics.append((yield from _topic(topic, alive)))
         return response
     if context.version < _IDS_SINCE and any(
         each.name is None or each.topic_id != ZERO_ID for each in asked
@@ -81,7 +95,7 @@ def _handled(request: MetadataRequest, context: RequestContext) -> MetadataRespo
         # Asked for twice is answered once: a small request must not make a huge answer.
         if (wanted.name, wanted.topic_id) not in seen:
             seen.add((wanted.name, wanted.topic_id))
-            response.topics.append(_answer(wanted, context, may_create))
+            response.topics.append((yield from _answer(wanted, context, may_create)))
     return response
 
 
@@ -111,18 +125,18 @@ def _controller_id(services: Services, brokers: Collection[MetadataResponse.Brok
 
 def _answer(
     wanted: MetadataRequest.Topic, context: RequestContext, may_create: bool
-) -> MetadataResponse.Topic:
+) -> Steps[MetadataResponse.Topic]:
     image = context.services.image
     alive = frozenset(image.brokers)
     if wanted.topic_id != ZERO_ID:
         topic = image.topic_by_id(wanted.topic_id)
         if topic is None:
             return MetadataResponse.Topic(ErrorCode.UNKNOWN_TOPIC_ID, None, wanted.topic_id)
-        return _topic(topic, alive)
+        return (yield from _topic(topic, alive))
     asked = wanted.name or ""
     topic = image.topics.get(asked)
     if topic is not None:
-        return _topic(topic, alive)
+        return (yield from _topic(topic, alive))
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
         validate_topic_name(asked)
@@ -133,8 +147,9 @@ def _answer(
     return MetadataResponse.Topic(code, asked)
 
 
-def _topic(topic: Topic, alive: frozenset[int]) -> MetadataResponse.Topic:
+def _topic(topic: Topic, alive: frozenset[int]) -> Steps[MetadataResponse.Topic]:
     partitions = []
+    yield
     for index, partition in enumerate(topic.partitions):
         gone = [replica for replica in partition.replicas if replica not in alive]
         leaderless = partition.leader == NO_LEADER or partition.leader not in alive
@@ -149,6 +164,8 @@ def _topic(topic: Topic, alive: frozenset[int]) -> MetadataResponse.Topic:
                 gone,
             )
         )
+        if index % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
+            yield
     return MetadataResponse.Topic(0, topic.name, topic.topic_id, topic.is_internal, partitions)
 
 

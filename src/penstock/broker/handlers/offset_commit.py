@@ -8,11 +8,15 @@ committed to the group without a name: old consumers that assign partitions them
 from __future__ import annotations
 
 import asyncio
+import sys
+from copy import copy
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.group_requests import ask
-from penstock.groups.refusals import refuse
-from penstock.wire.errors import ErrorCode
+from penstock.broker.large_requests import SMALL, portions
+from penstock.groups.limits import COMMIT_BATCHES_MAX, commit_bytes
+from penstock.groups.refusals import commit_response, refuse
+from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import OffsetCommitRequest, OffsetCommitResponse
 
 __all__ = ["handle", "refuse"]
@@ -22,6 +26,47 @@ _Places = list[tuple[str, list[OffsetCommitRequest.Partition]]]
 
 
 def handle(
+    request: OffsetCommitRequest, context: RequestContext
+) -> OffsetCommitResponse | asyncio.Future[OffsetCommitResponse]:
+    if sum(len(topic.partitions) for topic in request.topics) <= SMALL:
+        return _commit(request, context)
+    context.is_large = True
+    return context.spawn(_commit_in_portions(request, context))
+
+
+async def _commit_in_portions(
+    request: OffsetCommitRequest, context: RequestContext
+) -> OffsetCommitResponse:
+    """A large commit is made of several. Each offset takes effect by itself, so one that fails in
+    between leaves nothing that the client's next commit does not set right."""
+    if commit_bytes(request.group_id, request.topics) > _bytes_max(request.group_id, context):
+        return commit_response(request, lambda topic, part: ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+    response = OffsetCommitResponse()
+    for topic in request.topics:
+        answers = OffsetCommitResponse.Topic(name=topic.name, topic_id=topic.topic_id)
+        response.topics.append(answers)
+        for portion in portions(topic.partitions):
+            part = copy(request)
+            part.topics = [OffsetCommitRequest.Topic(topic.name, topic.topic_id, portion)]
+            answer = _commit(part, context)
+            if isinstance(answer, asyncio.Future):
+                answer = await answer
+            else:
+                await asyncio.sleep(0)
+            answers.partitions.extend(answer.topics[0].partitions)
+    return response
+
+
+def _bytes_max(group_id: str, context: RequestContext) -> int:
+    """How many bytes of records one commit may have; without a limit where nothing is stored."""
+    try:
+        hosted = context.services.groups.require(group_id).hosted
+    except KafkaError:
+        return sys.maxsize
+    return COMMIT_BATCHES_MAX * hosted.settings.max_message_bytes
+
+
+def _commit(
     request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse | asyncio.Future[OffsetCommitResponse]:
     places = [(topic.name, list(topic.partitions)) for topic in request.topics]

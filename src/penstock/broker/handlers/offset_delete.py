@@ -10,6 +10,7 @@ import asyncio
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.group_requests import ask
+from penstock.broker.large_requests import SMALL, portions
 from penstock.groups.refusals import refuse
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
@@ -18,6 +19,37 @@ __all__ = ["handle", "refuse"]
 
 
 def handle(
+    request: OffsetDeleteRequest, context: RequestContext
+) -> OffsetDeleteResponse | asyncio.Future[OffsetDeleteResponse]:
+    if sum(len(topic.partitions) for topic in request.topics) <= SMALL:
+        return _delete(request, context)
+    context.is_large = True
+    return context.spawn(_delete_in_portions(request, context))
+
+
+async def _delete_in_portions(
+    request: OffsetDeleteRequest, context: RequestContext
+) -> OffsetDeleteResponse:
+    response = OffsetDeleteResponse()
+    for topic in request.topics:
+        answers = OffsetDeleteResponse.Topic(topic.name)
+        response.topics.append(answers)
+        for portion in portions(topic.partitions):
+            part = OffsetDeleteRequest(
+                request.group_id, [OffsetDeleteRequest.Topic(topic.name, portion)]
+            )
+            answer = _delete(part, context)
+            if isinstance(answer, asyncio.Future):
+                answer = await answer
+            else:
+                await asyncio.sleep(0)
+            if answer.error_code:
+                return answer
+            answers.partitions.extend(answer.topics[0].partitions)
+    return response
+
+
+def _delete(
     request: OffsetDeleteRequest, context: RequestContext
 ) -> OffsetDeleteResponse | asyncio.Future[OffsetDeleteResponse]:
     answer: OffsetDeleteResponse | asyncio.Future[OffsetDeleteResponse] = ask(

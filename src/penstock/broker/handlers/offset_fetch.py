@@ -6,8 +6,10 @@ Version 2 may ask for all topics and has a code at the top, 7 may ask to wait fo
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from penstock.broker.context import RequestContext
+from penstock.broker.large_requests import SMALL, Steps
 from penstock.groups.offset_fetch import groups_of, response_of
 from penstock.groups.refusals import refuse, refused_offsets
 from penstock.wire.errors import KafkaError
@@ -19,10 +21,24 @@ __all__ = ["handle", "refuse"]
 
 def handle(request: OffsetFetchRequest, context: RequestContext) -> asyncio.Future[Response]:
     names = [group.group_id for group in groups_of(request, context.version)]
+    context.is_large = _count(request, context) > SMALL
     return context.services.groups.confirmed(names, lambda: _answer(request, context))
 
 
-def _answer(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+def _count(request: OffsetFetchRequest, context: RequestContext) -> int:
+    """About how many offsets are asked for; of a group that is not here, none."""
+    count = 0
+    for group in groups_of(request, context.version):
+        if group.topics is not None:
+            count += sum(len(topic.partition_indexes) for topic in group.topics)
+            continue
+        with suppress(KafkaError):
+            image = context.services.groups.require(group.group_id).shard.core.image
+            count += len(image.offsets_of(group.group_id))
+    return count
+
+
+def _answer(request: OffsetFetchRequest, context: RequestContext) -> Steps[OffsetFetchResponse]:
     answers = []
     for group in groups_of(request, context.version):
         try:
@@ -35,5 +51,6 @@ def _answer(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetch
                 raise
             answers.append(refused_offsets(group, error.code))
         else:
-            answers.append(shard.fetch_offsets(group, require_stable=request.require_stable))
+            fetched = shard.offset_fetch_steps(group, require_stable=request.require_stable)
+            answers.append((yield from fetched))
     return response_of(answers, context.version)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED, code_of
+from penstock.broker.large_requests import Steps, answered
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 
 
 def handle(
     request: OffsetForLeaderEpochRequest, context: RequestContext
-) -> OffsetForLeaderEpochResponse:
+) -> OffsetForLeaderEpochResponse | asyncio.Future[OffsetForLeaderEpochResponse]:
+    count = sum(len(topic.partitions) for topic in request.topics)
+    return answered(context, _found(request, context), count)
+
+
+def _found(
+    request: OffsetForLeaderEpochRequest, context: RequestContext
+) -> Steps[OffsetForLeaderEpochResponse]:
     response = OffsetForLeaderEpochResponse()
     for topic in request.topics:
         answers = OffsetForLeaderEpochResponse.Topic(topic=topic.topic)
         response.topics.append(answers)
         for asked in topic.partitions:
+            yield
             answer = OffsetForLeaderEpochResponse.Partition(partition=asked.partition)
             answers.partitions.append(answer)
             try:

@@ -9,11 +9,13 @@ version 3 on the producer says which member of the group it commits for.
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from typing import Final
 
 from penstock.broker.context import RequestContext
 from penstock.broker.coordinator import ShardRuntime
 from penstock.broker.handlers.transaction_requests import then
+from penstock.broker.large_requests import SMALL, portions
 from penstock.broker.txn_appends import Begin, beginner
 from penstock.broker.txn_verification import Asker
 from penstock.groups.effects import Effect, Now, Token
@@ -47,6 +49,33 @@ _Places = list[tuple[str, list[TxnOffsetCommitRequest.Partition]]]
 
 
 def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> _Answer:
+    if sum(len(topic.partitions) for topic in request.topics) <= SMALL:
+        return _handle(request, context)
+    context.is_large = True
+    return context.spawn(_commit_in_portions(request, context))
+
+
+async def _commit_in_portions(
+    request: TxnOffsetCommitRequest, context: RequestContext
+) -> TxnOffsetCommitResponse:
+    """A large commit is made of several in the same transaction, which is aborted if one fails."""
+    response = TxnOffsetCommitResponse()
+    for topic in request.topics:
+        answers = TxnOffsetCommitResponse.Topic(topic.name)
+        response.topics.append(answers)
+        for portion in portions(topic.partitions):
+            part = copy(request)
+            part.topics = [TxnOffsetCommitRequest.Topic(topic.name, portion)]
+            answer = _handle(part, context)
+            if isinstance(answer, asyncio.Future):
+                answer = await answer
+            else:
+                await asyncio.sleep(0)
+            answers.partitions.extend(answer.topics[0].partitions)
+    return response
+
+
+def _handle(request: TxnOffsetCommitRequest, context: RequestContext) -> _Answer:
     if not request.group_id:
         return _refused(request, ErrorCode.INVALID_GROUP_ID)
     places = [(topic.name, list(topic.partitions)) for topic in request.topics]

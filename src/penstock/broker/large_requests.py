@@ -1,0 +1,64 @@
+"""Requests about thousands of things, answered in slices so that other requests get their turn.
+
+A handler whose work grows with its request is written as steps: a generator that yields after each
+piece of work and returns the response. A small request is worked off at once, as before. A large
+one becomes a task that lets the event loop go on after every few milliseconds; requests of one
+connection keep their order, as the next one begins when this one is answered. What a step reads may
+change between two slices: each element of the answer is true at some time between the request and
+the answer, and no more is promised.
+
+Frames above `LARGE_FRAME_BYTES` are decoded on a thread, and so are the answers of large requests
+encoded. This does not concern Produce and Fetch: records are not decoded, and an answer whose
+records lie in their files must leave at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Iterable
+from typing import Final, TypeVar
+
+from penstock.broker.context import RequestContext
+from penstock.broker.watch.turns import Turns
+
+R = TypeVar("R")
+T = TypeVar("T")
+Steps = Generator[None, None, R]
+
+SMALL: Final = 500
+"""Elements that a handler works off at once: a few milliseconds."""
+LARGE_FRAME_BYTES: Final = 32 << 10
+
+
+def answered(context: RequestContext, steps: Steps[R], count: int) -> R | asyncio.Future[R]:
+    """The result of these steps: now, or later if there are more than `SMALL` elements."""
+    if count <= SMALL:
+        return at_once(steps)
+    context.is_large = True
+    return context.spawn(in_slices(steps, context.services.env.clock.monotonic))
+
+
+def at_once(steps: Steps[R]) -> R:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: R = done.value
+            return result
+
+
+async def in_slices(steps: Steps[R], now: Callable[[], float]) -> R:
+    turns = Turns(now)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: R = done.value
+            return result
+        await turns.give()
+
+
+def portions(elements: Iterable[T], size: int = SMALL) -> list[list[T]]:
+    """The elements in lists of at most `size`."""
+    held = list(elements)
+    return [held[start : start + size] for start in range(0, len(held), size)]

@@ -1,0 +1,136 @@
+"""How long one request keeps the event loop from everybody else.
+
+Measured is the CPU time of the loop's thread from the beginning of a callback to its end, the
+longest of all while a request is served: CPU time, because machines that run tests may give a
+process a tenth of a core. Work that a broker sends to threads is done on the loop here, and left
+out. The budget is 20 ms on a machine that does a fixed piece of work in `_REFERENCE_S`, and longer
+on slower ones by as much as that piece takes longer here and now. The garbage collector rests
+meanwhile: what it takes depends on all objects of the process, most of which are the tests'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from asyncio.events import Handle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from penstock.net.outbox import in_memory
+from penstock.wire.codec import decode_response, encode_request
+from penstock.wire.messages.base import Request, Response
+
+from . import stage as stage_module
+from .stage import InTurn, Stage
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Response)
+BUDGET_S = 0.020
+_REFERENCE_S = 0.008
+_PIECE = 20_000
+
+
+def piece_of_work_s() -> float:
+    """The CPU time of a fixed piece of work, of the kind that handlers do."""
+    took = []
+    for _ in range(5):
+        began = time.thread_time()
+        {number: (number, str(number)) for number in range(_PIECE)}
+        took.append(time.thread_time() - began)
+    return sorted(took)[len(took) // 2]
+
+
+class Meter:
+    """The longest callback of the running event loop."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self.what = ""
+        self.off_loop_s = 0.0
+
+    def note(self, took_s: float, handle: Handle) -> None:
+        if took_s > self.longest_s:
+            self.longest_s, self.what = took_s, repr(handle)[:200]
+
+
+class _CountedInTurn(InTurn):
+    """Leaves out what a real broker does on threads."""
+
+    meter: Meter | None = None
+
+    async def run(self, work: Callable[[], T]) -> T:
+        def counted() -> T:
+            began = time.thread_time()
+            try:
+                return work()
+            finally:
+                if self.meter is not None:
+                    self.meter.off_loop_s += time.thread_time() - began
+
+        return await super().run(counted)
+
+
+@contextmanager
+def metered() -> Iterator[Meter]:
+    """Measure every callback of event loops meanwhile."""
+    meter = Meter()
+    run = Handle._run
+
+    def timed(handle: Handle) -> None:
+        began, off_loop_s = time.thread_time(), meter.off_loop_s
+        try:
+            run(handle)
+        finally:
+            off_loop_s = meter.off_loop_s - off_loop_s
+            meter.note(time.thread_time() - began - off_loop_s, handle)
+
+    gc.collect()
+    gc.disable()
+    Handle._run = timed  # type: ignore[method-assign, assignment]
+    _CountedInTurn.meter = meter
+    try:
+        yield meter
+    finally:
+        gc.enable()
+        Handle._run = run  # type: ignore[method-assign]
+        _CountedInTurn.meter = None
+
+
+@contextmanager
+def counted_executor() -> Iterator[None]:
+    """Stages that are made meanwhile tell a meter what they do for threads."""
+    held = stage_module.InTurn
+    stage_module.InTurn = _CountedInTurn  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        stage_module.InTurn = held  # type: ignore[misc]
+
+
+async def occupation(
+    stage: Stage, request: Request, version: int, response: type[R]
+) -> tuple[R, Meter]:
+    """The answer, and the longest that the loop was occupied until it came."""
+    frame = b"".join(encode_request(request, version, 1, "stage"))[4:]
+    session = stage.broker.server.new_session(stage_module.StagePeer())
+    loop = asyncio.get_running_loop()
+    begun: asyncio.Future[object] = loop.create_future()
+    with metered() as meter:
+        loop.call_soon(lambda: begun.set_result(session.on_frame(memoryview(bytearray(frame)))))
+        answer = await begun
+        parts = await answer if isinstance(answer, asyncio.Future) else answer
+        await asyncio.sleep(0)
+    assert parts is not None
+    data = b"".join(in_memory(parts))[4:]  # type: ignore[arg-type]
+    return decode_response(response, memoryview(data), version)[1], meter
+
+
+def check(meter: Meter, before_s: float) -> None:
+    """`before_s` is `piece_of_work_s` from before: the machine may be slower by now."""
+    slowness = max(1.0, max(before_s, piece_of_work_s()) / _REFERENCE_S)
+    assert meter.longest_s <= BUDGET_S * slowness, (
+        f"the loop was occupied for {meter.longest_s * 1000:.1f} ms of CPU time; at most "
+        f"{BUDGET_S * slowness * 1000:.1f} ms are allowed here: {meter.what}"
+    )
