@@ -189,7 +189,6 @@ remote.log.storage.manager.class.path  string
 remote.log.storage.manager.impl.prefix  string
 remote.log.storage.system.enable  boolean
 replica.alter.log.dirs.io.max.bytes.per.second  long  dynamic
-replica.high.watermark.checkpoint.interval.ms  long
 replica.selector.class  string
 replica.socket.receive.buffer.bytes  int
 replication.quota.window.num  int
