@@ -10,9 +10,10 @@ SOURCES := pyproject.toml setup.py constraints.txt \
 CASES ?= 20000
 SEED  ?= 1
 SEEDS ?= 0..2000
+CUTS  ?= 100
 JOBS  ?= $(shell nproc)
 
-.PHONY: setup tools run test starve lint bench crash fuzz kill9 chaos txn-matrix sim sim-bugs sim-results demo clean spark-cluster spark-docs spark-exactly-once spark-restarts
+.PHONY: setup tools run test starve lint bench crash fuzz kill9 chaos txn-matrix sim sim-bugs power-cuts sim-results demo clean spark-cluster spark-docs spark-exactly-once spark-restarts
 
 setup: $(STAMP)
 
@@ -124,7 +125,11 @@ sim-results: $(STAMP)
 	$(BIN)/penstock sim --results
 
 sim-bugs: $(STAMP)
-	$(BIN)/penstock sim --seeds $(SEEDS) --jobs $(JOBS) --bug all
+	$(BIN)/penstock sim --jobs $(JOBS) --bug all
+
+# All brokers of simulated clusters lose power at once, as often as CUTS says; all topics are synced.
+power-cuts: $(STAMP)
+	$(BIN)/penstock sim --power-cuts $(CUTS)
 
 # Brokers, clicks, a pipeline on Spark that counts them, and its output: under a minute.
 demo: $(STAMP)

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.broker.handlers import admin_requests
 from penstock.metadata.configs import TOPIC_CONFIGS, ConfigSource
+from penstock.metadata.image import TopicChange
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     CreateTopicsRequest,
@@ -413,3 +414,21 @@ def test_deletion_can_be_switched_off(
 
     play = staged_with(kafka={"delete.topic.enable": "false"})(scenario)
     play(tmp_path_factory.mktemp("stage"))
+
+
+@staged
+async def test_a_topic_deleted_while_changes_wait_is_not_hosted_again(stage: Stage) -> None:
+    """A broker that restarts sees a topic, its deletion and its return in one batch of changes. The
+    last state counts: it must not lead the old topic on under the new one's name."""
+    await stage.create("orders")
+    replicas = stage.broker.replicas
+    old = stage.broker.cluster.image.topics["orders"]
+    assert await delete(stage, Doomed("orders")) == [("orders", ErrorCode.NONE)]
+    replicas.review(TopicChange("orders", old, old))
+    replicas.review(TopicChange("orders", old, None))
+    await replicas.settled()
+    assert replicas.get("orders", 0) is None
+    await stage.create("orders")
+    hosted = replicas.get("orders", 0)
+    assert hosted is not None
+    assert hosted.topic_id == stage.broker.cluster.image.topics["orders"].topic_id

@@ -55,9 +55,9 @@ def test_a_fault_happens_and_nothing_breaks(fault: str, counter: str) -> None:
     assert run(1, faults=(fault,)).counters[counter] >= 1
 
 
-@pytest.mark.parametrize("episode", ["empty_disk", "slow_leases"])
+@pytest.mark.parametrize("episode", ["empty_disk", "double_failover", "slow_leases"])
 def test_an_episode_happens_and_nothing_breaks(episode: str) -> None:
-    """A broker comes back with an empty disk; leases are kept on a slow store."""
+    """A broker comes back with an empty disk; two leaders die; leases are kept on a slow store."""
     verdict = run(1, episodes=(episode,))
     assert verdict.counters[f"episode_{episode}"] >= 1
 

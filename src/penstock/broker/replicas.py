@@ -241,11 +241,14 @@ class Replicas:
                 await clock.sleep(taken_s if is_gone else max(_BETWEEN_PIECES_S, taken_s))
 
     async def _apply(self, changes: list[TopicChange]) -> None:
+        # Of several changes of one topic only the last state counts. A topic that was deleted
+        # meanwhile must not be hosted again because of an earlier change.
+        latest = {change.name: change.after for change in changes}
         for change in changes:
-            before, after = change.before, change.after
+            before, after = change.before, latest[change.name]
             if before is not None and (after is None or after.topic_id != before.topic_id):
                 await self._remove(before)
-        topics = {change.name: change.after for change in changes if change.after is not None}
+        topics = {name: after for name, after in latest.items() if after is not None}
         for topic in topics.values():
             await self._drop_moved(topic)
             await self._reopen_failed(topic)
@@ -432,6 +435,11 @@ class Replicas:
             hosted = self._hosted.get((topic.name, index))
             if hosted is not None:
                 await self._delete(hosted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                continue
+            log = self._directory.get(topic.name, index)
+            if log is not None and log.topic_id == to_text(topic.topic_id):
+                # Found on disk at the start, and deleted before it was hosted.
+                await self._doom(topic.name, index)
 
     async def _drop_moved(self, topic: Topic) -> None:
         """Delete the logs of partitions that others have taken over."""

@@ -8,6 +8,8 @@ while the fault lasts:
 bit_rot        one bit of a synced batch flips, behind the stored recovery point of a killed broker
 empty_disk     a killed broker comes back with a new disk
 lone_survivor  all brokers but one are down, and that one restarts: what was committed is readable
+double_failover
+               the leader dies while one follower is behind; that one leads, appends and dies too
 slow_leases    the store is slow, but fast enough for leases: no broker loses its own
 full_store     the store takes no writes: brokers stay, what was committed is readable
 """
@@ -68,6 +70,7 @@ class Episodes:
             "bit_rot": self._bit_rot,
             "empty_disk": self._empty_disk,
             "lone_survivor": self._lone_survivor,
+            "double_failover": self._double_failover,
             "slow_leases": self._slow_leases,
             "full_store": self._full_store,
         }
@@ -190,6 +193,62 @@ class Episodes:
         for node in others:
             self._hands.start(node)
         return True
+
+    # Two leaders in a row
+
+    async def _double_failover(self) -> bool:
+        """The last of three leaders has records of the first that the second never had, and none of
+        the second's own. A follower must not cut where its leader's epoch ends (KIP-279)."""
+        places = [
+            place
+            for place in self._stage.scenario.places
+            if len(replicas := self._replicas_of(place)) == 3 and self._leader_of(place) in replicas
+        ]
+        if not places:
+            return False
+        place = self.draws.choice(places)
+        first = self._world.brokers[self._leader_of(place)]
+        second, third = (
+            self._world.brokers[each] for each in self._replicas_of(place) if each != first.id
+        )
+        faults, limit_s = self._hands.faults, 2 * self._stage.scenario.session_timeout_s + 5
+        faults.clog(first.name, second.name, limit_s)
+        await self._wait(lambda: self._end(third, place) > self._end(second, place), 3.0)
+        faults.kill(first.name)
+        faults.partition([second.name], [third.name])
+        if await self._wait(lambda: self._has_appended(second, place), limit_s):
+            faults.kill(second.name)
+            await self._wait(lambda: self._leader_of(place) == third.id, limit_s)
+        faults.heal(store=False, nodes=False)
+        for node in (first, second):
+            self._hands.start(node)
+        return True
+
+    async def _wait(self, holds: Callable[[], bool], limit_s: float) -> bool:
+        """Whether it holds in time; looked at often enough to be ahead of the network."""
+        end_s = self._world.now + limit_s
+        while not holds():
+            if self._world.now >= end_s or self._stage.over.is_set():
+                return False
+            await self._world.sleep(0.005)
+        return True
+
+    def _leader_of(self, place: str) -> int:
+        at = parse_place(place)
+        partition = self._image.partition(at.topic, at.partition)
+        return -1 if partition is None else partition.leader
+
+    def _end(self, node: BrokerNode, place: str) -> int:
+        at = parse_place(place)
+        hosted = None if node.broker is None else node.broker.replicas.get(at.topic, at.partition)
+        return -1 if hosted is None else hosted.log.end_offset
+
+    def _has_appended(self, node: BrokerNode, place: str) -> bool:
+        """Whether it leads, and has written in its term."""
+        at = parse_place(place)
+        hosted = None if node.broker is None else node.broker.replicas.get(at.topic, at.partition)
+        term = None if hosted is None else hosted.leadership
+        return term is not None and self._end(node, place) > term.start_offset
 
     # The store
 

@@ -135,10 +135,14 @@ def _episode(name: str) -> Focus:
     return concentrate
 
 
-def clients(scenario: Scenario) -> Scenario:
-    """Clients that pipeline, and clients that send malformed batches."""
-    faults = ("clog", "bounce", "prefer")
-    return replace(_plain(scenario), faults=faults, pipeliners=1, malformers=1)
+def pipelining(scenario: Scenario) -> Scenario:
+    """Clients that read behind their own writes."""
+    return replace(_plain(scenario), faults=("clog", "bounce", "prefer"), pipeliners=2)
+
+
+def malformed(scenario: Scenario) -> Scenario:
+    """Clients that send batches whose records cannot be decoded."""
+    return replace(_plain(scenario), faults=("clog", "bounce", "prefer"), malformers=1)
 
 
 FOCUSES: Final[dict[str, Focus]] = {
@@ -149,14 +153,18 @@ FOCUSES: Final[dict[str, Focus]] = {
     "groups": groups,
     "transactions": transactions,
     "topics": topics,
-    "clients": clients,
+    "pipelining": pipelining,
+    "malformed": malformed,
     "bit_rot": _episode("bit_rot"),
     "empty_disk": _episode("empty_disk"),
     "lone_survivor": _episode("lone_survivor"),
+    "double_failover": _episode("double_failover"),
     "slow_leases": _episode("slow_leases"),
     "full_store": _episode("full_store"),
 }
-ORDINARY: Final = ("replication", "power", "metadata", "moves", "groups", "transactions")
+ORDINARY: Final = (
+    *("replication", "power", "metadata", "moves", "groups", "transactions", "topics"),
+)
 """Those that ordinary seeds may have; the others are parts of ordinary seeds anyway."""
 
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from penstock.broker import replicas as replicas_module
+from penstock.broker.dispatch import BrokerSession
 from penstock.broker.hosted import HostedPartition
 from penstock.broker.membership import Membership
+from penstock.broker.replicas import Replicas
+from penstock.metadata.image import TopicChange
 from penstock.metadata.model import BrokerInfo
 from penstock.partition.follower import AdvanceLogStart, Follower
 from penstock.partition.replication import InSyncRules
@@ -91,3 +95,29 @@ def _keeps_deleted(patches: ExitStack) -> None:
         return tuple(each for each in take(self, *given) if not isinstance(each, AdvanceLogStart))
 
     patch(patches, Follower, "_on_records", keeps)
+
+
+@_bug("zombie-topic-hosted")
+def _hosts_the_dead(patches: ExitStack) -> None:
+    """Of several changes of a topic that wait together, one before its deletion still counts: a
+    restarted broker leads the old topic on under the name of the new one."""
+    apply = Replicas._apply
+
+    async def naive(self: Replicas, changes: list[TopicChange]) -> None:
+        last = {change.name: change.after for change in changes if change.after is not None}
+        kept = [
+            replace(change, after=last[change.name]) if change.name in last else change
+            for change in changes
+        ]
+        await apply(self, kept)
+
+    patch(patches, Replicas, "_apply", naive)
+
+
+# -- clients
+
+
+@_bug("reads-overtake-writes")
+def _reads_overtake(patches: ExitStack) -> None:
+    """A request begins whether or not the one before it on its connection is answered."""
+    patch(patches, BrokerSession, "may_overlap", lambda self, frame: True)

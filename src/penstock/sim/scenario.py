@@ -72,15 +72,15 @@ EDGE_FAULTS: Final[dict[str, float]] = {
 appended, operators change and delete topics while
 traffic runs, the disk under the store is slow."""
 
-EPISODES: Final = ("bit_rot", "empty_disk", "lone_survivor", "slow_leases", "full_store")
+EPISODES: Final = (
+    *("bit_rot", "empty_disk", "lone_survivor", "double_failover", "slow_leases", "full_store"),
+)
 """Sequences of faults that need the cluster to themselves: see `episodes`."""
 
 EDGE_CLIENTS: Final = ("pipeliner", "malformer", "table")
 """Clients that pipeline, that send malformed batches, that write to a compacted topic."""
 
-WAITING: Final[frozenset[str]] = frozenset(
-    {"bit_rot", "lone_survivor", "full_store", "pipeliner", "malformer", "table"}
-)
+WAITING: Final[frozenset[str]] = frozenset({"bit_rot", "lone_survivor", "full_store", "malformer"})
 """Drawn only on request: the product does not handle these yet."""
 
 TRANSACTOR_KINDS: Final = ("plain", "plain", "reading", "old")

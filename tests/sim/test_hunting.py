@@ -1,0 +1,63 @@
+"""Planted bugs are hunted where they can be found, and the table says what came of it."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from penstock.sim.focus import FOCUSES, ORDINARY, drawn_focus, focused
+from penstock.sim.hunting import HUNTS, SMOKE, hunt_one, tasks_for
+from penstock.sim.planted import BUGS
+from penstock.sim.scenario import draw
+from penstock.sim.seeds import main, parser
+
+
+def test_every_hunt_is_for_a_bug_and_by_a_focus() -> None:
+    """A bug that was renamed is not left without its focus."""
+    assert {*HUNTS} <= {*BUGS}
+    assert {hunt.focus for hunt in HUNTS.values()} <= {*FOCUSES}
+    assert {*SMOKE} <= {*BUGS}
+
+
+def test_a_focus_keeps_what_a_seed_has_drawn_of_times_and_sizes() -> None:
+    """It replaces clients and faults."""
+    plain = draw(5)
+    for name in FOCUSES:
+        scenario = focused(plain, name)
+        assert (scenario.seed, scenario.delay_ms) == (plain.seed, plain.delay_ms)
+        assert scenario.topics[0].replication_factor == 3
+
+
+def test_some_ordinary_seeds_have_a_focus() -> None:
+    """All of the ordinary ones come up, and most seeds have none."""
+    drawn = [drawn_focus(seed) for seed in range(200)]
+    assert {*drawn} == {"", *ORDINARY}
+    assert drawn.count("") > 100
+
+
+def test_a_hunt_tries_as_many_seeds_as_it_is_allowed() -> None:
+    """Unless it is told which."""
+    chosen = parser().parse_args(["--bug", "all"])
+    assert len(tasks_for("one-round-truncation", chosen)) == 40
+    chosen = parser().parse_args(["--bug", "all", "--seeds", "3..5"])
+    tasks = tasks_for("one-round-truncation", chosen)
+    assert [task.seed for task in tasks] == [3, 4]
+    assert {task.focus for task in tasks} == {"double_failover"}
+
+
+@pytest.mark.parametrize("name", SMOKE)
+def test_a_planted_bug_is_found_at_once(name: str) -> None:
+    """Some that every run of the tests looks for; `make sim-bugs` looks for all."""
+    chosen = parser().parse_args(
+        ["--bug", name, "--seeds", "0..4", "--virtual-s", "25", "--jobs", "1", "--json"]
+    )
+    found = hunt_one(name, chosen, Console())
+    assert found["seed"] is not None, found
+
+
+def test_power_cuts_are_counted_and_lose_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """All brokers lose power as often as asked for, or once more."""
+    assert main(["--power-cuts", "1", "--virtual-s", "15"]) == 0
+    told = capsys.readouterr().out
+    assert "power cuts of all brokers in" in told
+    assert "0 seeds failed" in told
