@@ -10,6 +10,7 @@ empty_disk     a killed broker comes back with a new disk
 lone_survivor  all brokers but one are down, and that one restarts: what was committed is readable
 double_failover
                the leader dies while one follower is behind; that one leads, appends and dies too
+unheard_join   a replica joins the in-sync set, and its leader cannot learn whether it did
 slow_leases    the store is slow, but fast enough for leases: no broker loses its own
 full_store     the store takes no writes: brokers stay, what was committed is readable
 """
@@ -39,6 +40,8 @@ NOTED_S: Final = 6.0
 OFFSETS: Final = "__consumer_offsets"
 ANSWER_S: Final = 30.0
 """What must work during an episode works within this time and the session timeout."""
+UNHEARD_S: Final = 9.0
+"""A leader gives up to ask the store for the outcome of a commit before that."""
 EXCHANGE_S_MAX: Final = 1.0
 """A request to a slow store and its answer: less than one attempt may take."""
 
@@ -51,6 +54,8 @@ class Hands:
     calm: Callable[[], None]
     start: Callable[[BrokerNode], None]
     may_wound: Callable[[BrokerNode], bool]
+    cut_at_join: Callable[[], None]
+    """Cut the store off from the leader of the next partition that a replica joins."""
     tell: Callable[[str, str], None]
 
 
@@ -71,6 +76,7 @@ class Episodes:
             "empty_disk": self._empty_disk,
             "lone_survivor": self._lone_survivor,
             "double_failover": self._double_failover,
+            "unheard_join": self._unheard_join,
             "slow_leases": self._slow_leases,
             "full_store": self._full_store,
         }
@@ -223,6 +229,33 @@ class Episodes:
         for node in (first, second):
             self._hands.start(node)
         return True
+
+    async def _unheard_join(self) -> bool:
+        """The leader must count on the replica until it knows. Its session outlasts that."""
+        places = [
+            place
+            for place in self._stage.scenario.places
+            if len(self._replicas_of(place)) > 1 and self._leader_of(place) >= 0
+        ]
+        if not places or self._stage.scenario.session_timeout_s < UNHEARD_S:
+            return False
+        place = self.draws.choice(places)
+        leader = self._leader_of(place)
+        others = [each for each in self._replicas_of(place) if each != leader]
+        follower = self._world.brokers[self.draws.choice(others)]
+        self._hands.faults.kill(follower.name)
+        await self._wait(lambda: follower.id not in self._isr_of(place), ANSWER_S)
+        self._hands.cut_at_join()
+        self._hands.start(follower)
+        await self._wait(lambda: follower.id in self._isr_of(place), ANSWER_S)
+        await self._stage.rest(UNHEARD_S)
+        self._hands.faults.heal(network=False, nodes=False)
+        return True
+
+    def _isr_of(self, place: str) -> tuple[int, ...]:
+        at = parse_place(place)
+        partition = self._image.partition(at.topic, at.partition)
+        return () if partition is None else partition.isr
 
     async def _wait(self, holds: Callable[[], bool], limit_s: float) -> bool:
         """Whether it holds in time; looked at often enough to be ahead of the network."""

@@ -76,7 +76,11 @@ def metadata(scenario: Scenario) -> Scenario:
         *("cut_store", "cut_at_commit", "store_replies", "store_compact", "watch_lag"),
         *("slow_store", "store_outage", "freeze", "bounce", "kill", "clog", "power_silence"),
     )
-    return replace(_plain(scenario), faults=faults, lag_max_ms=500)
+    plain = _plain(scenario)
+    # Every other seed has sessions that outlast the time in which a store is not reached: leaders
+    # go on, with what they know of the metadata.
+    session_s = 15.0 if scenario.seed % 2 else plain.session_timeout_s
+    return replace(plain, faults=faults, lag_max_ms=500, session_timeout_s=session_s)
 
 
 def moves(scenario: Scenario) -> Scenario:
@@ -159,6 +163,9 @@ FOCUSES: Final[dict[str, Focus]] = {
     "empty_disk": _episode("empty_disk"),
     "lone_survivor": _episode("lone_survivor"),
     "double_failover": _episode("double_failover"),
+    "unheard_join": lambda scenario: replace(
+        _episode("unheard_join")(scenario), session_timeout_s=15.0, lag_max_ms=500
+    ),
     "slow_leases": _episode("slow_leases"),
     "full_store": _episode("full_store"),
 }

@@ -32,6 +32,7 @@ class Hunt:
 
 
 _FOCUSED: Final[dict[str, tuple[str, ...]]] = {
+    "unheard_join": ("unknown-outcome-forgotten",),
     "transactions": (
         "late-end-accepted",
         "decision-answered-early",
@@ -46,7 +47,6 @@ _FOCUSED: Final[dict[str, tuple[str, ...]]] = {
     "metadata": (
         "no-partition-epoch-check",
         "no-broker-epoch-check",
-        "unknown-outcome-forgotten",
         "watch-gap-ignored",
         "leads-on-after-a-restart",
         "isr-shrinks-unasked",

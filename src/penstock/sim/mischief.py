@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.metadata.keys import topic_key
 from penstock.ports import WatchEvent
 from penstock.sim.actors import Actors
 from penstock.sim.disk_faults import DiskFaults
@@ -50,6 +49,7 @@ class Mischief(Meddling):
         self._struck: dict[int, bool] = {}
         """Brokers on whose disks calls have failed, since all was last healed."""
         self._cuts_due = False
+        self._in_sync: dict[tuple[str, int], int] = {}
         self._trap: str | None = None
         """How the partition's name begins whose next append cuts its leader off."""
         invariants.on_led_append = self._on_led_append
@@ -58,7 +58,14 @@ class Mischief(Meddling):
             stage,
             invariants,
             self._operator,
-            Hands(self._faults, self._calm, self._start, self._may_wound, timeline.add),
+            Hands(
+                self._faults,
+                self._calm,
+                self._start,
+                self._may_wound,
+                self._do_cut_at_commit,
+                timeline.add,
+            ),
         )
         world.store.listen(self._on_store)
 
@@ -328,19 +335,14 @@ class Mischief(Meddling):
         self._later(self._duration_s(), lambda: self._faults.cut_store(node.name, on=False))
 
     def _do_cut_at_commit(self) -> None:
-        """The next change of a partition is committed, and its leader does not hear of it."""
+        """The next time a replica joins an in-sync set, the leader does not hear of it."""
         self._cuts_due = True
+        self._leaders_of_grown()
 
     def _on_store(self, events: Sequence[WatchEvent]) -> None:
         if not self._cuts_due:
             return
-        leaders = [
-            partition.leader
-            for topic in self._image.topics.values()
-            if any(event.key == topic_key(topic.name) for event in events)
-            for partition in topic.partitions
-            if partition.leader >= 0 and len(partition.replicas) > 1
-        ]
+        leaders = self._leaders_of_grown()
         if leaders:
             self._cuts_due = False
             node = self._world.brokers[self._draws.choice(leaders)]
@@ -349,6 +351,17 @@ class Mischief(Meddling):
                 4 + 8 * self._draws.random(),
                 lambda: self._faults.cut_store(node.name, on=False),
             )
+
+    def _leaders_of_grown(self) -> list[int]:
+        """Leaders of the partitions that have more in-sync replicas than at the last look."""
+        leaders = []
+        for topic in self._image.topics.values():
+            for index, partition in enumerate(topic.partitions):
+                before = self._in_sync.get((topic.name, index), len(partition.isr))
+                self._in_sync[topic.name, index] = len(partition.isr)
+                if len(partition.isr) > before and partition.leader >= 0:
+                    leaders.append(partition.leader)
+        return leaders
 
     def _do_cut_at_append(self) -> None:
         """A leader is cut off from the other brokers with what it has just appended; clients may

@@ -73,7 +73,8 @@ appended, operators change and delete topics while
 traffic runs, the disk under the store is slow."""
 
 EPISODES: Final = (
-    *("bit_rot", "empty_disk", "lone_survivor", "double_failover", "slow_leases", "full_store"),
+    *("bit_rot", "empty_disk", "lone_survivor", "double_failover", "unheard_join"),
+    *("slow_leases", "full_store"),
 )
 """Sequences of faults that need the cluster to themselves: see `episodes`."""
 

@@ -4,8 +4,8 @@ Each has a transactional id, and at times takes another's, which fences that one
 longer than their transactions may take. Some read, by `read_committed`, while their transactions
 are open.
 
-At times the end of an earlier transaction arrives once more, as it would over a connection that was
-given up, and at times a transaction is begun under an id that nobody uses again.
+At times the end or a marker of an earlier transaction arrives once more, as it would over a
+connection that was given up. At times a transaction is begun under an id that nobody uses again.
 
 The older way is that before transaction.version 2: partitions are added by request, and the epoch
 stays from one transaction to the next. What arrives late may then end a later transaction than it
@@ -25,6 +25,7 @@ from penstock.sim.reading import BytesConsumer, consumer_keywords, reads_of
 from penstock.sim.sends import Answered, Note, batch_of, call, produce, with_cluster
 from penstock.sim.stage import CLIENT_KEYWORDS, Actor, parse_place
 from penstock.sim.work import Work
+from penstock.txns.config import EPOCH_PER_TRANSACTION
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     AddPartitionsToTxnRequest,
@@ -33,6 +34,8 @@ from penstock.wire.messages import (
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 
 BytesProducer = Producer[bytes | None, bytes | None]
@@ -40,7 +43,7 @@ BytesProducer = Producer[bytes | None, bytes | None]
 TIMEOUTS_MS: Final = (1_500, 5_000, 15_000)
 _COMMIT_SHARE: Final = 0.65
 _SCRATCH_SHARE: Final = 0.15
-_END_AGAIN_SHARE: Final = 0.05
+_AGAIN_SHARE: Final = 0.1
 _ABANDON_SHARE: Final = 0.3
 _ABANDONED_TIMEOUT_MS: Final = 15_000
 _OLD_ADD: Final = 3
@@ -77,6 +80,8 @@ class _Transactor:
         self._consumer: BytesConsumer | None = None
         self._last: EndTxnRequest | None = None
         """How the transaction before was ended."""
+        self._last_places: list[str] = []
+        """What it wrote to."""
 
     async def run(self) -> None:
         actor, stage = self._actor, self._actor.stage
@@ -140,7 +145,7 @@ class _Transactor:
                     self._decide(work)
             except _WantsAbort:
                 work.end(FAIL, "as it was meant to be")
-                self._last = ending
+                self._last, self._last_places = ending, work.places
             except TransactionAborted as error:
                 work.end(FAIL, str(error))
             except ClientError as error:
@@ -149,7 +154,7 @@ class _Transactor:
             else:
                 work.end(OK)
                 ending.committed = True
-                self._last = ending
+                self._last, self._last_places = ending, work.places
 
     async def _end_again(self) -> None:
         """Send the end of the transaction before once more: it must not end this one."""
@@ -164,6 +169,29 @@ class _Transactor:
                 connection = await cluster.transaction_coordinator(request.transactional_id)
                 await connection.call(request, EndTxnResponse)
                 stage.count("ends_sent_again")
+
+    async def _mark_again(self) -> None:
+        """Send a marker of the transaction before once more, as a coordinator would whose request
+        was delayed: it must not end this one."""
+        actor, ended = self._actor, self._last
+        if ended is None or not self._last_places:
+            return
+        at = parse_place(actor.draws.choice(self._last_places))
+        marker = WriteTxnMarkersRequest.Marker(
+            ended.producer_id,
+            ended.producer_epoch + 1,
+            ended.committed,
+            [WriteTxnMarkersRequest.Topic(at.topic, [at.partition])],
+            transaction_version=EPOCH_PER_TRANSACTION,
+        )
+        env, stage = actor.env, actor.stage
+        with suppress(ClientError):
+            async with Cluster(
+                stage.cluster_config(), env.network, env.clock, env.random
+            ) as cluster:
+                connection = await cluster.connection(await cluster.leader(at))
+                await connection.call(WriteTxnMarkersRequest([marker]), WriteTxnMarkersResponse)
+                stage.count("markers_sent_again")
 
     def _decide(self, work: Work) -> None:
         if self._actor.draws.random() > _COMMIT_SHARE:
@@ -190,8 +218,8 @@ class _Transactor:
                 with suppress(ClientError):
                     work.has_read(reads_of(await self._consumer.poll(timeout_ms=100)))
             await stage.rest(actor.pause_s() / 4)
-            if draws.random() < _END_AGAIN_SHARE:
-                await self._end_again()
+            if draws.random() < _AGAIN_SHARE:
+                await draws.choice((self._end_again, self._mark_again))()
         if draws.random() < 0.04:
             stage.count("transactions_too_long")
             await stage.rest(1.2 * timeout_s)
@@ -264,7 +292,9 @@ class _OldWay:
             await self._begin(cluster, name, _ABANDONED_TIMEOUT_MS)
             place = actor.draws.choice(stage.scenario.written)
             work = Work(actor, name)
-            await self._add(cluster, [place])
+            if actor.draws.random() < 0.5:
+                # Else the partition asks the coordinator, which knows of no transaction.
+                await self._add(cluster, [place])
             await self._send(cluster, work.note(place))
         except (_Trouble, ClientError):
             pass

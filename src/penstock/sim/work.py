@@ -24,6 +24,8 @@ class Work:
         self._ending_ms = -1.0
         self._reads: dict[str, tuple[tuple[int, str], ...]] = {}
         self._unsettled: dict[str, Note] = {}
+        self.places: list[str] = []
+        """What it writes to."""
         actor.stage.under_way[actor.name] = self._last_words
 
     @property
@@ -47,6 +49,7 @@ class Work:
             self._on_settled,
         )
         self._unsettled[note.value] = note
+        self.places.append(place)
         return note
 
     def _on_settled(self, note: Note) -> None:
