@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 RUNS   := $(VENV)/.runs
 SOURCES := pyproject.toml setup.py constraints.txt \
-  $(patsubst %,src/penstock/records/%,reading.py writing.py hashing.py collector.pxd)
+  $(patsubst %,src/penstock/records/%,reading.py scanning.py writing.py hashing.py collector.pxd)
 
 CASES ?= 20000
 SEED  ?= 1

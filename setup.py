@@ -15,7 +15,7 @@ setup(
                 extra_compile_args=["-O3", "-g0"],
                 optional=True,
             )
-            for name in ("reading", "writing", "hashing")
+            for name in ("reading", "scanning", "writing", "hashing")
         ],
         compiler_directives={
             "language_level": 3,

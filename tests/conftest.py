@@ -30,7 +30,9 @@ import pytest
 
 from penstock.testing.slowness import patient
 
-_KERNELS = tuple(f"penstock.records.{name}" for name in ("reading", "writing", "hashing"))
+_KERNELS = tuple(
+    f"penstock.records.{name}" for name in ("reading", "scanning", "writing", "hashing")
+)
 _TOGETHER = ("spark", "console/browser", "chaos", "sim", "compat")
 """Folders, the longest first; of the last three each file goes its own way."""
 _SHARING = _TOGETHER[:2]

@@ -10,14 +10,15 @@
 
 Varints are zigzag: 0, -1, 1, -2 become 0, 1, 2, 3, written in groups of seven bits, low first.
 
-The two halves, `reading` and `writing`, are typed Python. Compiled by Cython they work on raw
-memory; uncompiled, on memoryviews, with the same results and only slower. Each half serves records
-as Python objects and records as Arrow buffers with the same code for a record's fields.
+The modules `reading`, `scanning` and `writing` are typed Python. Compiled by Cython they work on
+raw memory; uncompiled, on memoryviews, with the same results and only slower. `reading` and
+`writing` serve records as Python objects and records as Arrow buffers with the same code for a
+record's fields; `scanning` looks at records and makes nothing of them.
 """
 
 from __future__ import annotations
 
-from penstock.records import reading, writing
+from penstock.records import reading, scanning, writing
 from penstock.records.reading import (
     BinarySink,
     ColumnDecoder,
@@ -26,13 +27,27 @@ from penstock.records.reading import (
     read_records,
     untrack,
 )
+from penstock.records.scanning import (
+    HAS_EARLY,
+    HAS_KEYLESS,
+    HAS_OTHER_MAX_TIMESTAMP,
+    find_records,
+    first_record_at,
+    largest_timestamp,
+    newest_record,
+    scan_batch,
+    scan_payload,
+)
 from penstock.records.writing import ColumnEncoder, Ranges, append_record, append_records
 
-COMPILED: bool = reading.COMPILED and writing.COMPILED
+COMPILED: bool = reading.COMPILED and scanning.COMPILED and writing.COMPILED
 """Whether records are handled by compiled code; without it everything works, only slower."""
 
 __all__ = [
     "COMPILED",
+    "HAS_EARLY",
+    "HAS_KEYLESS",
+    "HAS_OTHER_MAX_TIMESTAMP",
     "BinarySink",
     "ColumnDecoder",
     "ColumnEncoder",
@@ -41,6 +56,12 @@ __all__ = [
     "append_headers",
     "append_record",
     "append_records",
+    "find_records",
+    "first_record_at",
+    "largest_timestamp",
+    "newest_record",
     "read_records",
+    "scan_batch",
+    "scan_payload",
     "untrack",
 ]

@@ -1,0 +1,552 @@
+# mypy: allow-untyped-decorators, disable-error-code="valid-type"
+# ruff: noqa: B007
+# (typed loop counters, plain arguments and plain branches are what the compiler turns into C)
+"""Kernels that look through records without making objects of them.
+
+`scan_batch` checks a producer's batch before a leader appends it. It is part of every append, so it
+creates nothing per record. `scan_payload` does the same with what was decompressed, and lets other
+threads run meanwhile if it is asked to. `find_records`,
+`first_record_at` and `newest_record` look for single records of a batch.
+
+The layout is that of `reading` (`penstock.records.kernels` describes it), and so is what counts as
+malformed; the tests compare the two. A producer must keep one rule more: it numbers its records 0,
+1, 2 and so on. Any byte may be hostile, so each read is checked against the end of its record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.records.batch import CorruptBatch
+
+try:
+    import cython
+except ImportError:
+    from penstock.records import cython_shim as cython
+
+if cython.compiled:
+    from cython.cimports.cpython.buffer import (
+        Py_buffer,
+        PyBUF_SIMPLE,
+        PyBuffer_Release,
+        PyObject_GetBuffer,
+    )
+
+COMPILED: bool = cython.compiled
+
+# `scan` says these as literals: compiled, it must not touch a module's names.
+HAS_KEYLESS = 1
+"""A record has no key."""
+HAS_EARLY = 2
+"""A timestamp is before the earliest that was asked about."""
+HAS_LATE = 4
+"""A timestamp is after the latest that was asked about."""
+HAS_OTHER_MAX_TIMESTAMP = 8
+"""The largest timestamp is not the one that the header says."""
+
+HAS_GAP = 16
+"""An offset delta is not the number of its record."""
+
+_ALL = (1 << 63) - 1
+_REASONS = (
+    "",
+    "its length does not fit the batch",
+    "its timestamp delta is malformed, or the timestamp does not fit 64 bits",
+    "its offset delta is malformed",
+    "the length of its key does not fit",
+    "the length of its value does not fit",
+    "its headers do not fill the rest of it, or the name of one is not UTF-8",
+)
+"""What can be wrong with a record, by the number that `scan` returns."""
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def number(
+    data: cython.pointer[cython.const[cython.uchar]],
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    bits: cython.int,
+) -> cython.longlong:
+    """The varint at `at`: its zigzag value times 16, plus how many bytes it takes.
+
+    0 if it is malformed, cut off, or does not fit `bits`, of which there may be 56 at most. So
+    bit 4 is the sign, and what is above it the magnitude (of -1: 0).
+    """
+    first: cython.longlong
+    second: cython.longlong
+    if at < end:
+        first = data[at]
+        if first < 0x80:
+            return (first << 4) | 1
+        if at + 1 < end:
+            second = data[at + 1]
+            if second < 0x80:
+                return (((first & 0x7F) | (second << 7)) << 4) | 2
+    return long_number(data, at, end, bits)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def long_number(
+    data: cython.pointer[cython.const[cython.uchar]],
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    bits: cython.int,
+) -> cython.longlong:
+    raw: cython.longlong = 0
+    byte: cython.longlong
+    shift: cython.int = 0
+    while at < end:
+        byte = data[at]
+        if shift >= bits or (shift + 7 > bits and byte >> (bits - shift) != 0):
+            return 0
+        raw |= (byte & 0x7F) << shift
+        shift += 7
+        at += 1
+        if byte < 0x80:
+            return (raw << 4) | (shift // 7)
+    return 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def huge_number_bytes(
+    data: cython.pointer[cython.const[cython.uchar]],
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """How many bytes a varint of up to 64 bits takes; 0 if it is malformed or cut off."""
+    size: cython.Py_ssize_t = 0
+    while at + size < end and size < 10:
+        if data[at + size] < 0x80:
+            return 0 if size == 9 and data[at + size] > 1 else size + 1
+        size += 1
+    return 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def huge_number(
+    data: cython.pointer[cython.const[cython.uchar]],
+    at: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+) -> cython.longlong:
+    """The zigzag number of up to 64 bits in `size` bytes."""
+    raw: cython.ulonglong = 0
+    byte: cython.ulonglong
+    index: cython.Py_ssize_t
+    for index in range(size):
+        byte = data[at + index]
+        raw |= (byte & 0x7F) << (7 * index)
+    return (raw >> 1) ^ -(raw & 1)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_utf8(
+    data: cython.pointer[cython.const[cython.uchar]],
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+) -> cython.bint:
+    """Whether the bytes are UTF-8 as Python and Arrow read it: shortest forms, no surrogates."""
+    byte: cython.int
+    second: cython.int
+    more: cython.int
+    while at < end:
+        byte = data[at]
+        at += 1
+        if byte < 0x80:
+            continue
+        if byte < 0xC2 or byte > 0xF4:
+            return False
+        more = 1 if byte < 0xE0 else 2 if byte < 0xF0 else 3
+        if more > end - at:
+            return False
+        second = data[at]
+        if (
+            (byte == 0xE0 and second < 0xA0)
+            or (byte == 0xED and second > 0x9F)
+            or (byte == 0xF0 and second < 0x90)
+            or (byte == 0xF4 and second > 0x8F)
+        ):
+            return False
+        while more > 0:
+            if data[at] & 0xC0 != 0x80:
+                return False
+            at += 1
+            more -= 1
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def headers_end(
+    data: cython.pointer[cython.const[cython.uchar]],
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Where the headers end whose count is at `at`; -1 if anything about them is malformed."""
+    packed: cython.longlong = number(data, at, end, 32)
+    count: cython.longlong = packed >> 5
+    index: cython.longlong
+    size: cython.longlong
+    at += packed & 15
+    if packed == 0 or packed & 16 or count > (end - at) // 2:
+        return -1
+    for index in range(count):
+        packed = number(data, at, end, 32)
+        size = packed >> 5
+        at += packed & 15
+        if packed == 0 or packed & 16 or size > end - at or not is_utf8(data, at, at + size):
+            return -1
+        at += size
+        packed = number(data, at, end, 32)
+        size = packed >> 5
+        at += packed & 15
+        if packed & 16:
+            if size != 0:
+                return -1
+        elif packed == 0 or size > end - at:
+            return -1
+        else:
+            at += size
+    return at
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def scan(
+    data: cython.pointer[cython.const[cython.uchar]],
+    stop: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+    base_timestamp: cython.longlong,
+    earliest: cython.longlong,
+    latest: cython.longlong,
+    delta_low: cython.longlong,
+    wanted: cython.int,
+    state: cython.p_longlong,
+) -> cython.int:
+    """Pass records until one has a bit of `wanted`, or all `count` are passed.
+
+    0, or the number of what is wrong with the record at hand. `state` holds, before and after:
+    where the next record is, its number, the bits found so far, the largest timestamp so far; and
+    afterwards offset delta and timestamp of the record passed last. Bits and timestamps are those
+    of records with an offset delta of `delta_low` or more; all records are checked.
+    """
+    at: cython.Py_ssize_t = state[0]
+    index: cython.Py_ssize_t = state[1]
+    found: cython.int = state[2]
+    newest: cython.longlong = state[3]
+    bits: cython.int = 0
+    end: cython.Py_ssize_t
+    packed: cython.longlong
+    size: cython.longlong
+    timestamp: cython.longlong = -1
+    offset_delta: cython.longlong = -1
+    delta_min: cython.longlong = -0x7FFFFFFFFFFFFFFF
+    delta_max: cython.longlong = 0x7FFFFFFFFFFFFFFF
+    problem: cython.int = 0
+    delta_min -= 1
+    if base_timestamp < 0:
+        delta_min -= base_timestamp
+    else:
+        delta_max -= base_timestamp
+    while index < count and not bits & wanted:
+        packed = number(data, at, stop, 32)
+        size = packed >> 5
+        at += packed & 15
+        # Each of the six fields after the length takes a byte at least.
+        if packed & 16 or size < 6 or size > stop - at:
+            problem = 1
+            break
+        end = at + size
+        at += 1
+        packed = number(data, at, end, 56)
+        if packed != 0:
+            timestamp = (packed >> 5) ^ -((packed >> 4) & 1)
+            at += packed & 15
+        else:
+            size = huge_number_bytes(data, at, end)
+            timestamp = huge_number(data, at, size)
+            at += size
+            if size == 0:
+                problem = 2
+                break
+        if timestamp < delta_min or timestamp > delta_max:
+            problem = 2
+            break
+        timestamp += base_timestamp
+        packed = number(data, at, end, 32)
+        if packed == 0:
+            problem = 3
+            break
+        offset_delta = (packed >> 5) ^ -((packed >> 4) & 1)
+        at += packed & 15
+        bits = 0
+        if offset_delta != index:
+            bits = 16
+        packed = number(data, at, end, 32)
+        size = packed >> 5
+        at += packed & 15
+        if packed & 16:
+            # Only -1, a null, may be negative.
+            if size != 0:
+                problem = 4
+                break
+            bits |= 1
+        elif packed == 0 or size > end - at:
+            problem = 4
+            break
+        else:
+            at += size
+        packed = number(data, at, end, 32)
+        size = packed >> 5
+        at += packed & 15
+        if packed & 16:
+            if size != 0:
+                problem = 5
+                break
+        elif packed == 0 or size > end - at:
+            problem = 5
+            break
+        else:
+            at += size
+        # Nearly every record ends here, with a single byte that says it has no headers.
+        if (at + 1 != end or data[at] != 0) and headers_end(data, at, end) != end:
+            problem = 6
+            break
+        at = end
+        index += 1
+        if offset_delta < delta_low:
+            bits = 0
+            continue
+        newest = max(newest, timestamp)
+        if timestamp > latest:
+            bits |= 4
+        elif 0 <= timestamp < earliest:
+            bits |= 2
+        found |= bits
+    state[0] = at
+    state[1] = index
+    state[2] = found
+    state[3] = newest
+    state[4] = offset_delta
+    state[5] = timestamp
+    return problem
+
+
+@cython.final
+@cython.cclass
+class Walk:
+    """Over the records of one payload: what `scan` works on, and how far it has got."""
+
+    view: Py_buffer
+    is_bound: cython.bint
+    data: cython.pointer[cython.const[cython.uchar]]
+    stop: cython.Py_ssize_t
+    count: cython.Py_ssize_t
+    base_timestamp: cython.longlong
+    state: cython.longlong[6]
+
+    def __init__(self, payload: Any, count: int, base_timestamp: int) -> None:
+        if cython.compiled:
+            PyObject_GetBuffer(payload, cython.address(self.view), PyBUF_SIMPLE)
+            self.is_bound = True
+            self.data = cython.cast(cython.pointer[cython.const[cython.uchar]], self.view.buf)
+        else:
+            self.data = memoryview(payload)
+            self.state = [0] * 6
+        self.stop = len(payload)
+        self.count = count
+        self.base_timestamp = base_timestamp
+        self.state[0] = 0
+        self.state[1] = 0
+        self.state[2] = 0
+        # A record without a timestamp has -1.
+        self.state[3] = -1
+
+    def __dealloc__(self) -> None:
+        if cython.compiled and self.is_bound:
+            PyBuffer_Release(cython.address(self.view))
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
+    def go(
+        self,
+        earliest: cython.longlong,
+        latest: cython.longlong,
+        delta_low: cython.longlong,
+        wanted: cython.int,
+        others_run: cython.bint,
+    ) -> cython.int:
+        """Go on to the next record with a bit of `wanted`, or to the end; or `CorruptBatch`."""
+        problem: cython.int
+        if cython.compiled and others_run:
+            with cython.nogil:
+                problem = scan(
+                    self.data,
+                    self.stop,
+                    self.count,
+                    self.base_timestamp,
+                    earliest,
+                    latest,
+                    delta_low,
+                    wanted,
+                    self.state,
+                )
+        else:
+            problem = scan(
+                self.data,
+                self.stop,
+                self.count,
+                self.base_timestamp,
+                earliest,
+                latest,
+                delta_low,
+                wanted,
+                self.state,
+            )
+        if problem != 0:
+            raise CorruptBatch(
+                f"record {self.state[1]} of {self.count} is malformed: {_REASONS[problem]}"
+            )
+        return 0
+
+
+def scan_batch(batch: Any, fields: Sequence[int]) -> int:
+    """Check the records of a producer's uncompressed batch, whose header fields are given.
+
+    `CorruptBatch` says which record is malformed. Otherwise the answer is the sum of the `HAS_`
+    bits that apply, where a timestamp is early if it is before the base timestamp.
+    """
+    if not cython.compiled:
+        return scan_payload(memoryview(batch)[61:], fields)
+    view = cython.declare(Py_buffer)
+    state = cython.declare(cython.longlong[6])
+    problem: cython.int
+    base: cython.longlong = fields[7]
+    count: cython.Py_ssize_t = fields[12]
+    state[0] = 61
+    state[1] = state[2] = 0
+    state[3] = -1
+    PyObject_GetBuffer(batch, cython.address(view), PyBUF_SIMPLE)
+    problem = scan(
+        cython.cast(cython.pointer[cython.const[cython.uchar]], view.buf),
+        view.len,
+        count,
+        base,
+        base,
+        0x7FFFFFFFFFFFFFFF,
+        -0x7FFFFFFFFFFFFFFF,
+        0,
+        state,
+    )
+    size: cython.longlong = view.len
+    PyBuffer_Release(cython.address(view))
+    if problem != 0 or state[2] & 16 or state[0] != size:
+        return scan_payload(memoryview(batch)[61:], fields)
+    found: int = state[2] if state[3] == fields[8] else state[2] | 8
+    return found
+
+
+def scan_payload(payload: Any, fields: Sequence[int], others_run: bool = False) -> int:
+    """As `scan_batch`, of what a compressed batch decompresses to.
+
+    With `others_run` other threads run meanwhile: for large payloads, on a thread that is not the
+    event loop's.
+    """
+    _, _, _, _, _, _, _, base_timestamp, max_timestamp, _, _, _, count = fields
+    walk = Walk(payload, count, base_timestamp)
+    walk.go(base_timestamp, _ALL, -_ALL, 0, others_run)
+    found: int = walk.state[2]
+    if found & 16:
+        raise CorruptBatch(
+            f"the offset deltas of the {count} records are not 0, 1, 2 and so on, as a producer "
+            "must number them"
+        )
+    if walk.state[0] != len(payload):
+        raise CorruptBatch(
+            f"{len(payload) - walk.state[0]} bytes follow the last of {count} records"
+        )
+    if walk.state[3] != max_timestamp:
+        found |= 8
+    return found
+
+
+def largest_timestamp(payload: Any, count: int, base_timestamp: int) -> int:
+    """-1 if no record has a timestamp."""
+    walk = Walk(payload, count, base_timestamp)
+    walk.go(0, _ALL, -_ALL, 0, True)
+    newest: int = walk.state[3]
+    return newest
+
+
+def find_records(
+    payload: Any,
+    count: int,
+    base_timestamp: int,
+    *,
+    keyless: bool,
+    earliest: int,
+    latest: int,
+    records_max: int,
+) -> list[tuple[int, int, bool]]:
+    """Records without a key (if `keyless`), or with a timestamp before `earliest` or after
+    `latest`: up to `records_max` of them, each as its number in the batch, its timestamp and
+    whether that is out of bounds."""
+    walk = Walk(payload, count, base_timestamp)
+    wanted: cython.int = 7 if keyless else 6
+    found: list[tuple[int, int, bool]] = []
+    while len(found) < records_max:
+        walk.state[2] = 0
+        walk.go(earliest, latest, -_ALL, wanted, False)
+        if not walk.state[2] & wanted:
+            break
+        found.append((walk.state[1] - 1, walk.state[5], bool(walk.state[2] & 6)))
+    return found
+
+
+def first_record_at(
+    payload: Any,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    *,
+    timestamp_ms: int,
+    start_offset: int,
+) -> tuple[int, int] | None:
+    """Offset and timestamp of the first record at or after a time, from `start_offset` on."""
+    walk = Walk(payload, count, base_timestamp)
+    walk.go(0, timestamp_ms - 1, start_offset - base_offset, 4, True)
+    if not walk.state[2] & 4:
+        return None
+    return base_offset + walk.state[4], walk.state[5]
+
+
+def newest_record(
+    payload: Any, count: int, base_offset: int, base_timestamp: int, *, start_offset: int
+) -> tuple[int, int] | None:
+    """Offset and timestamp of the first record with the largest timestamp, from `start_offset`
+    on; None if no record there has one."""
+    walk = Walk(payload, count, base_timestamp)
+    walk.go(0, _ALL, start_offset - base_offset, 0, True)
+    if walk.state[3] < 0:
+        return None
+    return first_record_at(
+        payload,
+        count,
+        base_offset,
+        base_timestamp,
+        timestamp_ms=walk.state[3],
+        start_offset=start_offset,
+    )
