@@ -1,46 +1,134 @@
-"""What a broker does now and then: the settings that rule it have their effect."""
+"""Maintenance of one log may fail; the broker and all other logs go on."""
 
 from __future__ import annotations
 
+import logging
+
+import pytest
+
+from penstock.broker.maintenance import PAUSE_MAX_S, PAUSE_S, Maintenance
 from penstock.records.record import Record, build_batch
+from penstock.sim.bad_batches import bad_batch
+from penstock.wire.messages import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 
-from .stage import Stage, staged_with
+from .stage import NOW_MS, Stage, staged
+from .test_metrics import Scraper
 
-OFTEN = {"log.retention.check.interval.ms": "1"}
+COMPACTION, RETENTION = "compaction", "retention"
 
 
-async def _append_old(stage: Stage) -> None:
-    """A batch of an idempotent producer whose record is from 1970."""
-    await stage.create("orders")
-    batch = build_batch(
-        [Record(0, 5, b"k", b"v")], producer_id=4, producer_epoch=0, base_sequence=0
+async def fill(stage: Stage, topic: str, *batches: bytearray) -> None:
+    """Each batch gets a sealed segment of its own, durable and committed."""
+    hosted = stage.hosted(topic)
+    for batch in batches:
+        hosted.append_own(batch, NOW_MS)
+        hosted.log.roll(NOW_MS)
+    end = hosted.log.end_offset
+    await stage.services.replicas.flusher.wait_durable(hosted.log, end)
+    await stage.until(lambda: hosted.high_watermark == end)
+
+
+def batch_of(key: bytes, value: bytes | None) -> bytearray:
+    return build_batch([Record(0, NOW_MS, key, value)])
+
+
+@staged
+async def test_what_one_log_raises_leaves_the_others_alone(stage: Stage) -> None:
+    """It is put off: longer each time, and not beyond a change of its settings."""
+    maintenance = Maintenance(stage.services)
+    await stage.create("bad")
+    await stage.create("good")
+    tried: list[str] = []
+    fails = True
+
+    async def work(hosted: object) -> None:
+        name: str = hosted.topic  # type: ignore[attr-defined]
+        tried.append(name)
+        if name == "bad" and fails:
+            raise RuntimeError("a bug")
+
+    clock = stage.services.env.clock
+    bad = stage.hosted("bad")
+    key = bad.topic_id, 0, COMPACTION
+    for doubled in range(12):
+        tried.clear()
+        await maintenance._each(COMPACTION, work)
+        assert sorted(tried) == ["bad", "good"]
+        pause = maintenance._pauses[key]
+        assert pause.pause_s == min(PAUSE_MAX_S, PAUSE_S * 2**doubled)
+        tried.clear()
+        await maintenance._each(COMPACTION, work)
+        assert tried == ["good"]
+        await maintenance._each(RETENTION, lambda _: _nothing())
+        assert stage.services.figures.cleaner.paused_logs == 1
+        pause.until = clock.monotonic()
+    scraped = await Scraper(stage.broker).come()
+    assert scraped.value("penstock_maintenance_failures_total") == 12
+    assert scraped.value("penstock_maintenance_paused_logs") == 1
+    maintenance._pauses[key].until = clock.monotonic() + 1000
+    entry = IncrementalAlterConfigsRequest.Config("retention.ms", 0, "1000")
+    changed = IncrementalAlterConfigsRequest.Resource(2, "bad", [entry])
+    before = bad.settings
+    await stage.ask(IncrementalAlterConfigsRequest([changed]), 1, IncrementalAlterConfigsResponse)
+    await stage.until(lambda: bad.settings is not before)
+    fails = False
+    tried.clear()
+    await maintenance._each(COMPACTION, work)
+    assert sorted(tried) == ["bad", "good"]
+    assert stage.services.figures.cleaner.paused_logs == 0
+
+
+async def _nothing() -> None:
+    pass
+
+
+@staged
+async def test_a_round_that_fails_leaves_no_files(stage: Stage) -> None:
+    await stage.create("state", configs={"cleanup.policy": "compact"})
+    await fill(stage, "state", *(batch_of(b"k", b"%d" % at) for at in range(3)))
+    maintenance = Maintenance(stage.services)
+    log = stage.hosted("state").log
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.storage.cleaner.compact_batch", broken)
+        await maintenance._each(COMPACTION, maintenance._clean)
+    assert stage.services.figures.cleaner.failures == 1
+    assert log.failure is None
+    for pause in maintenance._pauses.values():
+        pause.until = 0.0
+    await maintenance._each(COMPACTION, maintenance._clean)
+    assert stage.services.figures.cleaner.runs == 1
+    assert not [name for name in stage.disks[0].listdir(log.directory) if "cleaned" in name]
+
+
+@staged
+async def test_a_batch_that_cannot_be_decoded_does_not_stop_compaction(stage: Stage) -> None:
+    """An older version accepted it. It stays, the rest is compacted, and one line says so."""
+    lines: list[str] = []
+
+    class Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    handler = Collect()
+    logging.getLogger("penstock.broker.maintenance").addHandler(handler)
+    await stage.create("state", configs={"cleanup.policy": "compact"})
+    malformed = bad_batch("count_too_high", [Record(0, NOW_MS, b"k", b"v")])
+    await fill(
+        stage,
+        "state",
+        batch_of(b"a", b"1"),
+        malformed,
+        *(batch_of(b"a", b"%d" % at * 100) for at in range(2, 6)),
     )
-    stage.hosted("orders").append(memoryview(batch), stage.services.now_ms())
-
-
-@staged_with(kafka=OFTEN | {"producer.id.expiration.ms": "1"})
-async def test_an_idle_producer_is_forgotten(stage: Stage) -> None:
-    """`producer.id.expiration.ms` says after how long."""
-    await _append_old(stage)
-    await stage.until(lambda: not stage.hosted("orders").log.producers.knows(4))
-
-
-@staged_with(kafka=OFTEN)
-async def test_a_producer_of_old_records_is_remembered(stage: Stage) -> None:
-    """Rounds of retention pass over it: what it wrote is old, the producer is not."""
-    await _append_old(stage)
-    producers, rounds = stage.hosted("orders").log.producers, 0
-    expire = producers.expire
-
-    class Counted:
-        def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
-            nonlocal rounds
-            rounds += 1
-            return expire(now_ms, expiration_ms)
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(producers, name)
-
-    stage.hosted("orders").log.producers = Counted()  # type: ignore[assignment]
-    await stage.until(lambda: rounds >= 2)
-    assert producers.knows(4)
+    maintenance = Maintenance(stage.services)
+    before = stage.hosted("state").log.size
+    await maintenance._each(COMPACTION, maintenance._clean)
+    logging.getLogger("penstock.broker.maintenance").removeHandler(handler)
+    assert stage.services.figures.cleaner.runs == 1
+    assert stage.services.figures.cleaner.undecodable_batches == 1
+    assert stage.hosted("state").log.size < before
+    assert [line for line in lines if "1 batches cannot be decoded" in line]

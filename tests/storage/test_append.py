@@ -7,7 +7,6 @@ from errno import EIO, EMFILE
 import pytest
 
 from penstock.partition.epochs import EpochStart
-from penstock.partition.keys import KeylessRecord
 from penstock.records.batch import Codec, CorruptBatch, iter_batches, read_header, validate
 from penstock.records.record import Record, build_batch
 from penstock.storage.append_log import Appended
@@ -65,21 +64,6 @@ def test_two_batches_at_once_are_refused(bench: LogBench) -> None:
     with pytest.raises(CorruptBatch, match="append one at a time"):
         log.append(build_batch([record(0)]) + build_batch([record(1)]), 0, NOW_MS)
     assert log.end_offset == 0
-
-
-def test_keyless_record_is_refused_by_a_compacted_log(bench: LogBench) -> None:
-    """Compaction would have no use for it; the error names both ways out."""
-    log = bench.create(LogConfig(compact=True))
-    with pytest.raises(KeylessRecord, match=r"give every record a key, or set cleanup\.policy"):
-        log.append(build_batch([record(0), Record(1, NOW_MS, None, b"v")]), 0, NOW_MS)
-    assert log.end_offset == 0
-
-
-def test_keyless_record_is_fine_where_nothing_is_compacted(bench: LogBench) -> None:
-    """Keys are the producer's own business in a log that only expires."""
-    log = bench.create()
-    log.append(build_batch([Record(0, NOW_MS, None, b"v")]), 0, NOW_MS)
-    assert offsets_of(log) == [0]
 
 
 def test_short_writes_are_finished(bench: LogBench) -> None:

@@ -31,6 +31,7 @@ from penstock.broker.failures import EXPECTED
 from penstock.broker.fetch_sessions import SESSION_ID_MAX, FetchSessions
 from penstock.broker.fullness import Fullness
 from penstock.broker.isr_changes import IsrChanges
+from penstock.broker.large_batches import LargeBatches
 from penstock.broker.led_soon import LedSoon
 from penstock.broker.lossless import LosslessRecord
 from penstock.broker.maintenance import Maintenance
@@ -307,6 +308,7 @@ class Broker:
                 self.cluster,
                 self.configs,
             ),
+            large_batches=LargeBatches(env.clock, env.executor, self._spawn),
             led_soon=LedSoon(broker_id, self.cluster, self.replicas),
             configs=self.configs,
             spawn=self._spawn,

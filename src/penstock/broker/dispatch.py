@@ -319,7 +319,7 @@ class BrokerSession:
                 answer.cancel()
                 return
             error = done.exception()
-            if error is not None and not isinstance(error, Exception):
+            if isinstance(error, ProtocolError) or not isinstance(error, Exception | None):
                 answer.set_exception(error)
                 return
             try:

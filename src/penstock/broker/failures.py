@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.partition.keys import KeylessRecord
 from penstock.partition.leader import BatchRefused
 from penstock.partition.producers import ProducerRefused
 from penstock.records.batch import CorruptBatch, MisshapenBatch
@@ -15,7 +14,6 @@ EXPECTED = (
     BatchRefused,
     ProducerRefused,
     CorruptBatch,
-    KeylessRecord,
     StorageError,
     StoreError,
     TimeoutError,
@@ -33,8 +31,6 @@ def code_of(error: Exception) -> ErrorCode:
         return ErrorCode.INVALID_RECORD
     if isinstance(error, CorruptBatch):
         return ErrorCode.CORRUPT_MESSAGE
-    if isinstance(error, KeylessRecord):
-        return ErrorCode.INVALID_RECORD
     if isinstance(error, OffsetOutOfRange):
         return ErrorCode.OFFSET_OUT_OF_RANGE
     if isinstance(error, StorageError):

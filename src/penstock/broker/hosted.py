@@ -20,12 +20,12 @@ so the waiting form a queue. Times are those of `Replicas.now_ms`, on a clock th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, NamedTuple, NoReturn
 
 from penstock.broker.offset_waits import OffsetWaits, Tell
 from penstock.broker.topic_rules import (
     append_rules,
-    compression_level,
     counts_by_disk,
     follower_rules,
     log_config,
@@ -34,21 +34,18 @@ from penstock.broker.txn_appends import require_open
 from penstock.metadata.configs import TopicSettings
 from penstock.metadata.model import Partition
 from penstock.partition.follower import BACKOFF_MS, Follower, LogView
-from penstock.partition.leader import INVALID_RECORD, BatchRefused, check_batch
+from penstock.partition.leader import INVALID_RECORD, BatchRefused
 from penstock.partition.producers import Verification
+from penstock.partition.record_validation import Validated, validate_batch
 from penstock.partition.refused import RefusedBatches
 from penstock.partition.replication import AlterIsr, InSyncRules, Leadership
 from penstock.partition.turns import check_turn
 from penstock.records.batch import (
-    LOG_OVERHEAD,
     BatchHeader,
-    Codec,
     HeaderFields,
-    read_header,
     stamp_append_time,
     validate_fields,
 )
-from penstock.records.record import read_records, rebuild_batch
 from penstock.storage.errors import LogOffline
 from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log
@@ -56,7 +53,6 @@ from penstock.wire.errors import ErrorCode, KafkaError
 
 _NEVER: Final = 2**63 - 1
 _make: Final = tuple.__new__
-_CODECS = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
 
 
 class Written(NamedTuple):
@@ -82,7 +78,6 @@ class HostedPartition:
         "_append_listeners",
         "_backoff_ms",
         "_beginning",
-        "_codec",
         "_counted_bytes",
         "_counted_offset",
         "_flush_listeners",
@@ -91,7 +86,6 @@ class HostedPartition:
         "_high_watermark",
         "_lag_max_ms",
         "_led_records",
-        "_level",
         "_listeners",
         "_rules",
         "_settings",
@@ -155,8 +149,6 @@ class HostedPartition:
         self._stamps_time = settings.message_timestamp_type == "LogAppendTime"
         self._waits_for_disk = counts_by_disk(self.topic, settings)
         self._flushes_by_policy = min(settings.flush_messages, settings.flush_ms) < _NEVER
-        self._codec = _CODECS.get(settings.compression_type)
-        self._level = compression_level(settings)
         self._rules = append_rules(settings)
         self.log.reconfigure(log_config(settings))
         if self._waits_for_disk and not waited_for_disk:
@@ -391,28 +383,21 @@ class HostedPartition:
         *,
         zstd_allowed: bool = True,
         verification: Verification | None = None,
+        validated: Validated | None = None,
     ) -> Written:
         """Write one batch of a client. The batch is stamped in place.
 
-        One that would begin a transaction here is `NotVerified` until it comes with a guard.
+        One that would begin a transaction here is `NotVerified` until it comes with a guard. One
+        that takes long to check is `LargeBatch` until it comes `validated`.
         """
         leadership = self.leadership
         if leadership is None:
             raise KafkaError(self._why_not_leader())
         if not records:
             raise BatchRefused(INVALID_RECORD, "the partition was sent no records")
-        fields = validate_fields(records)
-        size = fields[1] + LOG_OVERHEAD
-        if size != len(records):
-            raise BatchRefused(INVALID_RECORD, "send exactly one batch per partition and request")
-        check_batch(fields, size, self._rules, now_ms, zstd_allowed)
-        batch: memoryview | bytearray = records
-        if self._codec is not None and fields[5] & 7 != self._codec:
-            header = BatchHeader._make(fields)
-            batch = rebuild_batch(
-                header, read_records(records, header), codec=self._codec, level=self._level
-            )
-            fields = read_header(batch)
+        batch, fields = validated or validate_batch(
+            records, self._rules, now_ms, zstd_allowed=zstd_allowed, on_loop=True
+        )
         append_time_ms = -1
         if self._stamps_time:
             fields = stamp_append_time(batch, 0, now_ms)
@@ -428,6 +413,14 @@ class HostedPartition:
                 stamped = seen.timestamp if self._stamps_time else -1
                 return Written(seen.base_offset, seen.last_offset + 1, stamped)
         return self._write(batch, fields, leadership, now_ms, append_time_ms)
+
+    def validation(
+        self, records: memoryview, now_ms: int, *, zstd_allowed: bool
+    ) -> Callable[[], Validated]:
+        """The checks of a `LargeBatch`, to run on a thread; `append` takes what it returns."""
+        return partial(
+            validate_batch, records, self._rules, now_ms, zstd_allowed=zstd_allowed, on_loop=False
+        )
 
     def append_own(self, batch: bytearray, now_ms: int) -> Written:
         """Write a batch that this broker made."""

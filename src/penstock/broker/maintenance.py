@@ -3,6 +3,10 @@
 One round looks at every log, led or followed: each replica deletes and compacts its own, below the
 high watermark it knows of. Rounds are spread over time by their own intervals; each piece of
 surgery takes turns with that log's flushes.
+
+Whatever retention or compaction of one log raises concerns that log only. It is logged and counted,
+and the log is left alone for a while: `PAUSE_S` at first, twice as long after each further failure,
+until the topic's settings change or it works again. The broker and all other logs go on.
 """
 
 from __future__ import annotations
@@ -10,18 +14,36 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.broker.hosted import HostedPartition
 from penstock.broker.services import Services
-from penstock.storage.cleaner import begin_clean
-from penstock.storage.errors import StorageError
+from penstock.metadata.configs import TopicSettings
+from penstock.storage.cleaner import CleanTask, begin_clean
 from penstock.storage.retain import apply_retention
 
+PAUSE_S: Final = 10.0
+PAUSE_MAX_S: Final = 3600.0
+"""How long a log is left alone after its maintenance failed, at first and at most."""
 _TICK_S: Final = 1.0
+_RETENTION: Final = "retention"
+_COMPACTION: Final = "compaction"
 _log = logging.getLogger(__name__)
 
 _Work = Callable[[HostedPartition], Awaitable[None]]
+_Key = tuple[bytes, int, str]
+"""Topic id, partition, and what is done to it."""
+
+
+@dataclass(slots=True)
+class _Pause:
+    """A log is left alone until a time, or until its settings change."""
+
+    until: float
+    pause_s: float
+    settings: TopicSettings
 
 
 class Maintenance:
@@ -29,6 +51,9 @@ class Maintenance:
         self._services = services
         self._retained_at = services.env.clock.monotonic()
         self._cleaned_at = self._retained_at
+        self._pauses: dict[_Key, _Pause] = {}
+        self._undecodable: dict[tuple[bytes, int], int] = {}
+        """Batches that cannot be decoded, by log, as of its last compaction."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -43,24 +68,58 @@ class Maintenance:
             retention_s = configs.int_value("log.retention.check.interval.ms") / 1000
             if now - self._retained_at >= retention_s:
                 self._retained_at = now
-                await self._each(self._retain)
+                await self._each(_RETENTION, self._retain)
             cleaner_rests_s = configs.int_value("log.cleaner.backoff.ms") / 1000
             if (
                 configs.bool_value("log.cleaner.enable")
                 and now - self._cleaned_at >= cleaner_rests_s
             ):
                 self._cleaned_at = now
-                await self._each(self._clean)
+                await self._each(_COMPACTION, self._clean)
 
-    async def _each(self, work: _Work) -> None:
+    async def _each(self, kind: str, work: _Work) -> None:
+        now = self._services.env.clock.monotonic()
+        keys = set()
         for hosted in self._services.replicas:
+            key = hosted.topic_id, hosted.index, kind
+            keys.add(key)
             if hosted.log.failure is not None:
+                continue
+            pause = self._pauses.get(key)
+            if pause is not None and now < pause.until and pause.settings is hosted.settings:
                 continue
             try:
                 await work(hosted)
-            except StorageError as error:
-                _log.warning("%s-%d: %s", hosted.topic, hosted.index, error)
+            except Exception as error:  # noqa: BLE001 - one log must not end the others' maintenance
+                self._put_off(key, hosted, error)
+            else:
+                if self._pauses.pop(key, None) is not None:
+                    _log.info("%s-%d: %s works again", hosted.topic, hosted.index, kind)
             await asyncio.sleep(0)
+        for key in [key for key in self._pauses if key[2] == kind and key not in keys]:
+            del self._pauses[key]
+        for place in [place for place in self._undecodable if (*place, kind) not in keys]:
+            del self._undecodable[place]
+        cleaner = self._services.figures.cleaner
+        cleaner.paused_logs = len({key[:2] for key in self._pauses})
+        cleaner.undecodable_batches = sum(self._undecodable.values())
+
+    def _put_off(self, key: _Key, hosted: HostedPartition, error: Exception) -> None:
+        held = self._pauses.get(key)
+        pause_s = PAUSE_S if held is None else min(PAUSE_MAX_S, 2 * held.pause_s)
+        now = self._services.env.clock.monotonic()
+        self._pauses[key] = _Pause(now + pause_s, pause_s, hosted.settings)
+        self._services.figures.cleaner.failures += 1
+        _log.error(
+            "%s-%d: %s failed and is off for this partition for %g s, or until the topic's "
+            "settings change: %s: %s",
+            hosted.topic,
+            hosted.index,
+            key[2],
+            pause_s,
+            type(error).__name__,
+            error,
+        )
 
     def _flush_due(self) -> None:
         now_ms = self._services.now_ms()
@@ -101,9 +160,15 @@ class Maintenance:
             return
         figures = self._services.figures
         began = figures.now()
-        await self._services.env.executor.run(task.run)
+        try:
+            await self._services.env.executor.run(task.run)
+        except Exception:
+            with suppress(OSError):
+                task.discard()
+            raise
         async with self._services.replicas.flusher.exclusive(log):
             task.install(log)
+        self._note_undecodable(hosted, task)
         figures.cleaner.on_cleaned(task.bytes_before, task.bytes_after, figures.now() - began)
         _log.info(
             "%s-%d: compacted %d bytes to %d",
@@ -112,3 +177,18 @@ class Maintenance:
             task.bytes_before,
             task.bytes_after,
         )
+
+    def _note_undecodable(self, hosted: HostedPartition, task: CleanTask) -> None:
+        place = hosted.topic_id, hosted.index
+        if task.undecodable == self._undecodable.get(place, 0):
+            return
+        self._undecodable[place] = task.undecodable
+        if task.undecodable:
+            _log.warning(
+                "%s-%d: %d batches cannot be decoded; compaction keeps them, and all tombstones "
+                "behind the first of them. Rewrite the topic's data, or delete the records up to "
+                "them (kafka-delete-records)",
+                hosted.topic,
+                hosted.index,
+                task.undecodable,
+            )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.broker.coordinator import GroupCoordinator
     from penstock.broker.fetch_sessions import FetchSessions
     from penstock.broker.isr_changes import IsrChanges
+    from penstock.broker.large_batches import LargeBatches
     from penstock.broker.led_soon import LedSoon
     from penstock.broker.membership import Place
     from penstock.broker.producer_ids import ProducerIds
@@ -45,6 +46,7 @@ class Services:
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     isr_changes: IsrChanges
+    large_batches: LargeBatches
     led_soon: LedSoon
     configs: Callable[[], BrokerConfigs]
     """Broker settings as they are now: static, dynamic, default."""

@@ -8,11 +8,13 @@ from penstock.metadata.configs import TopicSettings
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.partition.follower import FollowerRules
 from penstock.partition.leader import AppendRules
+from penstock.records.batch import Codec
 from penstock.storage.config import LogConfig
 
 _USUAL_LEVELS: Final = {"gzip": -1, "lz4": 9, "zstd": 3}
 """Kafka's defaults stand for each codec's usual balance. That of lz4 is its fast compressor: Kafka
 takes the slower one from the others only."""
+_CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
 
 
 def counts_by_disk(topic: str, settings: TopicSettings) -> bool:
@@ -37,6 +39,9 @@ def append_rules(settings: TopicSettings) -> AppendRules:
         timestamp_before_max_ms=settings.message_timestamp_before_max_ms,
         timestamp_after_max_ms=settings.message_timestamp_after_max_ms,
         checks_timestamps=settings.message_timestamp_type != "LogAppendTime",
+        compacted=settings.compact,
+        codec=_CODECS.get(settings.compression_type),
+        level=compression_level(settings),
     )
 
 

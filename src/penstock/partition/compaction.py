@@ -47,6 +47,7 @@ from penstock.records.batch import (
     LOG_APPEND_TIME,
     BatchHeader,
     Buffer,
+    CorruptBatch,
 )
 from penstock.records.kernels import append_records
 from penstock.records.record import Record, finish_batch, read_records
@@ -240,10 +241,15 @@ def map_batch(
 ) -> bool:
     """Note the keys of a dirty batch from `start_offset` on; False when the map got full in it.
 
-    Data of an aborted transaction supersedes nothing and is passed over.
+    Data of an aborted transaction supersedes nothing and is passed over. So is a batch that cannot
+    be decoded: it stays in the log as it is (`compact_batch`).
     """
     if not aborted and not header.is_control:
-        for record in read_records(batch, header):
+        try:
+            records = read_records(batch, header)
+        except CorruptBatch:
+            records = []
+        for record in records:
             if record.key is None or record.offset < start_offset:
                 continue
             if not offset_map.add(record.key, record.offset):
@@ -287,12 +293,17 @@ def compact_batch(
     needed_empty: bool,
     aborted: bool = False,
     marker: MarkerFate = MarkerFate.KEEP,
+    tombstones_expire: bool = True,
 ) -> Buffer | None:
     """What is left of a batch: the very same object, a thinned copy, or None.
 
     `batch` is exactly one batch and has been validated. Never compressed anew unless it changed.
-    `CorruptBatch` when its records cannot be read, CRC or not: the partition is not cleanable then,
-    as leaving an old record behind could bring back a key whose tombstone goes.
+
+    `CorruptBatch` when its records cannot be decoded although the CRC is right: an older version
+    accepted such batches. The caller keeps it as it is, and from then on passes
+    `tombstones_expire=False`: a tombstone behind it may delete a key of the batch, which a reader
+    with another decoder would see come back. A newer record of a key in it stays, too, and so
+    does an older one: both are in the right order.
     """
     if header.record_count == 0:
         return batch if needed_empty else None
@@ -303,7 +314,7 @@ def compact_batch(
             return _thinned(header, read_records(batch, header), now_ms + delete_retention_ms)
         return _thinned(header, (), header.delete_horizon_ms) if needed_empty else None
     horizon_ms = header.delete_horizon_ms
-    drops_tombstones = horizon_ms is not None and now_ms >= horizon_ms
+    drops_tombstones = tombstones_expire and horizon_ms is not None and now_ms >= horizon_ms
     kept = [] if aborted else _kept_records(batch, header, offset_map, drops_tombstones)
     if not kept and not needed_empty:
         return None

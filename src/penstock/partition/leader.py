@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
 
-from penstock.records.batch import CODEC_MASK, CONTROL, TRANSACTIONAL, Codec, HeaderFields
+from penstock.records.batch import (
+    CODEC_MASK,
+    CONTROL,
+    NO_PRODUCER_ID,
+    TRANSACTIONAL,
+    Codec,
+    HeaderFields,
+)
+from penstock.records.compression import DECOMPRESSED_BYTES_MAX
+from penstock.records.kernels import HAS_EARLY, HAS_KEYLESS, HAS_OTHER_MAX_TIMESTAMP
 
 
 class BatchRefused(ValueError):
@@ -18,8 +27,14 @@ class BatchRefused(ValueError):
 
 MESSAGE_TOO_LARGE = 10
 INVALID_TIMESTAMP = 32
+INVALID_PRODUCER_EPOCH = 47
 UNSUPPORTED_COMPRESSION_TYPE = 76
 INVALID_RECORD = 87
+
+
+DECOMPRESSED_RATIO_MAX: Final = 64
+"""A batch may decompress to so many times `max.message.bytes`."""
+_DECOMPRESSED_BYTES_MIN: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +46,43 @@ class AppendRules:
     timestamp_after_max_ms: int
     checks_timestamps: bool
     """Create time counts, so it is compared with the clock; log-append time is overwritten."""
+    compacted: bool = False
+    """Every record needs a key."""
+    codec: Codec | None = None
+    """What batches are compressed with; None leaves that to their producers."""
+    level: int | None = None
+    """How hard that codec tries; None for its own default."""
+
+    unusual: int = field(init=False)
+    """Which findings of `scan_batch` need a closer look."""
+
+    def __post_init__(self) -> None:
+        unusual = HAS_OTHER_MAX_TIMESTAMP
+        if self.compacted:
+            unusual |= HAS_KEYLESS
+        if self.checks_timestamps and self.timestamp_before_max_ms < _YEARS_MS:
+            unusual |= HAS_EARLY
+        object.__setattr__(self, "unusual", unusual)
+
+    @property
+    def decompressed_bytes_max(self) -> int:
+        """What a batch may decompress to; readers take no more than `DECOMPRESSED_BYTES_MAX`."""
+        allowed = max(_DECOMPRESSED_BYTES_MIN, DECOMPRESSED_RATIO_MAX * self.max_message_bytes)
+        return min(DECOMPRESSED_BYTES_MAX, allowed)
+
+
+_YEARS_MS: Final = 1 << 42
+"""More milliseconds than have passed since 1970: no timestamp is earlier."""
 
 
 def check_batch(
-    fields: HeaderFields, size: int, rules: AppendRules, now_ms: int, zstd_allowed: bool = True
+    fields: HeaderFields, size: int, rules: AppendRules, zstd_allowed: bool = True
 ) -> None:
-    """Refuse what no client of ours may send. The CRC was checked by whoever made `fields`."""
-    _, _, _, _, _, attributes, delta, base_timestamp, newest, producer_id, _, _, count = fields
+    """Refuse what no client of ours may send, by the header of the batch.
+
+    The CRC was checked by whoever made `fields`. `record_validation` checks the records.
+    """
+    _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, count = fields
     if (
         size > rules.max_message_bytes
         or attributes & CONTROL
@@ -45,13 +90,28 @@ def check_batch(
         or not zstd_allowed
     ):
         _check_shape(attributes, delta, count, size, rules, zstd_allowed)
-    if producer_id < 0 and attributes & TRANSACTIONAL:
+    if producer_id != NO_PRODUCER_ID:
+        if producer_id < 0 or epoch < 0 or sequence < 0:
+            _refuse_producer(producer_id, epoch, sequence)
+    elif attributes & TRANSACTIONAL:
         raise BatchRefused(INVALID_RECORD, "a batch in a transaction must name its producer")
-    if rules.checks_timestamps and (
-        newest > now_ms + rules.timestamp_after_max_ms
-        or 0 <= base_timestamp < now_ms - rules.timestamp_before_max_ms
-    ):
-        _refuse_timestamps(base_timestamp, newest, rules, now_ms)
+
+
+def _refuse_producer(producer_id: int, epoch: int, sequence: int) -> NoReturn:
+    """As Kafka: INVALID_RECORD for the sequence, INVALID_PRODUCER_EPOCH for the epoch."""
+    if producer_id < 0:
+        raise BatchRefused(INVALID_RECORD, f"producer id {producer_id} is negative: get an id")
+    if sequence < 0:
+        raise BatchRefused(
+            INVALID_RECORD,
+            f"the batch of producer {producer_id} has base sequence {sequence}: the records of a "
+            "producer with an id are numbered from 0 on",
+        )
+    raise BatchRefused(
+        INVALID_PRODUCER_EPOCH,
+        f"the batch of producer {producer_id} has epoch {epoch}: a producer with an id has an "
+        "epoch of 0 or more",
+    )
 
 
 def _check_shape(
@@ -73,18 +133,3 @@ def _check_shape(
         raise BatchRefused(
             UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7: upgrade the client"
         )
-
-
-def _refuse_timestamps(base: int, newest: int, rules: AppendRules, now_ms: int) -> NoReturn:
-    # The base is the first record's: with the newest it bounds the batch as producers make them.
-    if newest > now_ms + rules.timestamp_after_max_ms:
-        raise BatchRefused(
-            INVALID_TIMESTAMP,
-            f"timestamp {newest} is more than message.timestamp.after.max.ms "
-            f"({rules.timestamp_after_max_ms}) ahead of the broker's clock",
-        )
-    raise BatchRefused(
-        INVALID_TIMESTAMP,
-        f"timestamp {base} is more than message.timestamp.before.max.ms "
-        f"({rules.timestamp_before_max_ms}) behind the broker's clock",
-    )

@@ -81,7 +81,8 @@ class CorruptBatch(ValueError):
 
 
 class MisshapenBatch(CorruptBatch):
-    """Not even the outline of a batch: too short, or of a format that is no longer taken."""
+    """Not the outline of a batch: too short, of a format that is no longer taken, or with header
+    fields that contradict each other. Sending it again does not help."""
 
 
 class BatchHeader(NamedTuple):
@@ -130,7 +131,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_producer(self) -> bool:
-        return self.producer_id != NO_PRODUCER_ID
+        return self.producer_id > NO_PRODUCER_ID
 
     @property
     def last_sequence(self) -> int:
@@ -211,18 +212,18 @@ def _misshapen(header: BatchHeader, room: int) -> MisshapenBatch:
 
 
 def check_fields(header: BatchHeader) -> None:
-    """`CorruptBatch` unless the fields of the header agree with each other."""
+    """`MisshapenBatch` unless the fields of the header agree with each other."""
     if header.attributes & CODEC_MASK > Codec.ZSTD:
-        raise CorruptBatch(f"unknown compression codec {header.attributes & CODEC_MASK}")
+        raise MisshapenBatch(f"unknown compression codec {header.attributes & CODEC_MASK}")
     if header.base_offset < 0 or header.last_offset_delta < 0:
-        raise CorruptBatch(
+        raise MisshapenBatch(
             f"offsets {header.base_offset} + {header.last_offset_delta} cannot be negative"
         )
     if header.last_offset > _OFFSET_MAX:
-        raise CorruptBatch(f"last offset {header.last_offset} does not fit 64 bits")
+        raise MisshapenBatch(f"last offset {header.last_offset} does not fit 64 bits")
     # Compaction removes records and keeps the span, so fewer is fine, even none; more is not.
     if not 0 <= header.record_count <= header.last_offset_delta + 1:
-        raise CorruptBatch(
+        raise MisshapenBatch(
             f"{header.record_count} records do not fit a span of "
             f"{header.last_offset_delta + 1} offsets"
         )
@@ -244,6 +245,16 @@ def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int
     header = read_header(buffer, position)
     _ATTRIBUTES.pack_into(buffer, position + CRC_START, header.attributes | LOG_APPEND_TIME)
     _MAX_TIMESTAMP.pack_into(buffer, position + 35, now_ms)
+    seal(buffer, position, header.size)
+    return read_header(buffer, position)
+
+
+def stamp_max_timestamp(
+    buffer: bytearray | memoryview, position: int, max_timestamp: int
+) -> BatchHeader:
+    """Correct the largest timestamp; this changes bytes under the CRC too."""
+    _MAX_TIMESTAMP.pack_into(buffer, position + 35, max_timestamp)
+    header = read_header(buffer, position)
     seal(buffer, position, header.size)
     return read_header(buffer, position)
 

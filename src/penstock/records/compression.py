@@ -17,6 +17,9 @@ repeated work costs at most a third of the final pass.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from mmap import mmap
 from struct import Struct
 from typing import Final, Protocol
 
@@ -49,6 +52,7 @@ _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _TRUSTED_BYTES: Final = 16 << 20
 """A larger claim is grown into rather than believed, where the codec could reach nearly any."""
+_MAPPED_BYTES_MIN: Final = 1 << 20
 _BUFFER_TOO_SMALL: Final = "failed to write whole buffer"
 
 _LEVELS: Final = {Codec.GZIP: (1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131072, 22)}
@@ -60,7 +64,11 @@ class DecompressedTooLarge(CorruptBatch):
 
 
 class _DecompressInto(Protocol):
-    def __call__(self, data: memoryview, output: bytearray, /) -> int: ...
+    def __call__(self, data: memoryview, output: memoryview, /) -> int: ...
+
+
+_Take = Callable[[int], memoryview]
+"""Gives writable memory of a size."""
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
@@ -91,20 +99,67 @@ def decompress_view(
     codec: Codec, data: Buffer, max_bytes: int = DECOMPRESSED_BYTES_MAX
 ) -> memoryview:
     """As `decompress`, without the last copy; uncompressed data comes back as a view of itself."""
-    view = memoryview(data)
+    return _decompress_to(codec, memoryview(data), max_bytes, _new_bytes)
+
+
+@contextmanager
+def decompressed(codec: Codec, data: Buffer, max_bytes: int) -> Iterator[memoryview]:
+    """As `decompress_view`, for as long as it is needed; the memory is given back afterwards.
+
+    Other threads run while a large result is made and given back. With a `bytearray` of many
+    megabytes they would wait until it is zeroed, and again until it is freed.
+    """
+    memory = _Mapped()
+    view = _decompress_to(codec, memoryview(data), max_bytes, memory.take)
+    try:
+        yield view
+    finally:
+        view.release()
+        memory.give_back()
+
+
+class _Mapped:
+    """Memory for one result at a time; what is large comes straight from the system."""
+
+    def __init__(self) -> None:
+        self._view: memoryview | None = None
+        self._mapped: mmap | None = None
+
+    def take(self, size: int) -> memoryview:
+        self.give_back()
+        if size <= _MAPPED_BYTES_MIN:
+            return memoryview(bytearray(size))
+        self._mapped = mmap(-1, size)
+        self._view = memoryview(self._mapped)
+        return self._view
+
+    def give_back(self) -> None:
+        mapped, self._mapped = self._mapped, None
+        if mapped is not None and self._view is not None:
+            self._view.release()
+            # A traceback may still hold a slice of it: then it goes with that.
+            with suppress(BufferError):
+                mapped.close()
+
+
+def _new_bytes(size: int) -> memoryview:
+    return memoryview(bytearray(size))
+
+
+def _decompress_to(codec: Codec, data: memoryview, max_bytes: int, take: _Take) -> memoryview:
     match codec:
         case Codec.NONE:
-            if len(view) > max_bytes:
+            if len(data) > max_bytes:
                 raise _too_large(codec, max_bytes)
-            return view
+            return data
         case Codec.GZIP:
-            return _decompress(codec, cramjam.gzip.decompress_into, view, max_bytes)
+            return _decompress(codec, cramjam.gzip.decompress_into, data, max_bytes, take)
         case Codec.SNAPPY:
-            return _decompress_snappy(view, max_bytes)
+            return _decompress_snappy(data, max_bytes, take)
         case Codec.LZ4:
-            return _decompress(codec, cramjam.lz4.decompress_into, view, max_bytes)
+            return _decompress(codec, cramjam.lz4.decompress_into, data, max_bytes, take)
         case Codec.ZSTD:
-            return _decompress(codec, cramjam.zstd.decompress_into, view, max_bytes)
+            return _decompress(codec, cramjam.zstd.decompress_into, data, max_bytes, take)
 
 
 def _check_level(codec: Codec, level: int | None) -> None:
@@ -124,18 +179,22 @@ def _too_large(codec: Codec, max_bytes: int) -> DecompressedTooLarge:
 
 
 def _decompress(
-    codec: Codec, decompress_into: _DecompressInto, data: memoryview, max_bytes: int
+    codec: Codec,
+    decompress_into: _DecompressInto,
+    data: memoryview,
+    max_bytes: int,
+    take: _Take,
 ) -> memoryview:
     capacity = min(max_bytes, _first_guess(codec, data))
     while True:
-        output = bytearray(capacity)
+        output = take(capacity)
         try:
             size = decompress_into(data, output)
         except cramjam.DecompressionError as error:
             if _BUFFER_TOO_SMALL not in str(error):
                 raise CorruptBatch(f"{codec.name.lower()} data is damaged: {error}") from None
         else:
-            return memoryview(output)[:size]
+            return output[:size]
         if capacity >= max_bytes:
             raise _too_large(codec, max_bytes)
         capacity = min(max_bytes, capacity * _GROWTH)
@@ -198,15 +257,14 @@ def _compress_xerial(data: Buffer) -> bytes:
     return bytes(out)
 
 
-def _decompress_snappy(data: memoryview, max_bytes: int) -> memoryview:
+def _decompress_snappy(data: memoryview, max_bytes: int, take: _Take) -> memoryview:
     framed = bytes(data[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC
     blocks = _xerial_blocks(data) if framed else [data]
     sizes = [_snappy_block_bytes(block) for block in blocks]
     total = sum(sizes)
     if total > max_bytes:
         raise _too_large(Codec.SNAPPY, max_bytes)
-    output = bytearray(total)
-    view = memoryview(output)
+    view = take(total)
     position = 0
     for block, size in zip(blocks, sizes, strict=True):
         try:
@@ -216,7 +274,7 @@ def _decompress_snappy(data: memoryview, max_bytes: int) -> memoryview:
         if written != size:
             raise CorruptBatch(f"a snappy block of {written} bytes says it has {size}")
         position += size
-    return view
+    return view[:]
 
 
 def _xerial_blocks(data: memoryview) -> list[memoryview]:

@@ -27,14 +27,12 @@ from dataclasses import replace
 from errno import EDQUOT, ENOSPC
 from typing import Final, NamedTuple, NoReturn
 
-from penstock.partition.keys import refuse_keyless
 from penstock.partition.producer_snapshot import encode_snapshot
 from penstock.partition.producers import BATCHES_REMEMBERED
 from penstock.partition.retention import RELATIVE_OFFSET_MAX, should_roll
 from penstock.ports import Buffer
 from penstock.records.batch import (
     LOG_OVERHEAD,
-    BatchHeader,
     CorruptBatch,
     HeaderFields,
     iter_batches,
@@ -81,8 +79,6 @@ class AppendLog(ReadLog):
         if self._failure is not None:
             self._refuse()
         fields = validate_fields(batch) if header is None else header
-        if self._compact:
-            refuse_keyless(batch, BatchHeader._make(fields))
         # Locals, and no call that can be avoided: with small batches this function, not the disk,
         # decides how many appends a second there are.
         _, length, _, _, _, _, delta, _, max_timestamp, producer_id, _, _, _ = fields

@@ -24,8 +24,8 @@ from penstock.partition.compaction import (
     plan,
 )
 from penstock.partition.transactions import AbortedEntry, CleaningTransactions, MarkerFate
-from penstock.ports import Disk, File
-from penstock.records.batch import BatchHeader, read_header
+from penstock.ports import Buffer, Disk, File
+from penstock.records.batch import BatchHeader, CorruptBatch, read_header
 from penstock.storage.aborted import AbortedIndex
 from penstock.storage.config import LogConfig
 from penstock.storage.errors import LogDamaged, disk_trouble
@@ -70,6 +70,8 @@ class CleanTask:
     cleaned_offset: int = -1
     bytes_before: int = 0
     bytes_after: int = 0
+    undecodable: int = 0
+    """Batches that cannot be decoded and were kept as they are."""
 
     def run(self) -> None:
         """Blocking. `LogDamaged` if a segment does not read; nothing is changed then."""
@@ -168,7 +170,25 @@ class CleanTask:
                 marker = transactions.on_marker(header, self.now_ms)
             elif header.is_transactional:
                 aborted = transactions.on_data(header)
-            kept = compact_batch(
+            kept = self._compact(batch, header, offsets, aborted, marker)
+            if kept is None:
+                continue
+            write_all(file, kept, target.size)
+            newest = read_header(kept).max_timestamp
+            target.note(target.size, len(kept), header.last_offset, newest)
+            target.size += len(kept)
+            target.verified = target.size
+
+    def _compact(
+        self,
+        batch: memoryview,
+        header: BatchHeader,
+        offsets: OffsetMap,
+        aborted: bool,
+        marker: MarkerFate,
+    ) -> Buffer | None:
+        try:
+            return compact_batch(
                 batch,
                 header,
                 offsets,
@@ -182,14 +202,17 @@ class CleanTask:
                 ),
                 aborted=aborted,
                 marker=marker,
+                tombstones_expire=not self.undecodable,
             )
-            if kept is None:
-                continue
-            write_all(file, kept, target.size)
-            newest = read_header(kept).max_timestamp
-            target.note(target.size, len(kept), header.last_offset, newest)
-            target.size += len(kept)
-            target.verified = target.size
+        except CorruptBatch:
+            self.undecodable += 1
+            return batch
+
+    def discard(self) -> None:
+        """Remove what was written; for a round that failed."""
+        for segment, _ in self.done:
+            segment.drop_cleaned()
+        self.done.clear()
 
     def install(self, log: Log) -> int:
         """Swap in what was cleaned; returns how many groups were still good."""

@@ -64,7 +64,6 @@ class LogState:
     __slots__ = (
         "_active",
         "_bases",
-        "_compact",
         "_dirty",
         "_dirty_active",
         "_dirty_since_ms",
@@ -152,7 +151,6 @@ class LogState:
         """Take up changed limits; segments that are sealed stay as they are."""
         self.config = config
         self._roll_config = config.roll
-        self._compact = config.compact
         # The index gets an entry at most every interval: below this neither limit can be reached.
         entries_max = config.segment_index_bytes // ENTRY_SIZE
         self._roll_bytes = min(

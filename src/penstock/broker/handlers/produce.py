@@ -15,7 +15,11 @@ The first batch of a transaction on a partition waits until the transaction's co
 that the partition is in it (`txn_verification`); with version 12 it joins it by that, which belongs
 to transaction.version 2.
 
-zstd is taken from version 7 on. Version 8 added an error message. From version 10 on a client that
+A batch that takes long to check is checked on a thread (`large_batches`). The connection's next
+request begins when this one is answered, so the order of appends is kept.
+
+zstd is taken from version 7 on. Version 8 added an error message, and names the records that are
+to blame for a refusal (KIP-467). From version 10 on a client that
 came to the wrong broker is told the leader. TRANSACTION_ABORTABLE is known from version 11 on.
 """
 
@@ -35,6 +39,7 @@ from penstock.broker.txn_appends import NotVerified
 from penstock.broker.txn_verification import Asker, Word
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.partition.producers import Verification
+from penstock.partition.record_validation import LargeBatch, RecordsRefused, Validated
 from penstock.txns.effects import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError, ProtocolError
 from penstock.wire.messages import ProduceRequest, ProduceResponse
@@ -42,6 +47,7 @@ from penstock.wire.messages import ProduceRequest, ProduceResponse
 _ALL = -1
 _ABORTABLE_SINCE: Final = 11
 _ADDS_SINCE: Final = 12
+_ZSTD_SINCE: Final = 7
 _NO_WORD: Final = frozenset(
     (
         ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -58,7 +64,12 @@ _TOOLS = "__admin_client"
 
 def handle(
     request: ProduceRequest, context: RequestContext
-) -> ProduceResponse | asyncio.Future[ProduceResponse] | None:
+) -> (
+    ProduceResponse
+    | asyncio.Future[ProduceResponse]
+    | asyncio.Future[ProduceResponse | None]
+    | None
+):
     if request.acks not in (-1, 0, 1):
         return refuse(request, context.version, ErrorCode.INVALID_REQUIRED_ACKS)
     producing = _Producing(request, context)
@@ -69,11 +80,11 @@ def handle(
             answer = ProduceResponse.Partition(index=partition.index)
             answers.partition_responses.append(answer)
             producing.append(_Batch(topic.name, partition, answer))
+    if producing.is_unfinished:
+        return producing.later()
     if request.acks == 0:
         _close_if_refused(producing.response)
         return None
-    if producing.is_unfinished:
-        return producing.later()
     context.is_appended = True
     return producing.committed()
 
@@ -82,6 +93,7 @@ class _Batch(NamedTuple):
     topic: str
     asked: ProduceRequest.Partition
     answer: ProduceResponse.Partition
+    validated: Validated | None = None
 
 
 class _Producing:
@@ -107,7 +119,7 @@ class _Producing:
         self._waiting: list[ProduceResponse.Partition] = []
         self.response = ProduceResponse()
         self._unverified: list[tuple[_Batch, NotVerified]] = []
-        self._answer: asyncio.Future[ProduceResponse] | None = None
+        self._answer: asyncio.Future[ProduceResponse | None] | None = None
         self._left = 0
         """How many batches wait: for the coordinator's word, or for their partition to be led."""
 
@@ -127,19 +139,21 @@ class _Producing:
         try:
             if batch.topic in INTERNAL_TOPICS and context.client_id != _TOOLS:
                 raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-            hosted = replicas.get(batch.topic, answer.index)
-            if hosted is None:
-                hosted = replicas.require(batch.topic, answer.index)
+            found = replicas.get(batch.topic, answer.index)
+            hosted = found or replicas.require(batch.topic, answer.index)
             if acks == _ALL:
                 hosted.require_insync()
             written = hosted.append(
                 _writable(batch.asked.records),
                 self._now_ms,
-                zstd_allowed=context.version >= 7,
+                zstd_allowed=context.version >= _ZSTD_SINCE,
                 verification=verification,
+                validated=batch.validated,
             )
         except NotVerified as error:
             self._put_off(batch, error)
+        except LargeBatch:
+            self._validate_later(batch, hosted)
         except EXPECTED as error:
             if not may_wait or not self._comes_early(batch, error, verification):
                 self._fail(batch, error)
@@ -154,8 +168,33 @@ class _Producing:
                 self._waits.append((hosted, end_offset))
                 self._waiting.append(answer)
 
+    def _validate_later(self, batch: _Batch, hosted: HostedPartition) -> None:
+        """Check the batch on a thread, then go on with it."""
+        records = _writable(batch.asked.records)
+        if records is None:
+            return
+        self._left += 1
+        services = self._context.services
+        work = hosted.validation(
+            records, self._now_ms, zstd_allowed=self._context.version >= _ZSTD_SINCE
+        )
+        validation = services.large_batches.validate(work, self._request.timeout_ms / 1000)
+        validation.add_done_callback(partial(self._on_validated, batch))
+
+    def _on_validated(self, batch: _Batch, validation: asyncio.Future[Validated]) -> None:
+        if validation.cancelled():
+            return  # The broker stops.
+        error = validation.exception()
+        if error is None:
+            self.append(batch._replace(validated=validation.result()))
+            self._verify()
+        elif isinstance(error, Exception):
+            self._fail(batch, error)
+        self._one_less()
+
     def _fail(self, batch: _Batch, error: Exception) -> None:
         _fill_error(batch.answer, error)
+        self._context.services.figures.produce.on_refused(error)
         if code_of(error).retriable:
             replicas = self._context.services.replicas
             replicas.note_refused(
@@ -189,7 +228,7 @@ class _Producing:
         else:
             self._unverified.append((batch, error))
 
-    def later(self) -> asyncio.Future[ProduceResponse]:
+    def later(self) -> asyncio.Future[ProduceResponse | None]:
         """The answer, when no batch waits any more and what must be committed is."""
         self._answer = asyncio.get_running_loop().create_future()
         self._verify()
@@ -235,6 +274,9 @@ class _Producing:
         self._left -= 1
         if self._left or self._answer is None or self._answer.done():
             return
+        if self._request.acks == 0:
+            _close_later_if_refused(self._answer, self.response)
+            return
         committed = self.committed()
         if isinstance(committed, asyncio.Future):
             committed.add_done_callback(partial(_pass_on, self._answer))
@@ -249,7 +291,7 @@ class _Producing:
 
 
 def _pass_on(
-    answer: asyncio.Future[ProduceResponse], committed: asyncio.Future[ProduceResponse]
+    answer: asyncio.Future[ProduceResponse | None], committed: asyncio.Future[ProduceResponse]
 ) -> None:
     if not answer.done():
         answer.set_result(committed.result())
@@ -278,6 +320,17 @@ def _close_if_refused(response: ProduceResponse) -> None:
                 )
 
 
+def _close_later_if_refused(
+    answer: asyncio.Future[ProduceResponse | None], response: ProduceResponse
+) -> None:
+    try:
+        _close_if_refused(response)
+    except ProtocolError as error:
+        answer.set_exception(error)
+    else:
+        answer.set_result(None)
+
+
 def _writable(records: bytes | bytearray | memoryview | None) -> memoryview | None:
     """Frames come in writable memory, so that offsets can be stamped where the batch lies."""
     if records is None:
@@ -296,6 +349,10 @@ def _fill_error(answer: ProduceResponse.Partition, error: Exception) -> None:
     answer.error_code = code_of(error)
     answer.base_offset = -1
     answer.error_message = str(error)
+    if isinstance(error, RecordsRefused):
+        answer.record_errors = [
+            ProduceResponse.RecordError(bad.number, bad.message) for bad in error.errors
+        ]
 
 
 def _tell_leader(answer: ProduceResponse.Partition, services: Services, topic: str) -> None:

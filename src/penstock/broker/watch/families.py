@@ -89,6 +89,7 @@ def families(
     yield from _about(services)
     yield from _topics(places)
     yield from _requests(broker, figures)
+    yield from _produce(services, figures)
     yield from _storage(services, figures, gathered)
     yield from _replication(broker, services, gathered)
     yield from _groups(gathered.coordinators)
@@ -165,6 +166,14 @@ def _requests(broker: Broker, figures: Figures) -> Iterator[Metric]:
     yield _single("penstock_network_sent_bytes_total", counters.bytes_out)
 
 
+def _produce(services: Services, figures: Figures) -> Iterator[Metric]:
+    produce, large = figures.produce, services.large_batches
+    yield _single("penstock_produce_malformed_batches_total", produce.malformed)
+    yield _single("penstock_produce_oversized_batches_total", produce.oversized)
+    yield _single("penstock_produce_large_batches_total", large.validated)
+    yield _single("penstock_produce_large_batches_waiting", large.waiting)
+
+
 def _storage(services: Services, figures: Figures, gathered: Gathered) -> Iterator[Metric]:
     directory, cleaner = services.directory, figures.cleaner
     yield histogram("penstock_flush_duration_seconds", [((), figures.flushes)])
@@ -180,6 +189,9 @@ def _storage(services: Services, figures: Figures, gathered: Gathered) -> Iterat
     yield _single("penstock_cleaner_reclaimed_bytes_total", cleaner.bytes_reclaimed)
     yield _single("penstock_cleaner_seconds_total", cleaner.seconds)
     yield _single("penstock_retention_deleted_segments_total", cleaner.segments_deleted)
+    yield _single("penstock_maintenance_failures_total", cleaner.failures)
+    yield _single("penstock_maintenance_paused_logs", cleaner.paused_logs)
+    yield _single("penstock_cleaner_undecodable_batches", cleaner.undecodable_batches)
 
 
 def _replication(broker: Broker, services: Services, gathered: Gathered) -> Iterator[Metric]:

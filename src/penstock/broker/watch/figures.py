@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
+from penstock.partition.record_validation import DecompressedTooMuch, MalformedRecords
 from penstock.ports import Clock, Executor
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode
@@ -116,7 +117,16 @@ class Requests:
 class Cleaner:
     """What retention and compaction have done."""
 
-    __slots__ = ("bytes_read", "bytes_reclaimed", "runs", "seconds", "segments_deleted")
+    __slots__ = (
+        "bytes_read",
+        "bytes_reclaimed",
+        "failures",
+        "paused_logs",
+        "runs",
+        "seconds",
+        "segments_deleted",
+        "undecodable_batches",
+    )
 
     def __init__(self) -> None:
         self.runs = 0
@@ -124,12 +134,34 @@ class Cleaner:
         self.bytes_reclaimed = 0
         self.seconds = 0.0
         self.segments_deleted = 0
+        self.failures = 0
+        self.paused_logs = 0
+        """Left alone for a while because their maintenance failed."""
+        self.undecodable_batches = 0
+        """Kept as they are by the last compactions."""
 
     def on_cleaned(self, bytes_before: int, bytes_after: int, seconds: float) -> None:
         self.runs += 1
         self.bytes_read += bytes_before
         self.bytes_reclaimed += bytes_before - bytes_after
         self.seconds += seconds
+
+
+class Produce:
+    """Batches of producers that were refused for what they contain."""
+
+    __slots__ = ("malformed", "oversized")
+
+    def __init__(self) -> None:
+        self.malformed = 0
+        self.oversized = 0
+        """Decompressed to more than `max.message.bytes` allows."""
+
+    def on_refused(self, error: Exception) -> None:
+        if isinstance(error, MalformedRecords):
+            self.malformed += 1
+        elif isinstance(error, DecompressedTooMuch):
+            self.oversized += 1
 
 
 class Figures:
@@ -139,6 +171,7 @@ class Figures:
         self.now: Callable[[], float] = clock.monotonic
         self.requests = Requests()
         self.cleaner = Cleaner()
+        self.produce = Produce()
         self.flushes = Histogram(FLUSH_BOUNDS_S)
         self.loop_delays = Histogram(DELAY_BOUNDS_S)
         self.isr_shrinks = 0

@@ -58,6 +58,16 @@ METRICS: Final = (
         "api",
     ),
     _counter("penstock_request_errors_total", "Requests refused as a whole.", "api", "error"),
+    _counter(
+        "penstock_produce_malformed_batches_total",
+        "Batches refused because their records cannot be decoded.",
+    ),
+    _counter(
+        "penstock_produce_oversized_batches_total",
+        "Batches refused because they decompress to more than 64 times max.message.bytes.",
+    ),
+    _counter("penstock_produce_large_batches_total", "Batches that were checked on a thread."),
+    _gauge("penstock_produce_large_batches_waiting", "Batches that wait for such a thread."),
     _gauge("penstock_request_bytes_in_flight", "Request bytes held until they are answered."),
     _gauge("penstock_request_bytes_in_flight_limit", "Beyond this nothing is read for a while."),
     _gauge("penstock_response_bytes_held", "Answers in memory that their clients do not take."),
@@ -89,6 +99,17 @@ METRICS: Final = (
     _counter("penstock_cleaner_reclaimed_bytes_total", "Bytes that compaction has freed."),
     _counter("penstock_cleaner_seconds_total", "Time spent compacting."),
     _counter("penstock_retention_deleted_segments_total", "Segments deleted by retention."),
+    _counter(
+        "penstock_maintenance_failures_total", "Retentions and compactions of a log that failed."
+    ),
+    _gauge(
+        "penstock_maintenance_paused_logs",
+        "Logs whose retention or compaction failed and is off for a while.",
+    ),
+    _gauge(
+        "penstock_cleaner_undecodable_batches",
+        "Batches that cannot be decoded and that compaction keeps as they are.",
+    ),
     # Replication
     _counter("penstock_isr_shrinks_total", "Partitions led here that lost an in-sync replica."),
     _counter("penstock_isr_expansions_total", "Partitions led here that won an in-sync replica."),

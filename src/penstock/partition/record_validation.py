@@ -1,0 +1,237 @@
+"""Which records a leader takes: `leader` checks a batch's header, this checks what follows it.
+
+A batch that cannot be decoded must never get into a log: it would stop its readers, its cleaner and
+the search by time, on every replica. The CRC only shows that the batch is as its producer sent it.
+So the framing of every record is checked before the append, as Kafka does:
+
+    uncompressed   `scanning.scan_batch` walks the records where they lie
+    compressed     the batch is decompressed, up to a limit, and walked; the copy is dropped
+
+Malformed records are INVALID_RECORD, which clients do not retry. So are records without a key in a
+compacted topic, which are named one by one (KIP-467), as are timestamps out of bounds
+(INVALID_TIMESTAMP). A header with a wrong largest timestamp is corrected, since retention and the
+search by time believe it. A batch whose codec is not the topic's is compressed anew.
+
+What takes long does not run on the event loop: with `on_loop` such a batch is `LargeBatch`, and the
+caller tries again on a thread. Batches are large by their size, or because they decompress to more
+than `ON_LOOP_OUTPUT_BYTES_MAX`.
+
+Followers do not check records. They copy what a leader accepted, byte for byte, and a batch that an
+older version accepted must stay readable at the same offsets on every replica. Nor are the broker's
+own batches checked: it has just built them.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from penstock.partition.leader import (
+    INVALID_RECORD,
+    INVALID_TIMESTAMP,
+    MESSAGE_TOO_LARGE,
+    AppendRules,
+    BatchRefused,
+    check_batch,
+)
+from penstock.records.batch import (
+    CODEC_MASK,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    BatchHeader,
+    Codec,
+    CorruptBatch,
+    HeaderFields,
+    stamp_max_timestamp,
+    validate_fields,
+)
+from penstock.records.compression import DecompressedTooLarge, decompressed
+from penstock.records.kernels import (
+    HAS_EARLY,
+    HAS_KEYLESS,
+    HAS_OTHER_MAX_TIMESTAMP,
+    find_records,
+    largest_timestamp,
+    scan_batch,
+    scan_payload,
+)
+from penstock.records.record import finish_batch
+
+ON_LOOP_BYTES_MAX: Final = 64 << 10
+"""A larger batch is decompressed or compressed on a thread."""
+ON_LOOP_OUTPUT_BYTES_MAX: Final = 256 << 10
+"""A batch that decompresses to more is decompressed on a thread."""
+ON_LOOP_PLAIN_BYTES_MAX: Final = 4 << 20
+"""A larger uncompressed batch is checked on a thread."""
+RECORD_ERRORS_MAX: Final = 1000
+"""So many bad records of a batch are named; the others are found when it is sent again."""
+
+_TIMESTAMP_MAX: Final = (1 << 63) - 1
+
+
+class LargeBatch(BatchRefused):
+    """Checking the batch takes too long for the event loop: use a thread."""
+
+    def __init__(self) -> None:
+        super().__init__(INVALID_RECORD, "the batch must be checked on a thread")
+
+
+class MalformedRecords(BatchRefused):
+    """The records cannot be decoded."""
+
+    def __init__(self, reason: object) -> None:
+        super().__init__(INVALID_RECORD, f"the records of the batch cannot be decoded: {reason}")
+
+
+class DecompressedTooMuch(BatchRefused):
+    """The batch decompresses to more than the topic allows."""
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(
+            MESSAGE_TOO_LARGE,
+            f"the batch decompresses to more than {bytes_max} bytes, which max.message.bytes of "
+            "this topic allows: send smaller batches, or raise it",
+        )
+
+
+class RecordError(NamedTuple):
+    number: int
+    """Of the record in its batch, from 0 on."""
+    message: str
+
+
+class RecordsRefused(BatchRefused):
+    """Some records are not acceptable: `errors` names them. None of the batch is appended."""
+
+    def __init__(self, code: int, message: str, errors: list[RecordError]) -> None:
+        super().__init__(code, message)
+        self.errors = errors
+
+
+class Validated(NamedTuple):
+    """A batch as it goes into the log, and its header."""
+
+    batch: memoryview | bytearray
+    fields: HeaderFields
+
+
+def validate_batch(
+    records: memoryview, rules: AppendRules, now_ms: int, *, zstd_allowed: bool, on_loop: bool
+) -> Validated:
+    """All checks of a producer's batch that need nothing but the batch and the topic's settings."""
+    if on_loop and len(records) > ON_LOOP_BYTES_MAX:
+        # Byte 22 has the codec. Of these bytes nothing is known yet, but nothing else is lost
+        # than a detour.
+        codec = records[22] & CODEC_MASK
+        if codec or rules.codec or len(records) > ON_LOOP_PLAIN_BYTES_MAX:
+            raise LargeBatch
+    fields = validate_fields(records)
+    size = fields[1] + LOG_OVERHEAD
+    if size != len(records):
+        raise BatchRefused(INVALID_RECORD, "send exactly one batch per partition and request")
+    check_batch(fields, size, rules, zstd_allowed)
+    codec = fields[5] & CODEC_MASK
+    try:
+        if codec == 0 and on_loop:
+            found = scan_batch(records, fields)
+            if (
+                not found & rules.unusual
+                and rules.codec is None
+                and _is_timely(fields, rules, now_ms)
+            ):
+                return Validated(records, fields)
+            return _settle(records, fields, records[HEADER_SIZE:], found, rules, now_ms)
+        limit = rules.decompressed_bytes_max
+        if on_loop:
+            limit = min(limit, ON_LOOP_OUTPUT_BYTES_MAX)
+        with decompressed(Codec(codec), records[HEADER_SIZE:], limit) as payload:
+            found = scan_payload(payload, fields, not on_loop)
+            return _settle(records, fields, payload, found, rules, now_ms)
+    except DecompressedTooLarge:
+        if on_loop and rules.decompressed_bytes_max > ON_LOOP_OUTPUT_BYTES_MAX:
+            raise LargeBatch from None
+        raise DecompressedTooMuch(rules.decompressed_bytes_max) from None
+    except CorruptBatch as error:
+        raise MalformedRecords(error) from None
+
+
+def _is_timely(fields: HeaderFields, rules: AppendRules, now_ms: int) -> bool:
+    """Whether all timestamps are within bounds, if they lie between the header's two."""
+    return not rules.checks_timestamps or (
+        fields[8] <= now_ms + rules.timestamp_after_max_ms
+        and not 0 <= fields[7] < now_ms - rules.timestamp_before_max_ms
+    )
+
+
+def _settle(
+    batch: memoryview,
+    fields: HeaderFields,
+    payload: memoryview,
+    found: int,
+    rules: AppendRules,
+    now_ms: int,
+) -> Validated:
+    """Refuse bad records, correct the largest timestamp, and compress anew where it is due."""
+    untimely = rules.checks_timestamps and (
+        found & (HAS_EARLY | HAS_OTHER_MAX_TIMESTAMP) or not _is_timely(fields, rules, now_ms)
+    )
+    if untimely or (rules.compacted and found & HAS_KEYLESS):
+        _refuse_bad_records(fields, payload, rules, now_ms)
+    if found & HAS_OTHER_MAX_TIMESTAMP and not fields[5] & LOG_APPEND_TIME:
+        newest = largest_timestamp(payload, fields[12], fields[7])
+        fields = stamp_max_timestamp(batch, 0, newest)
+    if rules.codec is None or fields[5] & CODEC_MASK == rules.codec:
+        return Validated(batch, fields)
+    header = BatchHeader._make(fields)
+    attributes = header.attributes & ~CODEC_MASK | rules.codec
+    packed = bytearray(HEADER_SIZE)
+    packed += payload
+    anew = finish_batch(packed, header._replace(attributes=attributes), rules.level)
+    if len(anew) > rules.max_message_bytes:
+        raise BatchRefused(
+            MESSAGE_TOO_LARGE,
+            f"with the topic's compression.type the batch has {len(anew)} bytes and "
+            f"max.message.bytes is {rules.max_message_bytes}: send smaller batches, or raise it",
+        )
+    return Validated(anew, validate_fields(anew, check_crc=False))
+
+
+def _refuse_bad_records(
+    fields: HeaderFields, payload: memoryview, rules: AppendRules, now_ms: int
+) -> None:
+    earliest, latest = 0, _TIMESTAMP_MAX
+    if rules.checks_timestamps:
+        earliest = max(0, now_ms - rules.timestamp_before_max_ms)
+        latest = min(latest, now_ms + rules.timestamp_after_max_ms)
+    bad = find_records(
+        payload,
+        fields[12],
+        fields[7],
+        keyless=rules.compacted,
+        earliest=earliest,
+        latest=latest,
+        records_max=RECORD_ERRORS_MAX,
+    )
+    if not bad:
+        return
+    errors = []
+    code, reason = INVALID_RECORD, "have no key, and the topic is compacted"
+    for index, timestamp, out_of_bounds in bad:
+        if out_of_bounds:
+            code, reason = INVALID_TIMESTAMP, "are not acceptable"
+            text = (
+                f"timestamp {timestamp} is not within {earliest} and {latest}: see "
+                "message.timestamp.before.max.ms and message.timestamp.after.max.ms"
+            )
+        else:
+            text = (
+                "the record has no key and the topic is compacted: give every record a key, or set "
+                "cleanup.policy=delete"
+            )
+        errors.append(RecordError(index, text))
+    raise RecordsRefused(
+        code,
+        f"{len(errors)} of {fields[12]} records {reason}; the first is record {errors[0].number}: "
+        f"{errors[0].message}",
+        errors,
+    )
