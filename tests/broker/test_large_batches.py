@@ -61,10 +61,10 @@ def test_work_is_done_in_order_and_late_work_is_given_up() -> None:
                 tasks.create_task(work)
 
             batches = LargeBatches(clock, executor, spawn)
-            outcomes = [batches.validate(validated, 10.0) for _ in range(CONCURRENT_MAX)]
-            outcomes.append(batches.validate(refused, 10.0))
-            late = batches.validate(validated, 1.0)
-            patient = batches.validate(validated, 10.0)
+            outcomes = [batches.run(validated, 10.0) for _ in range(CONCURRENT_MAX)]
+            outcomes.append(batches.run(refused, 10.0))
+            late = batches.run(validated, 1.0)
+            patient = batches.run(validated, 10.0)
             await asyncio.sleep(0)
             assert len(executor.waiting) == CONCURRENT_MAX
             assert batches.waiting == 3
@@ -84,7 +84,7 @@ def test_work_is_done_in_order_and_late_work_is_given_up() -> None:
             assert not outcomes[1].done()
             executor.waiting[1].set_result(None)
             await outcomes[1]
-        assert (batches.validated, batches.waiting) == (3, 0)
+        assert (batches.opened, batches.waiting) == (3, 0)
 
     asyncio.run(play())
 
@@ -98,7 +98,7 @@ def test_work_that_is_cancelled_is_not_left_in_doubt() -> None:
         batches = LargeBatches(
             HandClock(), executor, lambda work: tasks.append(asyncio.ensure_future(work))
         )
-        outcome = batches.validate(validated, 10.0)
+        outcome = batches.run(validated, 10.0)
         await asyncio.sleep(0)
         tasks[0].cancel()
         with pytest.raises(asyncio.CancelledError):

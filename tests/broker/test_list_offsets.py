@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.records.batch import Codec
+from penstock.records.record import Record, build_batch
+from penstock.sim.bad_batches import bad_batch
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ListOffsetsRequest, ListOffsetsResponse
 
@@ -101,3 +104,42 @@ def test_a_time_is_looked_up_by_record(tmp_path: object, codec: int) -> None:
         assert await offset_at(stage, NOW_MS + 10, 1) == (0, -1, -1)
 
     play(tmp_path)  # type: ignore[arg-type]
+
+
+@staged
+async def test_a_batch_that_is_slow_to_open_is_opened_on_a_thread(stage: Stage) -> None:
+    """The answer is the same, also for the newest record and for several partitions."""
+    await stage.create("orders", 2)
+    for index in (0, 1):
+        for start in (0, 100):
+            records = [Record(at, NOW_MS + start + at, None, bytes(50_000)) for at in range(10)]
+            stage.hosted("orders", index).append_own(build_batch(records, codec=Codec.ZSTD), NOW_MS)
+        hosted = stage.hosted("orders", index)
+        await stage.until(lambda hosted=hosted: hosted.high_watermark == 20)  # type: ignore[misc]
+    asked = [
+        ListOffsetsRequest.Partition(index, timestamp=timestamp)
+        for index, timestamp in ((0, NOW_MS + 105), (1, -3))
+    ]
+    request = ListOffsetsRequest(topics=[ListOffsetsRequest.Topic("orders", asked)])
+    response = await stage.ask(request, 7, ListOffsetsResponse)
+    answers = response.topics[0].partitions
+    assert [(each.offset, each.timestamp) for each in answers] == [
+        (15, NOW_MS + 105),
+        (19, NOW_MS + 109),
+    ]
+    assert all(each.error_code == 0 and each.leader_epoch == 0 for each in answers)
+    assert stage.services.large_batches.opened == 2
+
+
+@staged
+async def test_a_batch_that_cannot_be_decoded_is_found_as_a_whole(stage: Stage) -> None:
+    """An older version accepted it; what lies behind it must not be skipped."""
+    await stage.create("orders")
+    hosted = stage.hosted("orders")
+    hosted.append_own(bad_batch("count_too_high", [Record(0, NOW_MS, b"k", b"v")]), NOW_MS)
+    await stage.until(lambda: hosted.high_watermark == hosted.log.end_offset)
+    asked = ListOffsetsRequest.Partition(0, timestamp=NOW_MS)
+    request = ListOffsetsRequest(topics=[ListOffsetsRequest.Topic("orders", [asked])])
+    response = await stage.ask(request, 7, ListOffsetsResponse)
+    answer = response.topics[0].partitions[0]
+    assert (answer.error_code, answer.offset, answer.timestamp) == (0, 0, NOW_MS)

@@ -79,7 +79,10 @@ async def test_a_producer_id_needs_an_epoch_and_a_sequence(stage: Stage) -> None
             write_header(batch, 0, read_header(batch)._replace(**{**numbered, **changes}))
             seal(batch, 0, len(batch))
             assert await produce(stage, batch) == (code, -1)
-    assert await produce(stage, batch_of(1, **numbered)) == (0, 0)
+    assert await produce(stage, batch_of(1, producer_id=7, producer_epoch=0, base_sequence=0)) == (
+        0,
+        0,
+    )
 
 
 @staged
@@ -110,7 +113,7 @@ async def test_large_batches_are_checked_on_a_thread(stage: Stage) -> None:
     for sequence in range(3):
         assert await produce(stage, large_batch(sequence=sequence)) == (0, sequence)
         assert await produce(stage, large_batch(sequence=sequence)) == (0, sequence)
-    assert stage.services.large_batches.validated == 6
+    assert stage.services.large_batches.opened == 6
     broken = large_batch()
     write_header(broken, 0, read_header(broken)._replace(record_count=10, last_offset_delta=9))
     seal(broken, 0, len(broken))
@@ -172,7 +175,7 @@ async def test_a_topic_with_a_codec_compresses_large_batches_on_a_thread(stage: 
     await stage.create("packed", configs={"compression.type": "zstd"})
     plain = build_batch([Record(0, NOW_MS, b"k", b"text " * 50_000)])
     assert (await answer_to(stage, plain, topic="packed")).error_code == 0
-    assert stage.services.large_batches.validated == 1
+    assert stage.services.large_batches.opened == 1
     header = validate(stored(stage, "packed"))
     assert header.codec == Codec.ZSTD
     assert header.size < len(plain) // 10

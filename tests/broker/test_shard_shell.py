@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,8 +12,8 @@ from penstock.broker.hosted import HostedPartition, Written
 from penstock.broker.shard_shell import ShardShell
 from penstock.groups.effects import LogRecord
 from penstock.ports import Env
-from penstock.records.batch import BatchHeader
-from penstock.records.record import Record
+from penstock.records.batch import BatchHeader, Codec, read_header
+from penstock.records.record import Record, build_batch
 from penstock.wire.errors import ErrorCode
 
 SOON_S = 25.0
@@ -168,5 +169,35 @@ def test_an_append_that_is_quick_is_never_late() -> None:
         await asyncio.sleep(0.02)
         assert shell.heard == [("committed", 1)]
         shell.unload()
+
+    asyncio.run(play())
+
+
+def test_compressed_batches_that_are_slow_to_open_are_decoded_on_a_thread() -> None:
+    """By their size, or by what a few bytes decompress to."""
+
+    async def play() -> None:
+        ran: list[object] = []
+
+        class Counting:
+            async def run(self, work: Any) -> Any:
+                ran.append(work)
+                return work()
+
+        shell = _Shell(_Clock(), _Log())
+        shell._env = cast(Env, SimpleNamespace(executor=Counting()))
+        noise = Random(1).randbytes(100_000)
+        for value, codec, on_thread in (
+            (b"small", Codec.NONE, 0),
+            (noise, Codec.NONE, 0),
+            (b"small", Codec.ZSTD, 0),
+            (noise, Codec.LZ4, 1),
+            (bytes(1 << 20), Codec.ZSTD, 1),
+        ):
+            records = [Record(0, 0, b"k", value)]
+            batch = build_batch(records, codec=codec)
+            ran.clear()
+            assert await shell._decode(batch, read_header(batch)) == records
+            assert len(ran) == on_thread
 
     asyncio.run(play())

@@ -129,8 +129,8 @@ def test_every_metric_of_the_broker_is_on_the_dashboard() -> None:
         "penstock_broker_info",
         "penstock_cleaner_runs_total",
         "penstock_cleaner_seconds_total",
-        "penstock_produce_large_batches_total",
-        "penstock_produce_large_batches_waiting",
+        "penstock_large_batches_total",
+        "penstock_large_batches_waiting",
         "penstock_scrape_duration_seconds",
     }
     assert set(BY_NAME) - shown <= left_out

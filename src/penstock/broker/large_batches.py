@@ -1,9 +1,9 @@
-"""Large batches of producers are checked on threads, a few at a time.
+"""Large batches are decompressed on threads, a few at a time.
 
-To check a compressed batch means to decompress it (`partition.record_validation`). That may take
-many milliseconds and much memory, so only `CONCURRENT_MAX` batches are checked at a time; the
-others wait their turn, as long as their producer does. Flushes share the threads, and so some of
-the threads are always left to them.
+A producer's batch is decompressed to be checked (`partition.record_validation`), a stored one when
+somebody asks for a record by its time. That may take many milliseconds and much memory, so only
+`CONCURRENT_MAX` batches are open at a time; the others wait their turn, as long as their client
+does. Flushes share the threads, and so some of the threads are always left to them.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from penstock.partition.record_validation import Validated
 from penstock.ports import Clock, Executor
 
+T = TypeVar("T")
+
 CONCURRENT_MAX: Final = 2
-"""Each may take `AppendRules.decompressed_bytes_max` of memory."""
+"""Each takes as much memory as it decompresses to."""
 
 
-class _Job(NamedTuple):
-    work: Callable[[], Validated]
+class _Job(NamedTuple, Generic[T]):
+    work: Callable[[], T]
     deadline: float
-    done: asyncio.Future[Validated]
+    done: asyncio.Future[T]
 
 
 class LargeBatches:
@@ -36,20 +37,18 @@ class LargeBatches:
         self._clock = clock
         self._executor = executor
         self._spawn = spawn
-        self._waiting: deque[_Job] = deque()
+        self._waiting: deque[_Job[Any]] = deque()
         self._running = 0
-        self.validated = 0
-        """Batches that were checked on threads since the broker started."""
+        self.opened = 0
+        """Batches that were opened on threads since the broker started."""
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def validate(
-        self, work: Callable[[], Validated], timeout_s: float
-    ) -> asyncio.Future[Validated]:
+    def run(self, work: Callable[[], T], timeout_s: float) -> asyncio.Future[T]:
         """Run `work` on a thread when its turn comes; `TimeoutError` if that is too late."""
-        done: asyncio.Future[Validated] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Job(work, self._clock.monotonic() + max(0.0, timeout_s), done))
         if self._running < CONCURRENT_MAX:
             self._running += 1
@@ -64,7 +63,7 @@ class LargeBatches:
         finally:
             self._running -= 1
 
-    async def _run_one(self, job: _Job) -> None:
+    async def _run_one(self, job: _Job[Any]) -> None:
         if self._clock.monotonic() > job.deadline:
             job.done.set_exception(
                 TimeoutError(
@@ -80,5 +79,5 @@ class LargeBatches:
         except Exception as error:  # noqa: BLE001 - it becomes the answer
             job.done.set_exception(error)
         else:
-            self.validated += 1
+            self.opened += 1
             job.done.set_result(result)

@@ -24,6 +24,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -31,11 +32,15 @@ from penstock.broker.cluster import ClusterView
 from penstock.broker.failures import EXPECTED, code_of
 from penstock.broker.hosted import HostedPartition, Written
 from penstock.ports import Env
-from penstock.records.batch import BatchHeader, iter_batches
+from penstock.records.batch import BatchHeader, Buffer, iter_batches
+from penstock.records.compression import DecompressedTooLarge
 from penstock.records.record import Record, read_records
 from penstock.wire.errors import ErrorCode, KafkaError, ProtocolError
 
 _LOAD_BYTES = 4 << 20
+_DECODE_BYTES_MAX = 64 << 10
+_DECODE_OUTPUT_BYTES_MAX = 256 << 10
+"""A compressed batch beyond either size is decoded on a thread."""
 _APPEND_TIMEOUT_MS = 5_000
 _LOAD_AGAIN_S, _LOAD_AGAIN_MAX_S = 0.25, 10.0
 _EARLY_S = 0.001
@@ -156,9 +161,11 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
                 break
             for position, header in iter_batches(piece.data):
                 offset = header.next_offset
-                self.replay(
-                    header, read_records(piece.data[position : position + header.size], header)
-                )
+                batch = piece.data[position : position + header.size]
+                records = await self._decode(batch, header)
+                if self.is_over:
+                    return
+                self.replay(header, records)
             await asyncio.sleep(0)
             if self.is_over:
                 return
@@ -166,6 +173,15 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
         if not self.is_over:
             self.loaded = True
             self.carry_out(self.on_loaded())
+
+    async def _decode(self, batch: Buffer, header: BatchHeader) -> list[Record]:
+        """On a thread, where it takes long to decompress the batch."""
+        if not header.codec:
+            return read_records(batch, header)
+        if header.size <= _DECODE_BYTES_MAX:
+            with suppress(DecompressedTooLarge):
+                return read_records(batch, header, max_bytes=_DECODE_OUTPUT_BYTES_MAX)
+        return await self._env.executor.run(partial(read_records, batch, header))
 
     async def _committed(self, end_offset: int) -> None:
         """Return when everything below the offset is committed, or this term is over."""

@@ -1,13 +1,31 @@
-"""Finding records by their time, which takes opening one batch."""
+"""Finding records by their time, which takes opening one batch.
+
+To open a compressed batch may take long. So a search is a generator of `Look`s, one per batch that
+may hold the record: its driver runs each, on the event loop if it is quick and on a thread if it is
+not, and sends back what it found. `offset_for_time` and `newest_record` drive it where they are.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Generator
+from typing import Final, NamedTuple
 
-from penstock.records.record import read_records
+from penstock.ports import Buffer
+from penstock.records import kernels
+from penstock.records.batch import HEADER_SIZE, LOG_APPEND_TIME, BatchHeader, Codec, CorruptBatch
+from penstock.records.compression import (
+    DECOMPRESSED_BYTES_MAX,
+    DecompressedTooLarge,
+    decompressed,
+)
 from penstock.storage.append_log import AppendLog
 from penstock.storage.errors import disk_trouble
 from penstock.storage.segment import Segment
+
+QUICK_BYTES_MAX: Final = 64 << 10
+QUICK_OUTPUT_BYTES_MAX: Final = 256 << 10
+QUICK_PLAIN_BYTES_MAX: Final = 4 << 20
+"""What is quick to open: compressed, decompressed, and never compressed."""
 
 
 class TimedOffset(NamedTuple):
@@ -15,28 +33,109 @@ class TimedOffset(NamedTuple):
     timestamp: int
 
 
+class NotQuick(Exception):
+    """The batch takes long to open: use a thread."""
+
+
+class Look(NamedTuple):
+    """A look into one batch, for the first record at a time, or for the newest."""
+
+    batch: Buffer
+    header: BatchHeader
+    start_offset: int
+    timestamp_ms: int | None
+    """None asks for the newest record."""
+
+    def run(self, *, quickly: bool = False) -> TimedOffset | None:
+        """Blocking, or `NotQuick`. A batch that cannot be decoded counts as one record."""
+        header = self.header
+        packed = memoryview(self.batch)[HEADER_SIZE : header.size]
+        limit = DECOMPRESSED_BYTES_MAX
+        if quickly:
+            quick = QUICK_BYTES_MAX if header.codec else QUICK_PLAIN_BYTES_MAX
+            if len(packed) > quick:
+                raise NotQuick
+            limit = QUICK_OUTPUT_BYTES_MAX if header.codec else limit
+        if not header.record_count:
+            return None
+        try:
+            with decompressed(Codec(header.codec), packed, limit) as payload:
+                return self._find(payload)
+        except DecompressedTooLarge:
+            if quickly:
+                raise NotQuick from None
+            return self._whole()
+        except CorruptBatch:
+            return self._whole()
+
+    def _find(self, payload: memoryview) -> TimedOffset | None:
+        header = self.header
+        asked = (payload, header.record_count, header.base_offset, header.base_timestamp)
+        if header.attributes & LOG_APPEND_TIME:
+            # All records have the batch's time: the first that is to be seen is the answer.
+            found = kernels.first_record_at(
+                *asked, timestamp_ms=_ANY_TIME, start_offset=self.start_offset
+            )
+            return None if found is None else TimedOffset(found[0], header.max_timestamp)
+        if self.timestamp_ms is None:
+            found = kernels.newest_record(*asked, start_offset=self.start_offset)
+        else:
+            found = kernels.first_record_at(
+                *asked, timestamp_ms=self.timestamp_ms, start_offset=self.start_offset
+            )
+        return None if found is None else TimedOffset(*found)
+
+    def _whole(self) -> TimedOffset:
+        header = self.header
+        return TimedOffset(max(header.base_offset, self.start_offset), header.max_timestamp)
+
+
+Search = Generator[Look, TimedOffset | None, TimedOffset | None]
+_ANY_TIME: Final = -(1 << 62)
+
+
 def offset_for_time(log: AppendLog, timestamp_ms: int) -> TimedOffset | None:
     """The first record at or after a time."""
+    return _drive(search_time(log, timestamp_ms))
+
+
+def newest_record(log: AppendLog) -> TimedOffset | None:
+    """The record with the highest timestamp."""
+    return _drive(search_newest(log))
+
+
+def _drive(search: Search) -> TimedOffset | None:
+    found: TimedOffset | None = None
+    try:
+        look = next(search)
+        while True:
+            found = look.run()
+            look = search.send(found)
+    except StopIteration as end:
+        result: TimedOffset | None = end.value
+        return result
+
+
+def search_time(log: AppendLog, timestamp_ms: int) -> Search:
     with disk_trouble(f"{log.directory} did not read"):
-        for segment in log.segments:
+        for segment in list(log.segments):
             if segment.largest_timestamp() >= timestamp_ms:
-                found = _search(segment, timestamp_ms, log.log_start_offset)
+                found = yield from _search(segment, timestamp_ms, log.log_start_offset)
                 if found is not None:
                     return found
     return None
 
 
-def newest_record(log: AppendLog) -> TimedOffset | None:
-    """The record with the highest timestamp."""
+def search_newest(log: AppendLog) -> Search:
     newest: TimedOffset | None = None
     with disk_trouble(f"{log.directory} did not read"):
-        for segment in log.segments:
+        for segment in list(log.segments):
             if newest is None or segment.largest_timestamp() > newest.timestamp:
-                newest = _newest(segment, log.log_start_offset) or newest
+                newest = (yield from _newest(segment, log.log_start_offset)) or newest
     return newest
 
 
-def _newest(segment: Segment, start_offset: int) -> TimedOffset | None:
+def _newest(segment: Segment, start_offset: int) -> Search:
     """The newest record of a segment from `start_offset` on."""
     found = segment.locate(segment.max_timestamp_offset) if segment.max_timestamp >= 0 else None
     if found is not None and found[1].base_offset < start_offset:
@@ -49,23 +148,19 @@ def _newest(segment: Segment, start_offset: int) -> TimedOffset | None:
         found = max(visible, key=lambda batch: batch[1].max_timestamp, default=None)
     if found is None:
         return None
-    records = read_records(segment.read(found[0], 0, segment.size, found[1].size))
-    best = max(
-        (record for record in records if record.offset >= start_offset),
-        key=lambda record: record.timestamp,
-        default=None,
-    )
-    return TimedOffset(best.offset, best.timestamp) if best else None
+    batch = segment.read(found[0], 0, segment.size, found[1].size)
+    return (yield Look(batch, found[1], start_offset, None))
 
 
-def _search(segment: Segment, timestamp_ms: int, start_offset: int) -> TimedOffset | None:
+def _search(segment: Segment, timestamp_ms: int, start_offset: int) -> Search:
     found = segment.locate(max(_indexed_offset(segment, timestamp_ms), start_offset))
     for position, header in segment.headers(found[0]) if found else ():
         if header.max_timestamp < timestamp_ms or header.is_control:
             continue
-        for record in read_records(segment.read(position, 0, segment.size, header.size)):
-            if record.timestamp >= timestamp_ms and record.offset >= start_offset:
-                return TimedOffset(record.offset, record.timestamp)
+        batch = segment.read(position, 0, segment.size, header.size)
+        seen = yield Look(batch, header, start_offset, timestamp_ms)
+        if seen is not None:
+            return seen
     return None
 
 

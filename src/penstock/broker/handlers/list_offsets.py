@@ -15,12 +15,14 @@ caught up with that, what would be behind it is OFFSET_NOT_AVAILABLE (LEADER_NOT
 version 5, which does not know the other): no client sees the end of a partition go back.
 
 A follower that asks is told where the log itself starts and ends, committed or not.
+
+A search by time opens a batch. One that takes long to decompress is opened on a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED, code_of
@@ -28,7 +30,14 @@ from penstock.broker.handlers.admin_requests import repeated
 from penstock.broker.hosted import HostedPartition
 from penstock.broker.large_requests import Steps, answered
 from penstock.partition.replication import Leadership
-from penstock.storage.timesearch import newest_record, offset_for_time
+from penstock.storage.timesearch import (
+    Look,
+    NotQuick,
+    Search,
+    TimedOffset,
+    search_newest,
+    search_time,
+)
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import ListOffsetsRequest, ListOffsetsResponse
 
@@ -46,16 +55,42 @@ _MARKS_SINCE: Final = {
     _LAST_TIERED: 9,
 }
 _NEVER: Final = 2**15
+_SEARCH_TIMEOUT_S: Final = 30.0
+"""A client that waits as long for its answer asks again."""
+
+
+class _Asked(NamedTuple):
+    """What is asked about one partition, and where its answer goes."""
+
+    hosted: HostedPartition
+    term: Leadership
+    timestamp: int
+    committed: bool
+    answer: ListOffsetsResponse.Partition
+
+
+class _Unfinished(NamedTuple):
+    """A search that needs a thread for its next look."""
+
+    asked: _Asked
+    search: Search
+    look: Look
 
 
 def handle(
     request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse | asyncio.Future[ListOffsetsResponse]:
     count = sum(len(topic.partitions) for topic in request.topics)
-    return answered(context, _listed(request, context), count)
+    unfinished: list[_Unfinished] = []
+    listed = answered(context, _listed(request, context, unfinished), count)
+    if isinstance(listed, asyncio.Future):
+        return context.spawn(_finish_later(unfinished, listed, context))
+    return context.spawn(_finish(unfinished, listed, context)) if unfinished else listed
 
 
-def _listed(request: ListOffsetsRequest, context: RequestContext) -> Steps[ListOffsetsResponse]:
+def _listed(
+    request: ListOffsetsRequest, context: RequestContext, unfinished: list[_Unfinished]
+) -> Steps[ListOffsetsResponse]:
     committed = request.isolation_level == _READ_COMMITTED
     asked_for = [(topic.name, asked) for topic in request.topics for asked in topic.partitions]
     # Searching by time costs something: twice in one request is a mistake, or worse.
@@ -69,17 +104,52 @@ def _listed(request: ListOffsetsRequest, context: RequestContext) -> Steps[ListO
         try:
             if (name, asked.partition_index) in twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST)
-            _fill(answer, name, asked, committed, context, is_replica=is_replica)
+            left = _fill(answer, name, asked, committed, context, is_replica=is_replica)
+            if left is not None:
+                unfinished.append(left)
         except EXPECTED as error:
-            answer.error_code = code_of(error)
-            if context.version < 5 and answer.error_code == ErrorCode.OFFSET_NOT_AVAILABLE:
-                answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE
+            _fail(answer, error, context.version)
     return ListOffsetsResponse(
         topics=[
             ListOffsetsResponse.Topic(name=name, partitions=list(answers.values()))
             for name, answers in topics.items()
         ]
     )
+
+
+def _fail(answer: ListOffsetsResponse.Partition, error: Exception, version: int) -> None:
+    answer.error_code = code_of(error)
+    if version < 5 and answer.error_code == ErrorCode.OFFSET_NOT_AVAILABLE:
+        answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE
+
+
+async def _finish_later(
+    unfinished: list[_Unfinished],
+    listed: asyncio.Future[ListOffsetsResponse],
+    context: RequestContext,
+) -> ListOffsetsResponse:
+    response = await listed
+    return await _finish(unfinished, response, context)
+
+
+async def _finish(
+    unfinished: list[_Unfinished], response: ListOffsetsResponse, context: RequestContext
+) -> ListOffsetsResponse:
+    large_batches = context.services.large_batches
+    for asked, search, look in unfinished:
+        left: _Unfinished | None = _Unfinished(asked, search, look)
+        try:
+            while left is not None:
+                found = await large_batches.run(left.look.run, _SEARCH_TIMEOUT_S)
+                left = _go_on(asked, search, found)
+            # Meanwhile another broker may have become the leader.
+            if asked.hosted.leadership is not asked.term:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            _tell_epoch(asked, context.version)
+        except EXPECTED as error:
+            asked.answer.offset = asked.answer.timestamp = -1
+            _fail(asked.answer, error, context.version)
+    return response
 
 
 def _fill(
@@ -90,41 +160,65 @@ def _fill(
     context: RequestContext,
     *,
     is_replica: bool,
-) -> None:
+) -> _Unfinished | None:
     if asked.timestamp < 0 and context.version < _MARKS_SINCE.get(asked.timestamp, _NEVER):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     hosted = context.services.replicas.require(topic, asked.partition_index)
     term = hosted.require_leader(asked.current_leader_epoch)
+    about = _Asked(hosted, term, asked.timestamp, committed, answer)
     if is_replica and asked.timestamp == _LATEST:
         answer.offset = hosted.log.end_offset
     else:
-        _find(answer, hosted, term, asked.timestamp, committed)
-    if context.version >= 4 and answer.offset >= 0:
+        unfinished = _find(about)
+        if unfinished is not None:
+            return unfinished
+    _tell_epoch(about, context.version)
+    return None
+
+
+def _tell_epoch(asked: _Asked, version: int) -> None:
+    answer = asked.answer
+    if version >= 4 and answer.offset >= 0:
         # What nobody has written yet will be this leader's.
-        known = hosted.log.epochs.epoch_at(answer.offset)
-        answer.leader_epoch = term.epoch if known < 0 else known
+        known = asked.hosted.log.epochs.epoch_at(answer.offset)
+        answer.leader_epoch = asked.term.epoch if known < 0 else known
 
 
-def _find(
-    answer: ListOffsetsResponse.Partition,
-    hosted: HostedPartition,
-    term: Leadership,
-    timestamp: int,
-    committed: bool,
-) -> None:
-    log = hosted.log
-    upper = hosted.last_stable_offset if committed else hosted.high_watermark
+def _find(asked: _Asked) -> _Unfinished | None:
+    hosted, timestamp = asked.hosted, asked.timestamp
     if timestamp == _LATEST:
-        term.latest_offset()
-        answer.offset = upper
+        asked.term.latest_offset()
+        asked.answer.offset = _upper(asked)
     elif timestamp in (_EARLIEST, _EARLIEST_LOCAL):
-        answer.offset = log.log_start_offset
+        asked.answer.offset = hosted.log.log_start_offset
+    elif timestamp == _NEWEST:
+        return _go_on(asked, search_newest(hosted.log), None)
     elif timestamp != _LAST_TIERED:
-        found = newest_record(log) if timestamp == _NEWEST else offset_for_time(log, timestamp)
-        if found is None or found.offset >= upper:
-            term.latest_offset()
-        else:
-            answer.offset, answer.timestamp = found
+        return _go_on(asked, search_time(hosted.log, timestamp), None)
+    return None
+
+
+def _upper(asked: _Asked) -> int:
+    hosted = asked.hosted
+    return hosted.last_stable_offset if asked.committed else hosted.high_watermark
+
+
+def _go_on(asked: _Asked, search: Search, found: TimedOffset | None) -> _Unfinished | None:
+    """Search until a record is found, or until a look takes long."""
+    try:
+        while True:
+            look = search.send(found)
+            try:
+                found = look.run(quickly=True)
+            except NotQuick:
+                return _Unfinished(asked, search, look)
+    except StopIteration as end:
+        found = end.value
+    if found is None or found.offset >= _upper(asked):
+        asked.term.latest_offset()
+    else:
+        asked.answer.offset, asked.answer.timestamp = found
+    return None
 
 
 def refuse(request: ListOffsetsRequest, version: int, code: ErrorCode) -> ListOffsetsResponse:

@@ -178,7 +178,7 @@ class _Producing:
         work = hosted.validation(
             records, self._now_ms, zstd_allowed=self._context.version >= _ZSTD_SINCE
         )
-        validation = services.large_batches.validate(work, self._request.timeout_ms / 1000)
+        validation = services.large_batches.run(work, self._request.timeout_ms / 1000)
         validation.add_done_callback(partial(self._on_validated, batch))
 
     def _on_validated(self, batch: _Batch, validation: asyncio.Future[Validated]) -> None:

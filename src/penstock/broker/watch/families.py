@@ -170,8 +170,8 @@ def _produce(services: Services, figures: Figures) -> Iterator[Metric]:
     produce, large = figures.produce, services.large_batches
     yield _single("penstock_produce_malformed_batches_total", produce.malformed)
     yield _single("penstock_produce_oversized_batches_total", produce.oversized)
-    yield _single("penstock_produce_large_batches_total", large.validated)
-    yield _single("penstock_produce_large_batches_waiting", large.waiting)
+    yield _single("penstock_large_batches_total", large.opened)
+    yield _single("penstock_large_batches_waiting", large.waiting)
 
 
 def _storage(services: Services, figures: Figures, gathered: Gathered) -> Iterator[Metric]:

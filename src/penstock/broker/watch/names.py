@@ -66,8 +66,10 @@ METRICS: Final = (
         "penstock_produce_oversized_batches_total",
         "Batches refused because they decompress to more than 64 times max.message.bytes.",
     ),
-    _counter("penstock_produce_large_batches_total", "Batches that were checked on a thread."),
-    _gauge("penstock_produce_large_batches_waiting", "Batches that wait for such a thread."),
+    _counter(
+        "penstock_large_batches_total", "Batches that were decompressed or checked on threads."
+    ),
+    _gauge("penstock_large_batches_waiting", "Batches that wait for such a thread."),
     _gauge("penstock_request_bytes_in_flight", "Request bytes held until they are answered."),
     _gauge("penstock_request_bytes_in_flight_limit", "Beyond this nothing is read for a while."),
     _gauge("penstock_response_bytes_held", "Answers in memory that their clients do not take."),
