@@ -41,7 +41,7 @@ on_loop = pytest.mark.parametrize("on_loop", [True, False])
 def check(
     batch: bytearray, rules: AppendRules = RULES, *, on_loop: bool = True, zstd: bool = True
 ) -> Validated:
-    return validate_batch(memoryview(batch), rules, NOW_MS, zstd_allowed=zstd, on_loop=on_loop)
+    return Validated(*validate_batch(memoryview(batch), rules, NOW_MS, zstd, on_loop))
 
 
 def records(count: int, value: bytes = b"value") -> list[Record]:

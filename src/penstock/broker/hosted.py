@@ -20,7 +20,6 @@ so the waiting form a queue. Times are those of `Replicas.now_ms`, on a clock th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Final, NamedTuple, NoReturn
 
 from penstock.broker.offset_waits import OffsetWaits, Tell
@@ -396,7 +395,7 @@ class HostedPartition:
         if not records:
             raise BatchRefused(INVALID_RECORD, "the partition was sent no records")
         batch, fields = validated or validate_batch(
-            records, self._rules, now_ms, zstd_allowed=zstd_allowed, on_loop=True
+            records, self._rules, now_ms, zstd_allowed, True
         )
         append_time_ms = -1
         if self._stamps_time:
@@ -418,9 +417,8 @@ class HostedPartition:
         self, records: memoryview, now_ms: int, *, zstd_allowed: bool
     ) -> Callable[[], Validated]:
         """The checks of a `LargeBatch`, to run on a thread; `append` takes what it returns."""
-        return partial(
-            validate_batch, records, self._rules, now_ms, zstd_allowed=zstd_allowed, on_loop=False
-        )
+        rules = self._rules
+        return lambda: Validated(*validate_batch(records, rules, now_ms, zstd_allowed, False))
 
     def append_own(self, batch: bytearray, now_ms: int) -> Written:
         """Write a batch that this broker made."""

@@ -56,12 +56,17 @@ class AppendRules:
     unusual: int = field(init=False)
     """Which findings of `scan_batch` need a closer look."""
 
+    takes_any_age: bool = field(init=False)
+    """No timestamp is too early."""
+
     def __post_init__(self) -> None:
+        any_age = not self.checks_timestamps or self.timestamp_before_max_ms >= _YEARS_MS
         unusual = HAS_OTHER_MAX_TIMESTAMP
         if self.compacted:
             unusual |= HAS_KEYLESS
-        if self.checks_timestamps and self.timestamp_before_max_ms < _YEARS_MS:
+        if not any_age:
             unusual |= HAS_EARLY
+        object.__setattr__(self, "takes_any_age", any_age)
         object.__setattr__(self, "unusual", unusual)
 
     @property

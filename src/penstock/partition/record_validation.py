@@ -66,6 +66,8 @@ ON_LOOP_PLAIN_BYTES_MAX: Final = 4 << 20
 RECORD_ERRORS_MAX: Final = 1000
 """So many bad records of a batch are named; the others are found when it is sent again."""
 
+_CODEC_AT: Final = 22
+"""The byte of a batch with its codec."""
 _TIMESTAMP_MAX: Final = (1 << 63) - 1
 
 
@@ -116,39 +118,56 @@ class Validated(NamedTuple):
 
 
 def validate_batch(
-    records: memoryview, rules: AppendRules, now_ms: int, *, zstd_allowed: bool, on_loop: bool
-) -> Validated:
-    """All checks of a producer's batch that need nothing but the batch and the topic's settings."""
-    if on_loop and len(records) > ON_LOOP_BYTES_MAX:
-        # Byte 22 has the codec. Of these bytes nothing is known yet, but nothing else is lost
-        # than a detour.
-        codec = records[22] & CODEC_MASK
-        if codec or rules.codec or len(records) > ON_LOOP_PLAIN_BYTES_MAX:
-            raise LargeBatch
+    records: memoryview, rules: AppendRules, now_ms: int, zstd_allowed: bool, on_loop: bool
+) -> tuple[memoryview | bytearray, HeaderFields]:
+    """All checks of a producer's batch that need nothing but the batch and the topic's settings.
+
+    Returns what a `Validated` has: a plain tuple, since this is part of every append.
+    """
+    size = len(records)
+    if on_loop and size > ON_LOOP_BYTES_MAX and _is_large(records, rules):
+        raise LargeBatch
     fields = validate_fields(records)
-    size = fields[1] + LOG_OVERHEAD
-    if size != len(records):
+    if size != fields[1] + LOG_OVERHEAD:
         raise BatchRefused(INVALID_RECORD, "send exactly one batch per partition and request")
     check_batch(fields, size, rules, zstd_allowed)
-    codec = fields[5] & CODEC_MASK
+    if not on_loop or fields[5] & CODEC_MASK:
+        return _open(records, fields, rules, now_ms, on_loop)
     try:
-        if codec == 0 and on_loop:
-            found = scan_batch(records, fields)
-            if (
-                not found & rules.unusual
-                and rules.codec is None
-                and _is_timely(fields, rules, now_ms)
-            ):
-                return Validated(records, fields)
-            return _settle(records, fields, records[HEADER_SIZE:], found, rules, now_ms)
-        limit = rules.decompressed_bytes_max
-        if on_loop:
-            limit = min(limit, ON_LOOP_OUTPUT_BYTES_MAX)
-        with decompressed(Codec(codec), records[HEADER_SIZE:], limit) as payload:
+        found = scan_batch(records, fields)
+    except CorruptBatch as error:
+        raise MalformedRecords(error) from None
+    if (
+        not found & rules.unusual
+        and rules.codec is None
+        and (not rules.checks_timestamps or fields[8] <= now_ms + rules.timestamp_after_max_ms)
+        and (rules.takes_any_age or _is_timely(fields, rules, now_ms))
+    ):
+        return records, fields
+    return _settle(records, fields, records[HEADER_SIZE:], found, rules, now_ms)
+
+
+def _is_large(records: memoryview, rules: AppendRules) -> bool:
+    """Nothing of the batch has been checked; if it lies, its check takes a detour."""
+    is_compressed = records[_CODEC_AT] & CODEC_MASK
+    return bool(is_compressed or rules.codec) or len(records) > ON_LOOP_PLAIN_BYTES_MAX
+
+
+def _open(
+    records: memoryview, fields: HeaderFields, rules: AppendRules, now_ms: int, on_loop: bool
+) -> Validated:
+    """Check a batch that must be decompressed, or that is checked on a thread."""
+    limit = rules.decompressed_bytes_max
+    if on_loop:
+        limit = min(limit, ON_LOOP_OUTPUT_BYTES_MAX)
+    elif not fields[5] & CODEC_MASK:
+        limit = len(records)
+    try:
+        with decompressed(Codec(fields[5] & CODEC_MASK), records[HEADER_SIZE:], limit) as payload:
             found = scan_payload(payload, fields, not on_loop)
             return _settle(records, fields, payload, found, rules, now_ms)
     except DecompressedTooLarge:
-        if on_loop and rules.decompressed_bytes_max > ON_LOOP_OUTPUT_BYTES_MAX:
+        if limit < rules.decompressed_bytes_max:
             raise LargeBatch from None
         raise DecompressedTooMuch(rules.decompressed_bytes_max) from None
     except CorruptBatch as error:
