@@ -223,6 +223,83 @@ def headers_end(
 
 
 @cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def pass_record(
+    data: cython.pointer[cython.const[cython.uchar]],
+    at: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    base_timestamp: cython.longlong,
+    state: cython.p_longlong,
+) -> cython.int:
+    """Check the record at `at` whole: 1 if it has no key and 0 if it has one.
+
+    Otherwise the number of what is wrong with it, negative. Its end, offset delta and timestamp go
+    to `state[0]`, `state[4]` and `state[5]`.
+    """
+    bits: cython.int = 0
+    end: cython.Py_ssize_t
+    packed: cython.longlong = number(data, at, stop, 32)
+    size: cython.longlong = packed >> 5
+    delta: cython.longlong
+    int64_max: cython.longlong = 0x7FFFFFFFFFFFFFFF
+    at += packed & 15
+    # Each of the six fields after the length takes a byte at least.
+    if packed & 16 or size < 6 or size > stop - at:
+        return -1
+    end = at + size
+    at += 1
+    packed = number(data, at, end, 56)
+    if packed != 0:
+        delta = (packed >> 5) ^ -((packed >> 4) & 1)
+        at += packed & 15
+    else:
+        size = huge_number_bytes(data, at, end)
+        delta = huge_number(data, at, size)
+        at += size
+        if size == 0:
+            return -2
+    if (base_timestamp >= 0 and delta > int64_max - base_timestamp) or (
+        base_timestamp < 0 and delta < -int64_max - base_timestamp - 1
+    ):
+        return -2
+    state[5] = base_timestamp + delta
+    packed = number(data, at, end, 32)
+    if packed == 0:
+        return -3
+    state[4] = (packed >> 5) ^ -((packed >> 4) & 1)
+    at += packed & 15
+    packed = number(data, at, end, 32)
+    size = packed >> 5
+    at += packed & 15
+    if packed & 16:
+        # Only -1, a null, may be negative.
+        if size != 0:
+            return -4
+        bits = 1
+    elif packed == 0 or size > end - at:
+        return -4
+    else:
+        at += size
+    packed = number(data, at, end, 32)
+    size = packed >> 5
+    at += packed & 15
+    if packed & 16:
+        if size != 0:
+            return -5
+    elif packed == 0 or size > end - at:
+        return -5
+    else:
+        at += size
+    # Nearly every record ends here, with a single byte that says it has no headers.
+    if (at + 1 != end or data[at] != 0) and headers_end(data, at, end) != end:
+        return -6
+    state[0] = end
+    return bits
+
+
+@cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def scan(
@@ -243,105 +320,33 @@ def scan(
     afterwards offset delta and timestamp of the record passed last. Bits and timestamps are those
     of records with an offset delta of `delta_low` or more; all records are checked.
     """
-    at: cython.Py_ssize_t = state[0]
     index: cython.Py_ssize_t = state[1]
     found: cython.int = state[2]
     newest: cython.longlong = state[3]
+    timestamp: cython.longlong
     bits: cython.int = 0
-    end: cython.Py_ssize_t
-    packed: cython.longlong
-    size: cython.longlong
-    timestamp: cython.longlong = -1
-    offset_delta: cython.longlong = -1
-    delta_min: cython.longlong = -0x7FFFFFFFFFFFFFFF
-    delta_max: cython.longlong = 0x7FFFFFFFFFFFFFFF
     problem: cython.int = 0
-    delta_min -= 1
-    if base_timestamp < 0:
-        delta_min -= base_timestamp
-    else:
-        delta_max -= base_timestamp
     while index < count and not bits & wanted:
-        packed = number(data, at, stop, 32)
-        size = packed >> 5
-        at += packed & 15
-        # Each of the six fields after the length takes a byte at least.
-        if packed & 16 or size < 6 or size > stop - at:
-            problem = 1
+        bits = pass_record(data, state[0], stop, base_timestamp, state)
+        if bits < 0:
+            problem = -bits
             break
-        end = at + size
-        at += 1
-        packed = number(data, at, end, 56)
-        if packed != 0:
-            timestamp = (packed >> 5) ^ -((packed >> 4) & 1)
-            at += packed & 15
-        else:
-            size = huge_number_bytes(data, at, end)
-            timestamp = huge_number(data, at, size)
-            at += size
-            if size == 0:
-                problem = 2
-                break
-        if timestamp < delta_min or timestamp > delta_max:
-            problem = 2
-            break
-        timestamp += base_timestamp
-        packed = number(data, at, end, 32)
-        if packed == 0:
-            problem = 3
-            break
-        offset_delta = (packed >> 5) ^ -((packed >> 4) & 1)
-        at += packed & 15
-        bits = 0
-        if offset_delta != index:
-            bits = 16
-        packed = number(data, at, end, 32)
-        size = packed >> 5
-        at += packed & 15
-        if packed & 16:
-            # Only -1, a null, may be negative.
-            if size != 0:
-                problem = 4
-                break
-            bits |= 1
-        elif packed == 0 or size > end - at:
-            problem = 4
-            break
-        else:
-            at += size
-        packed = number(data, at, end, 32)
-        size = packed >> 5
-        at += packed & 15
-        if packed & 16:
-            if size != 0:
-                problem = 5
-                break
-        elif packed == 0 or size > end - at:
-            problem = 5
-            break
-        else:
-            at += size
-        # Nearly every record ends here, with a single byte that says it has no headers.
-        if (at + 1 != end or data[at] != 0) and headers_end(data, at, end) != end:
-            problem = 6
-            break
-        at = end
+        if state[4] != index:
+            bits |= 16
         index += 1
-        if offset_delta < delta_low:
+        if state[4] < delta_low:
             bits = 0
             continue
+        timestamp = state[5]
         newest = max(newest, timestamp)
         if timestamp > latest:
             bits |= 4
         elif 0 <= timestamp < earliest:
             bits |= 2
         found |= bits
-    state[0] = at
     state[1] = index
     state[2] = found
     state[3] = newest
-    state[4] = offset_delta
-    state[5] = timestamp
     return problem
 
 
