@@ -295,13 +295,18 @@ class Episodes:
         return True
 
     async def _full_store(self) -> bool:
+        """Brokers want to commit meanwhile: a follower falls behind."""
         before, committed = self._lives(), self._committed()
-        self._hands.faults.full_store()
-        await self._stage.rest(2 * self._stage.scenario.session_timeout_s)
+        faults, scenario = self._hands.faults, self._stage.scenario
+        faults.full_store()
+        one, other = self.draws.sample(self._world.brokers, 2)
+        faults.clog(one.name, other.name, 2 * scenario.lag_max_ms / 1000)
+        faults.clog(other.name, one.name, 2 * scenario.lag_max_ms / 1000)
+        await self._stage.rest(2 * scenario.session_timeout_s)
         await self._demand(
             "reading what was committed while the store is full", lambda: self._read(committed)
         )
-        self._hands.faults.full_store(on=False)
+        faults.full_store(on=False)
         self._expect_lives("staying up while the store is full", before)
         return True
 

@@ -121,6 +121,11 @@ class Faults:
         self._tell(f"the store takes {seconds:.3f} s more each way")
         self._world.store.extra_delay_s = seconds
 
+    def full_store(self, *, on: bool = True) -> None:
+        self._count("full_store", int(on))
+        self._tell(f"the store {'is full' if on else 'has room again'}")
+        self._world.store.full = on
+
     def store_compact(self) -> None:
         """Watches that are behind have lost their place."""
         self._count("store_compact")

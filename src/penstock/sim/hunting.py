@@ -32,6 +32,7 @@ class Hunt:
 
 
 _FOCUSED: Final[dict[str, tuple[str, ...]]] = {
+    "full_store": ("full-store-ends-the-broker",),
     "unheard_join": ("unknown-outcome-forgotten",),
     "transactions": (
         "late-end-accepted",

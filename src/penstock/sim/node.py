@@ -22,7 +22,7 @@ from penstock.sim.executor import SimExecutor
 from penstock.sim.network import NodeNetwork
 from penstock.sim.process import Process, SimTask
 from penstock.sim.store import SimStore
-from penstock.stores.errors import StoreError
+from penstock.stores.errors import StoreError, StoreFull
 from penstock.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -315,6 +315,8 @@ class BrokerNode(Node):
 
 def _is_expected(error: BaseException | None) -> bool:
     """Whether a broker may end so: the cluster took it for dead, or the store did not answer."""
+    if isinstance(error, StoreFull):
+        return False  # It passes, and a broker can wait for that.
     if isinstance(error, KafkaError):
         return error.code == ErrorCode.REQUEST_TIMED_OUT
     if isinstance(error, BaseExceptionGroup):

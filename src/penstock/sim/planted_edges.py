@@ -12,9 +12,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from penstock.broker import isr_changes
 from penstock.broker import replicas as replicas_module
 from penstock.broker.dispatch import BrokerSession
 from penstock.broker.hosted import HostedPartition
+from penstock.broker.isr_changes import IsrChanges
 from penstock.broker.membership import Membership
 from penstock.broker.replicas import Replicas
 from penstock.metadata.image import TopicChange
@@ -23,6 +25,8 @@ from penstock.partition.follower import AdvanceLogStart, Follower
 from penstock.partition.replication import InSyncRules
 from penstock.sim.planting import Plant, bug, patch
 from penstock.storage.flush import FlushPlan
+from penstock.stores.errors import StoreUnreachable
+from penstock.wire.errors import KafkaError
 
 EDGE_BUGS: Final[dict[str, Plant]] = {}
 _bug = partial(bug, EDGE_BUGS)
@@ -63,6 +67,19 @@ def _renews_late(patches: ExitStack) -> None:
         self._doubt.clear()
 
     patch(patches, Membership, "_wait_turn", wait_turn)
+
+
+@_bug("full-store-ends-the-broker")
+def _ends_on_a_full_store(patches: ExitStack) -> None:
+    """A change of the in-sync sets that the store has no room for is a failure nobody expects."""
+    propose = IsrChanges._propose
+
+    async def fragile(self: IsrChanges, portion: Any) -> None:
+        with ExitStack() as narrowed:
+            patch(narrowed, isr_changes, "EXPECTED", (KafkaError, TimeoutError, StoreUnreachable))
+            await propose(self, portion)
+
+    patch(patches, IsrChanges, "_propose", fragile)
 
 
 # -- changed and deleted topics

@@ -29,6 +29,7 @@ from penstock.stores.errors import (
     OutcomeUnknown,
     RevisionNotKept,
     StoreClosed,
+    StoreFull,
     StoreUnreachable,
 )
 
@@ -69,6 +70,8 @@ class StoreModel:
         self.extra_lag_s = 0.0
         self.extra_delay_s = 0.0
         """Each way: the disk under the store is slow."""
+        self.full = False
+        """No room for a write. Reads and renewals of leases go on."""
         self._first_kept = 1
         self._changes: list[tuple[int, tuple[WatchEvent, ...]]] = []
         self._last_lease = 0
@@ -107,6 +110,7 @@ class StoreModel:
         self.config = replace(self.config, lost_request_chance=0.0, lost_reply_chance=0.0)
         self.extra_lag_s = 0.0
         self.extra_delay_s = 0.0
+        self.full = False
         self.unreachable_from.clear()
         if self.outage:
             self.set_outage(False)
@@ -137,10 +141,17 @@ class StoreModel:
             entry = self.entries.get(compare.key)
             if (0 if entry is None else entry.modify_revision) != compare.modify_revision:
                 return Committed(succeeded=False, revision=self.revision)
+        if changes:
+            self._require_room()
         self._write(changes)
         return Committed(succeeded=True, revision=self.revision)
 
+    def _require_room(self) -> None:
+        if self.full:
+            raise StoreFull("the simulated store is full: wait until it has room")
+
     def grant_lease(self, ttl_s: float) -> int:
+        self._require_room()
         self._last_lease += 1
         deadline = self.loop.now + ttl_s
         self.leases[self._last_lease] = _Lease(ttl_s, deadline)
@@ -364,7 +375,7 @@ class SimStore:
             error: Exception | None = None
             try:
                 answer = body()
-            except LeaseNotFound as refusal:
+            except (LeaseNotFound, StoreFull) as refusal:
                 error = refusal
             if model.draws.random() >= model.config.lost_reply_chance:
                 loop.call_later(model.delay(), settle, answer, error, context=loop.world.context)
