@@ -32,6 +32,7 @@ class Hunt:
 
 
 _FOCUSED: Final[dict[str, tuple[str, ...]]] = {
+    "malformed": ("records-not-checked",),
     "full_store": ("full-store-ends-the-broker",),
     "unheard_join": ("unknown-outcome-forgotten",),
     "transactions": (

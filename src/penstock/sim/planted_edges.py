@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from penstock.broker import hosted as hosted_module
 from penstock.broker import isr_changes
 from penstock.broker import replicas as replicas_module
 from penstock.broker.dispatch import BrokerSession
@@ -22,7 +23,9 @@ from penstock.broker.replicas import Replicas
 from penstock.metadata.image import TopicChange
 from penstock.metadata.model import BrokerInfo
 from penstock.partition.follower import AdvanceLogStart, Follower
+from penstock.partition.leader import AppendRules, check_batch
 from penstock.partition.replication import InSyncRules
+from penstock.records.batch import HeaderFields, validate_fields
 from penstock.sim.planting import Plant, bug, patch
 from penstock.storage.flush import FlushPlan
 from penstock.stores.errors import StoreUnreachable
@@ -138,3 +141,17 @@ def _hosts_the_dead(patches: ExitStack) -> None:
 def _reads_overtake(patches: ExitStack) -> None:
     """A request begins whether or not the one before it on its connection is answered."""
     patch(patches, BrokerSession, "may_overlap", lambda self, frame: True)
+
+
+@_bug("records-not-checked")
+def _checks_headers_only(patches: ExitStack) -> None:
+    """A batch is taken by its header and its CRC, whatever its records are."""
+
+    def by_header(
+        records: memoryview, rules: AppendRules, now_ms: int, zstd_allowed: bool, on_loop: bool
+    ) -> tuple[memoryview, HeaderFields]:
+        fields = validate_fields(records)
+        check_batch(fields, len(records), rules, zstd_allowed)
+        return records, fields
+
+    patch(patches, hosted_module, "validate_batch", by_header)

@@ -81,7 +81,7 @@ EPISODES: Final = (
 EDGE_CLIENTS: Final = ("pipeliner", "malformer", "table")
 """Clients that pipeline, that send malformed batches, that write to a compacted topic."""
 
-WAITING: Final[frozenset[str]] = frozenset({"bit_rot", "lone_survivor", "malformer"})
+WAITING: Final[frozenset[str]] = frozenset({"bit_rot", "lone_survivor"})
 """Drawn only on request: the product does not handle these yet."""
 
 TRANSACTOR_KINDS: Final = ("plain", "plain", "reading", "old")
