@@ -65,6 +65,9 @@ FETCHES: Final = 40
 FETCHED_BYTES: Final = 50 * MIB
 ANNOUNCED_BYTES: Final = 100_000_000
 SENT_BYTES: Final = 256 << 10
+ARRIVED_SHARE: Final = 0.9
+"""Of the connections that must be open at the broker before it is measured with them."""
+ARRIVAL_TIMEOUT_S: Final = 60.0
 TARGET_RATIO: Final = 3.0
 TARGET_MIB: Final = 1024
 
@@ -251,6 +254,10 @@ def memory_mib(pid: int, field: str) -> float:
     return int(line.split()[1]) / 1024
 
 
+def open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
 def measure(connections: int, seconds: float, kinds: Sequence[str], root: str) -> dict[str, object]:
     with start_broker(f"{root}/data") as broker:
         client = Client(broker.address)
@@ -259,15 +266,21 @@ def measure(connections: int, seconds: float, kinds: Sequence[str], root: str) -
         quiet = list(rounds(client, seconds))
         before = memory_mib(broker.pid, "VmRSS")
         command = [sys.executable, "-m", "benchmarks.hostile", "--attack", str(broker.address[1])]
-        command += ["--connections", str(connections), "--seconds", str(3 * seconds + 10)]
+        command += ["--connections", str(connections), "--seconds"]
+        command += [str(ARRIVAL_TIMEOUT_S + 2 * seconds + 30)]
         if len(kinds) == 1:
             command += ["--only", kinds[0]]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as attack:
-            # While they come, and when all are there.
-            coming = list(rounds(client, max(seconds, connections / OPENED_PER_S + 3)))
+            # While they come, and when they are there.
+            coming = list(rounds(client, 0.5))
+            give_up = time.monotonic() + ARRIVAL_TIMEOUT_S
+            while open_files(broker.pid) < ARRIVED_SHARE * connections:
+                coming += rounds(client, 0.5)
+                if time.monotonic() > give_up:
+                    break
             hostile = list(rounds(client, seconds))
             peak = memory_mib(broker.pid, "VmHWM")
-            there = len(os.listdir(f"/proc/{broker.pid}/fd"))
+            there = open_files(broker.pid)
             attack.terminate()
             told = attack.communicate()[0]
         again = list(rounds(client, seconds))
