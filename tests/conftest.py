@@ -109,7 +109,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput"):  # Those wait until the last of them is done.
         # On a starved machine a large process takes minutes to exit.
-        _watch(session.config, 600.0)
+        _watch(session.config, patient(60.0))
 
 
 def _folder(item: pytest.Item) -> str:
