@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.metadata.config_changes import ResourceType, alter_configs
 from penstock.metadata.decisions import Guard
 from penstock.metadata.edits import TOPICS_MAX
 from penstock.metadata.elections import elect_leaders
@@ -206,24 +207,24 @@ def brokers(**epochs: tuple[int, int]) -> dict[int, BrokerInfo]:
 def test_a_restart_that_may_have_lost_something_ends_membership() -> None:
     """Of who is in sync and of who is eligible; the dead are in doubt and stay."""
     living = brokers(b0=(10, -1), b1=(21, 11), b2=(22, 13))
-    assert sound_members(PARTITION, living, synced=False) == {0: 10, 1: 21}
-    assert sound_members(PARTITION, living, synced=True) == {0: 10, 1: 21, 2: 22}
-    assert sound_members(PARTITION, brokers(b1=(21, -1)), synced=False) == {0: 10, 2: 12}
+    assert sound_members(PARTITION, living, synced_from=None) == {0: 10, 1: 21}
+    assert sound_members(PARTITION, living, synced_from=0) == {0: 10, 1: 21, 2: 22}
+    assert sound_members(PARTITION, brokers(b1=(21, -1)), synced_from=None) == {0: 10, 2: 12}
 
 
 def test_the_last_leader_stays_when_everybody_may_have_lost_something() -> None:
     """A partition without any candidate would be dead for ever."""
     all_lost = brokers(b0=(20, -1), b1=(21, -1), b2=(22, -1))
-    assert sound_members(PARTITION, all_lost, synced=False) == {0: 20}
+    assert sound_members(PARTITION, all_lost, synced_from=None) == {0: 20}
     leaderless = replace(PARTITION, leader=NO_LEADER)
-    assert sound_members(leaderless, all_lost, synced=False) == {0: 20}
+    assert sound_members(leaderless, all_lost, synced_from=None) == {0: 20}
 
 
 def test_members_of_topics_stored_before_epochs_were_noted_are_believed() -> None:
     """And noted from then on."""
     old = replace(PARTITION, member_epochs=())
     after = with_members(
-        old, old.isr, sound_members(old, brokers(b0=(10, -1), b1=(9, -1)), synced=False), 3
+        old, old.isr, sound_members(old, brokers(b0=(10, -1), b1=(9, -1)), synced_from=None), 3
     )
     assert after.member_epochs == (10, 9, -1)
 
@@ -310,3 +311,114 @@ def test_an_empty_replica_does_not_lead_over_those_that_have_something() -> None
     elect(cluster)
     assert (only(cluster).leader, only(cluster).isr) == (NO_LEADER, ())
     assert only(cluster, "alone").leader == 0
+
+
+def set_durability(cluster: Cluster, value: str) -> int:
+    """Switch a topic that is in use; the revision of the switch."""
+    decision = alter_configs(cluster.image, ResourceType.TOPIC, "t", [("durability", value)])
+    cluster.commit(decision)
+    return cluster.revision
+
+
+def test_after_a_switch_to_fsync_the_disk_of_earlier_lives_is_not_trusted() -> None:
+    """A follower loses its power before it has flushed what counted until the switch: it has the
+    same disk, and must catch up all the same."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 3, durability="replicated", min_insync_replicas="2")
+    switched = set_durability(cluster, "fsync")
+    assert cluster.image.topics["t"].synced_from == switched
+    restart(cluster, 2, lossless_since=-1)
+    elect(cluster)
+    assert (only(cluster).isr, only(cluster).eligible_leaders) == ((0, 1), ())
+
+
+def test_a_life_that_began_after_the_switch_is_trusted() -> None:
+    """It has counted nothing but what was synced."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 3, durability="replicated", min_insync_replicas="2")
+    set_durability(cluster, "fsync")
+    restart(cluster, 2, lossless_since=-1)
+    elect(cluster)
+    ask(cluster, change(cluster, 0, 1, 2))
+    again = restart(cluster, 2, lossless_since=-1)
+    elect(cluster)
+    assert (only(cluster).isr, only(cluster).member_epoch(2)) == ((0, 1, 2), again.broker_epoch)
+
+
+def test_a_life_that_lost_nothing_keeps_the_epoch_from_before_the_switch() -> None:
+    """It stays in sync. But the same process may have registered anew, with records that it has
+    not flushed: the next loss of power must not be forgiven."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 3, durability="replicated", min_insync_replicas="2")
+    first = cluster.image.brokers[2].broker_epoch
+    set_durability(cluster, "fsync")
+    restart(cluster, 2, lossless_since=first)
+    elect(cluster)
+    assert (only(cluster).isr, only(cluster).member_epoch(2)) == ((0, 1, 2), first)
+    restart(cluster, 2, lossless_since=-1)
+    elect(cluster)
+    assert only(cluster).isr == (0, 1)
+
+
+def test_every_change_of_durability_counts_and_nothing_else_does() -> None:
+    """There and back again, or by taking the override away; not another setting."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 3)
+    assert cluster.image.topics["t"].synced_from == 0
+    for value in ("replicated", "fsync"):
+        switched = set_durability(cluster, value)
+        assert cluster.image.topics["t"].synced_from == switched
+    both = [("durability", "fsync"), ("retention.ms", "5")]
+    cluster.commit(alter_configs(cluster.image, ResourceType.TOPIC, "t", both))
+    ask(cluster, change(cluster, 0, 1))
+    assert cluster.image.topics["t"].synced_from == switched
+    cluster.commit(alter_configs(cluster.image, ResourceType.TOPIC, "t", []))
+    assert cluster.image.topics["t"].synced_from == cluster.revision
+
+
+def set_default(cluster: Cluster, *configs: tuple[str, str]) -> int:
+    """Set the configs of all brokers; the revision of that."""
+    cluster.commit(alter_configs(cluster.image, ResourceType.BROKER, "", configs))
+    return cluster.revision
+
+
+def test_after_a_switch_of_the_default_the_disk_of_earlier_lives_is_not_trusted() -> None:
+    """A topic without a setting of its own changes with the default; another does not."""
+    cluster = Cluster(brokers=3)
+    set_default(cluster, ("log.durability", "replicated"))
+    cluster.create("t", 1, 3, min_insync_replicas="2")
+    cluster.create("own", 1, 3, min_insync_replicas="2", durability="fsync")
+    switched = set_default(cluster, ("log.durability", "fsync"))
+    assert cluster.image.default_synced_from == switched
+    restart(cluster, 2, lossless_since=-1)
+    elect(cluster)
+    assert only(cluster).isr == (0, 1)
+    assert only(cluster, "own").isr == (0, 1, 2)
+    ask(cluster, change(cluster, 0, 1, 2))
+    again = restart(cluster, 2, lossless_since=-1)
+    elect(cluster)
+    assert (only(cluster).isr, only(cluster).member_epoch(2)) == ((0, 1, 2), again.broker_epoch)
+
+
+def test_the_switch_of_the_default_is_remembered_without_any_default() -> None:
+    """The default goes back to fsync when its override is deleted, and with it the last one."""
+    cluster = Cluster(brokers=3)
+    assert set_default(cluster, ("log.retention.ms", "5")) > cluster.image.default_synced_from == 0
+    set_default(cluster, ("log.durability", "replicated"))
+    cluster.create("t", 1, 3, min_insync_replicas="2")
+    switched = set_default(cluster)
+    assert cluster.image.default_synced_from == switched
+    set_default(cluster, ("log.retention.ms", "6"))
+    set_default(cluster)
+    assert cluster.image.default_synced_from == switched
+    restart(cluster, 2, lossless_since=-1)
+    elect(cluster)
+    assert only(cluster).isr == (0, 1)
+
+
+def test_single_brokers_have_no_durability_of_their_own() -> None:
+    """What a broker counts must be known to who judges its restart."""
+    cluster = Cluster(brokers=1)
+    with pytest.raises(KafkaError, match="for all brokers") as refused:
+        alter_configs(cluster.image, ResourceType.BROKER, "0", [("log.durability", "replicated")])
+    assert refused.value.code is ErrorCode.INVALID_CONFIG

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,6 +46,7 @@ TOPICS = st.builds(
     IDS,
     st.lists(partitions(), min_size=1, max_size=4).map(tuple),
     st.dictionaries(st.text(), st.text(), max_size=3),
+    synced_from=EPOCHS,
 )
 
 
@@ -77,7 +79,7 @@ def test_the_rest_is_read_as_it_was_written(
     assert keys.decode_stopping("/penstock/stopping/7", keys.encode_stopping(port)) == port
     assert keys.decode_producer_ids(keys.encode_producer_ids(port, incarnation)) == port
     key = keys.broker_config_key(None)
-    assert dict(keys.decode_configs(key, keys.encode_configs({text: text}))) == {text: text}
+    assert keys.decode_configs(key, keys.encode_configs({text: text})) == ({text: text}, 0)
 
 
 def topic_fields(**partition: Any) -> dict[str, Any]:
@@ -160,12 +162,31 @@ def test_a_partition_that_cannot_be_is_refused(partition: dict[str, Any], proble
         (b'{"v":1,"id":"AAAAAAAAAAAAAAAAAAAAAA","configs":{},"partitions":[]}', "reserved"),
         (b'{"v":1,"id":"AQEBAQEBAQEBAQEBAQEBAQ","configs":{},"partitions":[]}', "at least one"),
         (b'{"v":1,"id":"AQEBAQEBAQEBAQEBAQEBAQ","configs":{},"partitions":[1]}', "fields"),
+        (json.dumps({**topic_fields(), "synced_from": -2}).encode(), "synced_from"),
+        (json.dumps({**topic_fields(), "synced_from": "1"}).encode(), "synced_from"),
     ],
 )
 def test_a_value_that_cannot_be_read_is_refused(value: bytes, problem: str) -> None:
     """Whatever lies there, the only error is `MetadataInvalid`."""
     with pytest.raises(keys.MetadataInvalid, match=problem):
         keys.decode_topic("/penstock/topics/t", value)
+
+
+def test_the_revision_of_a_switch_of_durability_is_that_of_its_commit() -> None:
+    """Who writes it does not know the revision yet. Later values name it, and earlier versions
+    wrote none."""
+    topic = keys.decode_topic("/penstock/topics/t", json.dumps(topic_fields()).encode(), 7)
+    assert topic.synced_from == 0
+    switched = keys.encode_topic(replace(topic, synced_from=-1))
+    read = keys.decode_topic("/penstock/topics/t", switched, 8)
+    assert read == replace(topic, synced_from=8)
+    assert keys.decode_topic("/penstock/topics/t", keys.encode_topic(read), 9) == read
+    key = keys.broker_config_key(None)
+    assert keys.decode_configs(key, b'{"v":1,"configs":{}}', 7) == ({}, 0)
+    assert keys.decode_configs(key, keys.encode_configs({}, -1), 8) == ({}, 8)
+    assert keys.decode_configs(key, keys.encode_configs({}, 8), 9) == ({}, 8)
+    with pytest.raises(keys.MetadataInvalid, match="synced_from"):
+        keys.decode_configs(key, keys.encode_configs({}, -2), 8)
 
 
 def test_configs_that_are_not_texts_are_refused() -> None:

@@ -156,6 +156,25 @@ def test_a_change_writes_the_chunks_it_touches() -> None:
     elect_all(cluster)
 
 
+def test_a_switch_of_durability_of_the_largest_topic_writes_its_head_alone() -> None:
+    """The revision of the switch lies there: it stays when chunks change, or other configs."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", PARTITIONS_MAX, 3)
+    for name, value in (("durability", "replicated"), ("durability", "fsync")):
+        edit = ConfigEdit(name, 0, value)
+        decision = incremental_alter_configs(cluster.image, ResourceType.TOPIC, "t", [edit])
+        assert [change.key for change in decision.changes] == [keys.topic_key("t")]
+        commit(cluster, decision)
+        switched = cluster.revision
+        assert cluster.image.topics["t"].synced_from == switched
+    cluster.kill(2)
+    elect_all(cluster)
+    edit = ConfigEdit("retention.ms", 0, "1000")
+    commit(cluster, incremental_alter_configs(cluster.image, ResourceType.TOPIC, "t", [edit]))
+    assert cluster.image.topics["t"].synced_from == switched
+    read_back(cluster)
+
+
 def test_a_topic_that_grows_large_is_divided() -> None:
     """Later it grows by chunks; what is seen on the way is always whole."""
     cluster = Cluster(brokers=3)

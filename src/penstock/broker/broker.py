@@ -49,6 +49,7 @@ from penstock.broker.txn_markers import MarkerSender, MarkerWriter
 from penstock.broker.txn_verification import TransactionVerification
 from penstock.broker.watch.figures import Figures
 from penstock.groups.config import GroupConfig
+from penstock.metadata.broker_configs import DEFAULT_DURABILITY
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import TopicChange
 from penstock.net.config import ServerConfig
@@ -147,7 +148,8 @@ class Broker:
                 BrokerConfigs(
                     static=static,
                     dynamic_default=image.default_broker_configs,
-                    dynamic=dynamic,
+                    # Earlier versions let durability be set for one broker, unseen by elections.
+                    dynamic={k: v for k, v in dynamic.items() if k != DEFAULT_DURABILITY},
                 ),
             )
         return held[1]

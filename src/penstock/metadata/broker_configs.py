@@ -37,6 +37,7 @@ _LONG = ConfigType.LONG
 _LIST = ConfigType.LIST
 
 CORDONED: Final = "cordoned.log.dirs"
+DEFAULT_DURABILITY: Final = "log.durability"
 
 # name, type, default, least value of a number, sentence
 _Row = tuple[str, ConfigType, Value, int | None, str]

@@ -12,7 +12,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
 
-from penstock.metadata.broker_configs import broker_definition
+from penstock.metadata.broker_configs import DEFAULT_DURABILITY, broker_definition
 from penstock.metadata.config_types import ConfigType, split_list, to_text
 from penstock.metadata.configs import (
     BROKER_CONFIGS,
@@ -184,7 +184,11 @@ def _write_topic(
     overrides = MappingProxyType(validate_topic_configs(configs))
     if overrides == topic.configs:
         return Decision((), overrides)
-    made = alteration(image, topic, replace(topic, configs=overrides))
+    after = replace(topic, configs=overrides)
+    if overrides.get("durability") != topic.configs.get("durability"):
+        # In the same commit: what was counted before it may not have been synced (`isr`).
+        after = replace(after, synced_from=-1)
+    made = alteration(image, topic, after)
     return Decision(made.changes, overrides, made.guards)
 
 
@@ -193,10 +197,22 @@ def _write_broker(
 ) -> Decision[Mapping[str, str]]:
     broker_id = _broker_id(name)
     overrides = MappingProxyType(validate_broker_configs(configs))
-    if overrides == _broker_overrides(image, broker_id):
+    before = _broker_overrides(image, broker_id)
+    if overrides == before:
         return Decision((), overrides)
+    synced_from = 0
+    if broker_id is None:
+        is_switch = overrides.get(DEFAULT_DURABILITY) != before.get(DEFAULT_DURABILITY)
+        synced_from = -1 if is_switch else image.default_synced_from
+    elif overrides.get(DEFAULT_DURABILITY) not in (None, before.get(DEFAULT_DURABILITY)):
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"{DEFAULT_DURABILITY} cannot differ from broker to broker: elections rest on it. Set "
+            "it for all brokers, with an empty broker name, or set durability for single topics.",
+        )
     key = broker_config_key(broker_id)
-    value = encode_configs(overrides) if overrides else None
+    # The mark of a switch must stay when the last override goes.
+    value = encode_configs(overrides, synced_from) if overrides or synced_from else None
     return Decision((Change(key, value, image.revision_of(key)),), overrides)
 
 

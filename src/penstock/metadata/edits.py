@@ -88,6 +88,14 @@ def in_loads(parts: Iterable[Slice]) -> Iterator[tuple[Slice, ...]]:
         yield tuple(portion)
 
 
+def synced_from(image: ClusterImage, topic: Topic, settings: TopicSettings) -> int | None:
+    """The revision since which the topic counts only what is on disk; None if it does not."""
+    if settings.durability != "fsync":
+        return None
+    has_own = "durability" in topic.configs
+    return topic.synced_from if has_own else max(topic.synced_from, image.default_synced_from)
+
+
 class TopicEdits:
     """The topics as they will be. `static` are the broker's own configs, under all others."""
 
@@ -114,6 +122,10 @@ class TopicEdits:
             overrides = self._image.require_topic(topic).configs
             held = self._settings[topic] = self._configs.settings(overrides)
         return held
+
+    def synced_from(self, topic: str) -> int | None:
+        """For `sound_members`."""
+        return synced_from(self._image, self._image.require_topic(topic), self.settings(topic))
 
     def put(self, topic: str, index: int, partition: Partition) -> Partition:
         """Let the partition become this, under the next partition epoch."""

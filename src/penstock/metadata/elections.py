@@ -25,7 +25,7 @@ from dataclasses import replace
 
 from penstock.metadata.configs import BrokerConfigs, TopicSettings
 from penstock.metadata.decisions import Change, Decision, Guard
-from penstock.metadata.edits import NO_STATIC, Slice, in_decisions
+from penstock.metadata.edits import NO_STATIC, Slice, in_decisions, synced_from
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.isr import led_by, sound_members, with_members
 from penstock.metadata.model import NO_LEADER, BrokerInfo, Partition
@@ -65,8 +65,9 @@ def elect_among(
         if topic is None:
             continue
         settings = configs.settings(topic.configs)
+        since = synced_from(image, topic, settings)
         for index in range(part.start, min(part.stop, len(topic.partitions))):
-            after = elected(topic.partitions[index], image.brokers, settings, stopping)
+            after = elected(topic.partitions[index], image.brokers, settings, since, stopping)
             if after is not None:
                 edited.setdefault(topic.name, list(topic.partitions))[index] = after
     changes: list[Change] = []
@@ -83,13 +84,17 @@ def elected(
     partition: Partition,
     brokers: Mapping[int, BrokerInfo],
     settings: TopicSettings,
+    since: int | None,
     stopping: Collection[int] = frozenset(),
 ) -> Partition | None:
-    """What the partition must become; None when it may stay as it is."""
+    """What the partition must become; None when it may stay as it is.
+
+    `since` is the revision since which the topic counts by its disks, as for `sound_members`.
+    """
     if _is_settled(partition, brokers):
         return None
     restarted = _leader_restarted(partition, brokers)
-    members = sound_members(partition, brokers, synced=settings.durability == "fsync")
+    members = sound_members(partition, brokers, synced_from=since)
     isr = tuple(each for each in partition.isr if each in brokers and each in members)
     if restarted and any(each != partition.leader for each in isr):
         # It may stay eligible: what it lost was not committed, or it would be no member.

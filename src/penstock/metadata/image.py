@@ -96,6 +96,8 @@ class ClusterImage:
         self._broker_configs: dict[int, Mapping[str, str]] = {}
         self._key_revisions: dict[str, int] = {}
         self.default_broker_configs: Mapping[str, str] = keys.NO_CONFIGS
+        self.default_synced_from = 0
+        """The revision at which `log.durability` last changed there; 0 if it never did."""
         self.brokers: Mapping[int, BrokerInfo] = MappingProxyType(self._brokers)
         self.topics: Mapping[str, Topic] = MappingProxyType(self._topics)
         self.broker_configs: Mapping[int, Mapping[str, str]] = MappingProxyType(
@@ -192,7 +194,7 @@ class ClusterImage:
     def _set(self, key: str, value: bytes | None, revision: int) -> Changed:
         # Topics first: they are what there is many of.
         if key.startswith(keys.TOPICS_PREFIX):
-            return self._set_topic(key, value)
+            return self._set_topic(key, value, revision)
         if key.startswith(keys.PARTITIONS_PREFIX):
             return self._set_chunk(key, value)
         if key.startswith(keys.BROKERS_PREFIX):
@@ -200,14 +202,14 @@ class ClusterImage:
         if key.startswith(keys.STOPPING_PREFIX):
             return self._set_stopping(key, value)
         if key.startswith(keys.BROKER_CONFIGS_PREFIX):
-            return self._set_broker_configs(key, value)
+            return self._set_broker_configs(key, value, revision)
         single = _SINGLE_KEYS.get(key)
         # An unknown key is a newer version's business: it must not stop an older broker.
         return _NOTHING if single is None else single(self, value, revision)
 
-    def _set_topic(self, key: str, value: bytes | None) -> Changed:
+    def _set_topic(self, key: str, value: bytes | None, revision: int) -> Changed:
         name = key.removeprefix(keys.TOPICS_PREFIX)
-        after = None if value is None else self._read_topic(key, value)
+        after = None if value is None else self._read_topic(key, value, revision)
         before = self._topics.get(name)
         if after is not None:
             holder = self._topics_by_id.get(after.topic_id)
@@ -229,10 +231,10 @@ class ClusterImage:
             return _NOTHING
         return Changed(topics=(TopicChange(name, before, after),))
 
-    def _read_topic(self, key: str, value: bytes) -> Topic:
+    def _read_topic(self, key: str, value: bytes, revision: int) -> Topic:
         if not keys.is_head(value):
-            return keys.decode_topic(key, value)
-        head, count = keys.decode_head(key, value)
+            return keys.decode_topic(key, value, revision)
+        head, count = keys.decode_head(key, value, revision)
         chunks = self._chunks.get(head.topic_id, {})
         partitions: tuple[Partition, ...] = ()
         for number in range(-(-count // head.chunk_partitions)):
@@ -301,10 +303,12 @@ class ClusterImage:
             if each in self._brokers and self._brokers[each].broker_epoch == epoch
         )
 
-    def _set_broker_configs(self, key: str, value: bytes | None) -> Changed:
-        configs = keys.NO_CONFIGS if value is None else keys.decode_configs(key, value)
+    def _set_broker_configs(self, key: str, value: bytes | None, revision: int) -> Changed:
+        configs, synced_from = keys.NO_CONFIGS, 0
+        if value is not None:
+            configs, synced_from = keys.decode_configs(key, value, revision)
         if key == keys.broker_config_key(None):
-            self.default_broker_configs = configs
+            self.default_broker_configs, self.default_synced_from = configs, synced_from
             return _CONFIGS
         broker_id = keys.broker_id_of(key, keys.BROKER_CONFIGS_PREFIX)
         if value is None:

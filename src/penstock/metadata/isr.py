@@ -13,6 +13,24 @@ topic counts only what is on disk and the disk is the same. Otherwise it is out 
 up under its new epoch. Should that leave nobody at all, then every copy may lack something; the
 last leader is as good as any and stays, rather than leaving the partition dead for ever. But not
 with a new data directory, which holds nothing, as long as there are other replicas to ask.
+
+A topic can be switched from `durability=replicated` to `fsync` while it is in use. A member that
+was noted before the switch may have counted records that it has not flushed since: if it loses
+power now, it has lost them, although its disk is the same. So the same commit notes the revision of
+the switch: in `Topic.synced_from` for a topic's own setting, in `ClusterImage.default_synced_from`
+for the default of all topics without one. The disk is trusted only for members that are noted with
+a broker epoch above the switch. That is safe, because such a member has counted only what was
+synced:
+
+- When it takes up its first role, its image shows its own registration, and so the switch before
+  it. All it counts from then on, as leader or by its fetches, is synced.
+- What it had from earlier lives was synced when its logs were opened. If it is the same process
+  that registered anew, the leader notes it for a fetch, which tells of synced records only, and a
+  term as leader begins with a flush. If the controller alone takes it over from a life before the
+  switch, because it has provably lost nothing, it keeps the epoch that was noted.
+
+A life from before the switch counts as under `replicated` until the broker has registered again,
+also for topics that are created after a switch of the default.
 """
 
 from __future__ import annotations
@@ -35,12 +53,13 @@ _NOBODY: Final[frozenset[int]] = frozenset()
 
 
 def sound_members(
-    partition: Partition, brokers: Mapping[int, BrokerInfo], *, synced: bool
+    partition: Partition, brokers: Mapping[int, BrokerInfo], *, synced_from: int | None
 ) -> dict[int, int]:
     """Members of the ISR and eligible leaders that hold all that is committed, by incarnation.
 
-    The dead are among them: what they hold is found out when they return. `synced` says that the
-    topic counts only what is on disk: then a restart with the same disk loses nothing that counted.
+    The dead are among them: what they hold is found out when they return. `synced_from` is the
+    revision since which the topic counts only what is on disk: a broker that registered after it
+    and restarts with the same disk loses nothing that counted. None if the topic counts by memory.
     """
     kept: dict[int, int] = {}
     lost: dict[int, int] = {}
@@ -49,7 +68,10 @@ def sound_members(
         broker = brokers.get(each)
         if broker is None:
             kept[each] = noted
-        elif noted == -1 or broker.has_kept(noted) or (synced and broker.has_synced(noted)):
+        elif noted == -1 or broker.has_kept(noted):
+            is_since = noted == -1 or synced_from is None or noted >= synced_from
+            kept[each] = broker.broker_epoch if is_since else noted
+        elif synced_from is not None and noted >= synced_from and broker.has_synced(noted):
             kept[each] = broker.broker_epoch
         elif broker.has_synced(noted) or len(partition.replicas) == 1:
             lost[each] = broker.broker_epoch
@@ -217,7 +239,8 @@ class _Request:
         self._check_epochs(before, change)
         members = self._check_members(before, change)
         settings = self._edits.settings(name)
-        held = sound_members(before, brokers, synced=settings.durability == "fsync") | members
+        since = self._edits.synced_from(name)
+        held = sound_members(before, brokers, synced_from=since) | members
         isr = (each for each, _ in change.isr)
         after = with_members(before, isr, held, settings.min_insync_replicas)
         after = relead(before, completed(after), brokers)

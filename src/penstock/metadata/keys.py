@@ -51,6 +51,8 @@ _REMOVING: Final = "removing_replicas"
 _OPTIONAL_PARTITION_FIELDS: Final = frozenset({_ELIGIBLE, _MEMBER_EPOCHS, _ADDING, _REMOVING})
 _ROW_LENGTH: Final = 10
 _HEAD: Final = b'{"v":%d,' % DIVIDED_VERSION
+_SYNCED_FROM: Final = "synced_from"
+_MARKS: Final = frozenset({_SYNCED_FROM})
 _TAKER_ID: Final = "taker_id"
 _LOSSLESS_SINCE: Final = "lossless_since"
 _SYNCED_SINCE: Final = "synced_since"
@@ -204,26 +206,25 @@ def decode_producer_ids(value: bytes) -> int:
     return _count(key, _decode(key, value, frozenset({"next"}), frozenset({_TAKER_ID})), "next")
 
 
-def encode_configs(configs: Mapping[str, str]) -> bytes:
-    return _encode({"configs": dict(configs)})
+def encode_configs(configs: Mapping[str, str], synced_from: int = 0) -> bytes:
+    return _encode({"configs": dict(configs), **_mark(synced_from)})
 
 
-def decode_configs(key: str, value: bytes) -> Mapping[str, str]:
-    return _configs(key, _decode(key, value, frozenset({"configs"})))
+def decode_configs(key: str, value: bytes, revision: int = 0) -> tuple[Mapping[str, str], int]:
+    """The configs, and the revision at which `log.durability` last changed among them."""
+    fields = _decode(key, value, frozenset({"configs"}), _MARKS)
+    return _configs(key, fields), _synced_from(key, fields, revision)
 
 
 def encode_topic(topic: Topic) -> bytes:
-    return _encode(
-        {
-            "id": to_text(topic.topic_id),
-            "configs": dict(topic.configs),
-            "partitions": [_partition_fields(partition) for partition in topic.partitions],
-        }
-    )
+    partitions = [_partition_fields(partition) for partition in topic.partitions]
+    return _encode({**_topic_fields(topic), "partitions": partitions})
 
 
-def decode_topic(key: str, value: bytes) -> Topic:
-    fields = _decode(key, value, frozenset({"id", "configs", "partitions"}))
+def decode_topic(key: str, value: bytes, revision: int = 0) -> Topic:
+    """`revision` is that of the commit that wrote the value."""
+    names = frozenset({"id", "configs", "partitions"})
+    fields = _decode(key, value, names, _MARKS)
     topic_id = _topic_id(key, fields)
     partitions = fields["partitions"]
     if not isinstance(partitions, list) or not partitions:
@@ -233,6 +234,7 @@ def decode_topic(key: str, value: bytes) -> Topic:
         topic_id,
         tuple(_partition(key, index, each) for index, each in enumerate(partitions)),
         _configs(key, fields),
+        synced_from=_synced_from(key, fields, revision),
     )
 
 
@@ -242,24 +244,19 @@ def is_head(value: bytes) -> bool:
 
 
 def encode_head(topic: Topic) -> bytes:
-    fields = {
-        "id": to_text(topic.topic_id),
-        "configs": dict(topic.configs),
-        "partitions": len(topic.partitions),
-        "chunk": topic.chunk_partitions,
-    }
-    return _encode(fields, DIVIDED_VERSION)
+    counts = {"partitions": len(topic.partitions), "chunk": topic.chunk_partitions}
+    return _encode({**_topic_fields(topic), **counts}, DIVIDED_VERSION)
 
 
-def decode_head(key: str, value: bytes) -> tuple[Topic, int]:
+def decode_head(key: str, value: bytes, revision: int = 0) -> tuple[Topic, int]:
     """The topic without its partitions, and how many it has."""
     names = frozenset({"id", "configs", "partitions", "chunk"})
-    fields = _decode(key, value, names, version=DIVIDED_VERSION)
+    fields = _decode(key, value, names, _MARKS, version=DIVIDED_VERSION)
     count, chunk = _count(key, fields, "partitions"), _count(key, fields, "chunk")
     if not count or not chunk:
         raise MetadataInvalid(key, f"it has {count} partitions in chunks of {chunk}")
-    name = key.removeprefix(TOPICS_PREFIX)
-    return Topic(name, _topic_id(key, fields), (), _configs(key, fields), chunk), count
+    name, since = key.removeprefix(TOPICS_PREFIX), _synced_from(key, fields, revision)
+    return Topic(name, _topic_id(key, fields), (), _configs(key, fields), chunk, since), count
 
 
 def encode_chunk(partitions: Sequence[Partition]) -> bytes:
@@ -437,6 +434,23 @@ def _configs(key: str, fields: Mapping[str, Any]) -> Mapping[str, str]:
     if not isinstance(configs, dict) or not all(isinstance(v, str) for v in configs.values()):
         raise MetadataInvalid(key, f"the configs {configs!r} are not texts by name")
     return MappingProxyType(configs) if configs else NO_CONFIGS
+
+
+def _topic_fields(topic: Topic) -> dict[str, Any]:
+    configs = dict(topic.configs)
+    return {"id": to_text(topic.topic_id), "configs": configs, **_mark(topic.synced_from)}
+
+
+def _mark(synced_from: int) -> dict[str, int]:
+    return {_SYNCED_FROM: synced_from} if synced_from else {}
+
+
+def _synced_from(key: str, fields: Mapping[str, Any], revision: int) -> int:
+    """-1 stands for the revision of the commit itself, which its writer could not know."""
+    value = fields.get(_SYNCED_FROM, 0)
+    if type(value) is not int or value < -1:
+        raise MetadataInvalid(key, f"{_SYNCED_FROM} is {value!r}, not -1 or a revision")
+    return revision if value < 0 else value
 
 
 def _count(key: str, fields: Mapping[str, Any], name: str) -> int:

@@ -107,6 +107,10 @@ class Topic:
 
     `chunk_partitions` is how many partitions one key of the store holds; 0 if one key holds the
     whole topic (`topic_keys`).
+
+    `synced_from` is the store revision at which the topic's own `durability` last changed, 0 if it
+    never did. Brokers that registered before it may have counted records that were not synced
+    (`isr`). It is -1 in a change that is being written: the commit decides the revision.
     """
 
     name: str
@@ -114,6 +118,7 @@ class Topic:
     partitions: tuple[Partition, ...]
     configs: Mapping[str, str]
     chunk_partitions: int = 0
+    synced_from: int = 0
 
     @property
     def is_internal(self) -> bool:

@@ -109,8 +109,7 @@ def elect(
 def _members(
     image: ClusterImage, edits: TopicEdits, topic: str, partition: Partition
 ) -> dict[int, int]:
-    synced = edits.settings(topic).durability == "fsync"
-    return sound_members(partition, image.brokers, synced=synced)
+    return sound_members(partition, image.brokers, synced_from=edits.synced_from(topic))
 
 
 def _preferred(

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from penstock.metadata.configs import TopicSettings
 from penstock.metadata.decisions import Decision
 from penstock.metadata.edits import NO_STATIC, TopicEdits
 from penstock.metadata.image import ClusterImage
@@ -68,7 +67,7 @@ def reassign(
         try:
             before = edits.partition(move.topic, move.index)
             target = _target(image, before, move.replicas, allow_replication_factor_change)
-            after = _moved(image, before, target, edits.settings(move.topic))
+            after = _moved(image, before, target, edits, move.topic)
             if after != before:
                 edits.put(move.topic, move.index, after)
         except KafkaError as error:
@@ -141,7 +140,7 @@ def _target(
 
 
 def _moved(
-    image: ClusterImage, before: Partition, target: tuple[int, ...], settings: TopicSettings
+    image: ClusterImage, before: Partition, target: tuple[int, ...], edits: TopicEdits, topic: str
 ) -> Partition:
     brokers = image.brokers
     original = original_replicas(before)
@@ -149,7 +148,7 @@ def _moved(
     adding = tuple(each for each in target if each not in original)
     replicas = target + removing
     moved = replace(before, replicas=replicas, adding_replicas=adding, removing_replicas=removing)
-    members = sound_members(before, brokers, synced=settings.durability == "fsync")
+    members = sound_members(before, brokers, synced_from=edits.synced_from(topic))
     members = {each: epoch for each, epoch in members.items() if each in replicas}
     isr = [each for each in before.isr if each in members]
     if not members or (before.isr and not isr):
@@ -158,5 +157,5 @@ def _moved(
             f"Only {list(before.isr or before.eligible_leaders)} hold all that is committed, none "
             f"of which would stay: wait until one of {list(replicas)} has caught up.",
         )
-    after = with_members(moved, isr, members, settings.min_insync_replicas)
+    after = with_members(moved, isr, members, edits.settings(topic).min_insync_replicas)
     return relead(before, completed(after), brokers)

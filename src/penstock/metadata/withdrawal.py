@@ -70,7 +70,7 @@ def _without(
 ) -> Partition | None:
     brokers, settings = image.brokers, edits.settings(topic)
     others = {each: broker for each, broker in brokers.items() if each != broker_id}
-    members = sound_members(partition, brokers, synced=settings.durability == "fsync")
+    members = sound_members(partition, brokers, synced_from=edits.synced_from(topic))
     members.pop(broker_id, None)
     isr = [each for each in partition.isr if each in members and each in others]
     after = with_members(partition, isr, members, settings.min_insync_replicas)
