@@ -13,7 +13,7 @@ from penstock.sim.disk import SimDisk
 from penstock.storage.checkpoints import read_file, write_atomic
 
 CLUSTER = "cluster"
-NOTHING = Proof(-1, -1)
+NOTHING = Proof(-1, -1, -1)
 
 
 class Machine:
@@ -53,8 +53,8 @@ def test_a_killed_process_has_lost_nothing() -> None:
     """However often: the chain goes back to the first life."""
     machine = Machine()
     machine.live(7)
-    assert machine.live(9)[0] == Proof(7, 7)
-    assert machine.live(12)[0] == Proof(7, 7)
+    assert machine.live(9)[0] == Proof(7, 7, 7)
+    assert machine.live(12)[0] == Proof(7, 7, 7)
 
 
 def test_a_loss_of_power_breaks_the_chain_of_what_was_written() -> None:
@@ -62,8 +62,8 @@ def test_a_loss_of_power_breaks_the_chain_of_what_was_written() -> None:
     machine = Machine()
     machine.live(7)
     machine.lose_power()
-    assert machine.live(9)[0] == Proof(-1, 7)
-    assert machine.live(12)[0] == Proof(9, 7)
+    assert machine.live(9)[0] == Proof(-1, 7, 7)
+    assert machine.live(12)[0] == Proof(9, 7, 7)
 
 
 def test_a_clean_stop_outlives_the_machine() -> None:
@@ -71,9 +71,9 @@ def test_a_clean_stop_outlives_the_machine() -> None:
     machine = Machine()
     machine.live(7)[1].end()
     machine.lose_power()
-    assert machine.live(9)[0] == Proof(7, 7)
+    assert machine.live(9)[0] == Proof(7, 7, 7)
     machine.lose_power()
-    assert machine.live(12)[0] == Proof(-1, 7)
+    assert machine.live(12)[0] == Proof(-1, 7, 7)
 
 
 def test_a_life_that_never_registered_changes_nothing() -> None:
@@ -82,7 +82,7 @@ def test_a_life_that_never_registered_changes_nothing() -> None:
     machine.live(7)[1].end()
     machine.record().read(CLUSTER, logs_are_whole=True)
     machine.lose_power()
-    assert machine.live(9)[0] == Proof(7, 7)
+    assert machine.live(9)[0] == Proof(7, 7, 7)
 
 
 def test_a_failed_log_breaks_the_chain_at_once() -> None:
@@ -90,9 +90,9 @@ def test_a_failed_log_breaks_the_chain_at_once() -> None:
     machine = Machine()
     record = machine.live(7)[1]
     record.void()
-    assert record.again() == Proof(-1, 7)
-    assert machine.live(9)[0] == Proof(-1, 7)
-    assert machine.live(12)[0] == Proof(9, 7)
+    assert record.again() == Proof(-1, 7, 7)
+    assert machine.live(9)[0] == Proof(-1, 7, 7)
+    assert machine.live(12)[0] == Proof(9, 7, 7)
 
 
 def test_a_failed_log_is_noted_again_until_the_disk_takes_it() -> None:
@@ -102,24 +102,24 @@ def test_a_failed_log_is_noted_again_until_the_disk_takes_it() -> None:
     machine.disk.fail_next("fsync", EIO, path_contains=FILE_NAME)
     with pytest.raises(OSError, match="error"):
         record.void()
-    assert record.again() == Proof(-1, 7)
-    assert machine.record().read(CLUSTER, logs_are_whole=True) == Proof(7, 7)
+    assert record.again() == Proof(-1, 7, 7)
+    assert machine.record().read(CLUSTER, logs_are_whole=True) == Proof(7, 7, 7)
     record.void()
-    assert machine.record().read(CLUSTER, logs_are_whole=True) == Proof(-1, 7)
+    assert machine.record().read(CLUSTER, logs_are_whole=True) == Proof(-1, 7, 7)
 
 
 def test_damaged_logs_prove_nothing_of_what_was_written() -> None:
     """Though the machine was not booted: something was lost in another way."""
     machine = Machine()
     machine.live(7)
-    assert machine.live(9, logs_are_whole=False)[0] == Proof(-1, 7)
+    assert machine.live(9, logs_are_whole=False)[0] == Proof(-1, 7, 7)
 
 
 def test_a_lost_session_is_no_loss() -> None:
     """The process goes on and has all it wrote; before it has a life it proves nothing."""
     machine = Machine()
     assert machine.record().again() == NOTHING
-    assert machine.live(7)[1].again() == Proof(7, 7)
+    assert machine.live(7)[1].again() == Proof(7, 7, 7)
 
 
 def test_a_machine_that_cannot_tell_its_boots_proves_only_clean_stops() -> None:
@@ -134,9 +134,9 @@ def test_a_machine_that_cannot_tell_its_boots_proves_only_clean_stops() -> None:
 
     live(7)
     proof, record = live(9)
-    assert proof == Proof(-1, 7)
+    assert proof == Proof(-1, 7, 7)
     record.end()
-    assert live(12)[0] == Proof(9, 7)
+    assert live(12)[0] == Proof(9, 7, 7)
 
 
 def test_a_directory_of_another_broker_or_cluster_proves_nothing() -> None:
@@ -147,7 +147,35 @@ def test_a_directory_of_another_broker_or_cluster_proves_nothing() -> None:
     assert machine.record().read("another", logs_are_whole=True) == NOTHING
 
 
-LIFE = Life(CLUSTER, 3, "boot", stopped_cleanly=True, lossless_since=7, synced_since=5)
+def test_the_record_says_since_when_the_config_file_has_asked_for_fsync() -> None:
+    """A life whose file asked for less breaks the chain, whatever else it has kept."""
+    machine = Machine()
+
+    def live(epoch: int, *, fsync: bool) -> Proof:
+        boot = f"boot-{machine.boot}"
+        record = LosslessRecord(machine.disk, "/data", 3, lambda: boot, asks_for_fsync=fsync)
+        proof = record.read(CLUSTER, logs_are_whole=True)
+        record.begin(CLUSTER, epoch)
+        return proof
+
+    assert live(7, fsync=True) == NOTHING
+    assert live(8, fsync=False) == Proof(7, 7, 7)
+    assert live(9, fsync=True) == Proof(7, 7, -1)
+    machine.lose_power()
+    assert live(10, fsync=True) == Proof(-1, 7, 9)
+
+
+def test_a_file_without_the_note_is_of_a_broker_that_always_asked_for_fsync() -> None:
+    """Earlier versions wrote none, and can read what is written for such a broker."""
+    assert b"fsync_since" not in encode(LIFE)
+    assert decode(encode(LIFE)).fsync_since == LIFE.synced_since
+    other = replace(LIFE, fsync_since=-1)
+    assert decode(encode(other)) == other
+
+
+LIFE = Life(
+    CLUSTER, 3, "boot", stopped_cleanly=True, lossless_since=7, synced_since=5, fsync_since=5
+)
 
 
 def test_the_file_is_read_as_it_was_written() -> None:

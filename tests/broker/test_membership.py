@@ -38,11 +38,11 @@ class Member:
     async def run(self, for_s: float) -> None:
         async def start_over() -> None:
             self.lost += 1
-            await self.membership.register(Place("host", 9092, None), Proof(-1, 0))
+            await self.membership.register(Place("host", 9092, None), Proof(-1, 0, 0))
 
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(self.cluster.follow())]
-            await self.membership.register(Place("host", 9092, None), Proof(-1, 0))
+            await self.membership.register(Place("host", 9092, None), Proof(-1, 0, 0))
             running.append(tasks.create_task(self.membership.keep(start_over)))
             await self.on_registered()
             await asyncio.sleep(for_s)

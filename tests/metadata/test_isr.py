@@ -9,7 +9,7 @@ import pytest
 
 from penstock.metadata.config_changes import ResourceType, alter_configs
 from penstock.metadata.decisions import Guard
-from penstock.metadata.edits import TOPICS_MAX
+from penstock.metadata.edits import TOPICS_MAX, SyncedFrom
 from penstock.metadata.elections import elect_leaders
 from penstock.metadata.isr import (
     IsrAnswer,
@@ -53,9 +53,15 @@ def ask(cluster: Cluster, *changes: IsrChange, broker: int = 0, **rest: object) 
 
 
 def restart(
-    cluster: Cluster, broker_id: int, *, lossless_since: int, synced_since: int = 0
+    cluster: Cluster,
+    broker_id: int,
+    *,
+    lossless_since: int,
+    synced_since: int = 0,
+    fsync_since: int = 0,
 ) -> BrokerInfo:
-    info = BrokerInfo(broker_id, "h", 1, None, cluster.new_id(), -1, lossless_since, synced_since)
+    since = (lossless_since, synced_since, fsync_since)
+    info = BrokerInfo(broker_id, "h", 1, None, cluster.new_id(), -1, *since)
     cluster.commit(register_broker(cluster.image, info, take_over=True))
     return cluster.image.brokers[broker_id]
 
@@ -208,7 +214,7 @@ def test_a_restart_that_may_have_lost_something_ends_membership() -> None:
     """Of who is in sync and of who is eligible; the dead are in doubt and stay."""
     living = brokers(b0=(10, -1), b1=(21, 11), b2=(22, 13))
     assert sound_members(PARTITION, living, synced_from=None) == {0: 10, 1: 21}
-    assert sound_members(PARTITION, living, synced_from=0) == {0: 10, 1: 21, 2: 22}
+    assert sound_members(PARTITION, living, synced_from=SyncedFrom(0)) == {0: 10, 1: 21, 2: 22}
     assert sound_members(PARTITION, brokers(b1=(21, -1)), synced_from=None) == {0: 10, 2: 12}
 
 
@@ -422,3 +428,30 @@ def test_single_brokers_have_no_durability_of_their_own() -> None:
     with pytest.raises(KafkaError, match="for all brokers") as refused:
         alter_configs(cluster.image, ResourceType.BROKER, "0", [("log.durability", "replicated")])
     assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
+def test_a_config_file_that_asked_for_less_is_not_trusted() -> None:
+    """The controller's file asks for fsync. Another's did not until its last start, which is all
+    that counts for topics that go by the file, and for no other."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 3, min_insync_replicas="2")
+    cluster.create("own", 1, 3, min_insync_replicas="2", durability="fsync")
+    first = restart(cluster, 2, lossless_since=-1, fsync_since=-1)
+    elect(cluster)
+    assert (only(cluster).isr, only(cluster, "own").isr) == ((0, 1), (0, 1, 2))
+    ask(cluster, change(cluster, 0, 1, 2))
+    restart(cluster, 2, lossless_since=-1, fsync_since=first.broker_epoch)
+    elect(cluster)
+    assert only(cluster).isr == (0, 1, 2)
+
+
+def test_the_default_in_the_store_goes_before_config_files() -> None:
+    """Whatever they ask for."""
+    cluster = Cluster(brokers=3)
+    set_default(cluster, ("log.durability", "fsync"))
+    for each in range(3):
+        restart(cluster, each, lossless_since=-1, fsync_since=-1)
+    cluster.create("t", 1, 3, min_insync_replicas="2")
+    restart(cluster, 2, lossless_since=-1, fsync_since=-1)
+    elect(cluster)
+    assert only(cluster).isr == (0, 1, 2)

@@ -202,6 +202,7 @@ def test_configs_that_are_not_texts_are_refused() -> None:
         '"host":"h","port":0',
         '"host":"h"',
         '"host":"h","port":1,"synced_since":-2',
+        '"host":"h","port":1,"fsync_since":-2',
         '"host":"h","port":1,"lossless_since":"1"',
     ],
 )

@@ -68,7 +68,7 @@ async def node(etcd: EtcdCluster, namespace: str, broker_id: int) -> AsyncIterat
 
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(view.follow())]
-        await membership.register(Place("host", 9092, None), Proof(-1, 0))
+        await membership.register(Place("host", 9092, None), Proof(-1, 0, 0))
         running.append(tasks.create_task(membership.keep(start_over)))
         await controller.begin()
         running.append(tasks.create_task(controller.watch_over()))

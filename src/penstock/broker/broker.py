@@ -83,7 +83,14 @@ class Broker:
                 disk_reserve_bytes=config.disk_reserve_bytes,
             ),
         )
-        self._record = LosslessRecord(env.disk, config.data_dir, config.broker_id, env.boot_id)
+        self._record = LosslessRecord(
+            env.disk,
+            config.data_dir,
+            config.broker_id,
+            env.boot_id,
+            asks_for_fsync=BrokerConfigs(dict(config.kafka)).text_value(DEFAULT_DURABILITY)
+            == "fsync",
+        )
         self._logs_are_whole = True
         commits = Commits(env.store, self.cluster)
         settings = self.configs()

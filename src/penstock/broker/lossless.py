@@ -17,6 +17,10 @@ in the data directory, with the boot they were noted in:
   of what was written is broken, at once and on disk.
 - After a clean stop, with all logs closed and synced, the file says so.
 
+The file also notes since which epoch the config file has asked for `log.durability=fsync`: whoever
+judges a restart must know what the life before it counted. It is left out where that is as long as
+the directory is there, so that earlier versions can read the file.
+
 A directory that was moved to another broker or another cluster proves nothing.
 """
 
@@ -35,6 +39,7 @@ from penstock.storage.checkpoints import read_file, write_atomic
 
 FILE_NAME: Final = "penstock-life"
 _HEAD: Final = "penstock-life 1"
+_FSYNC_SINCE: Final = "fsync_since"
 _NEVER: Final = -1
 _log = logging.getLogger(__name__)
 
@@ -45,6 +50,10 @@ class Proof:
 
     lossless_since: int
     synced_since: int
+    fsync_since: int
+
+
+_NOTHING: Final = Proof(_NEVER, _NEVER, _NEVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +66,27 @@ class Life:
     stopped_cleanly: bool
     lossless_since: int
     synced_since: int
+    fsync_since: int
 
 
 class LosslessRecord:
     """The file of one data directory. Everything here blocks for the disk."""
 
     def __init__(
-        self, disk: Disk, directory: str, broker_id: int, boot_id: Callable[[], str]
+        self,
+        disk: Disk,
+        directory: str,
+        broker_id: int,
+        boot_id: Callable[[], str],
+        *,
+        asks_for_fsync: bool = True,
     ) -> None:
         self._disk = disk
         self._directory = directory
         self._broker_id = broker_id
         self._boot_id = boot_id
-        self._proof = Proof(_NEVER, _NEVER)
+        self._asks_for_fsync = asks_for_fsync
+        self._proof = _NOTHING
         self._life: Life | None = None
         self._is_void_unsaid = False
 
@@ -91,6 +108,7 @@ class LosslessRecord:
     def begin(self, cluster_id: str, broker_epoch: int) -> None:
         """This life has that epoch. Call it before anything is written to a log."""
         since = self._proof
+        fsync_since = broker_epoch if since.fsync_since < 0 else since.fsync_since
         self._write(
             Life(
                 cluster_id,
@@ -99,13 +117,14 @@ class LosslessRecord:
                 stopped_cleanly=False,
                 lossless_since=broker_epoch if since.lossless_since < 0 else since.lossless_since,
                 synced_since=broker_epoch if since.synced_since < 0 else since.synced_since,
+                fsync_since=fsync_since if self._asks_for_fsync else _NEVER,
             )
         )
 
     def again(self) -> Proof:
         """What a registration of the same life says: the process has lost nothing it wrote."""
         life = self._life
-        return Proof(_NEVER, _NEVER) if life is None else _proof_of(life)
+        return _NOTHING if life is None else _proof_of(life)
 
     def void(self) -> None:
         """A log has failed: from now on nothing is proved of what was written."""
@@ -124,7 +143,7 @@ class LosslessRecord:
     def _prove(self, cluster_id: str, *, logs_are_whole: bool) -> Proof:
         life = self._read()
         if life is None:
-            return Proof(_NEVER, _NEVER)
+            return _NOTHING
         if (life.cluster_id, life.broker_id) != (cluster_id, self._broker_id):
             _log.warning(
                 "%s was broker %d's of the cluster %s: what lies there counts for nothing here",
@@ -132,10 +151,10 @@ class LosslessRecord:
                 life.broker_id,
                 life.cluster_id,
             )
-            return Proof(_NEVER, _NEVER)
+            return _NOTHING
         if logs_are_whole and (life.stopped_cleanly or self._is_same_boot(life)):
             return _proof_of(life)
-        return Proof(_NEVER, life.synced_since)
+        return replace(_proof_of(life), lossless_since=_NEVER)
 
     def _read(self) -> Life | None:
         data = read_file(self._disk, f"{self._directory}/{FILE_NAME}")
@@ -153,11 +172,14 @@ class LosslessRecord:
 
 
 def _proof_of(life: Life) -> Proof:
-    return Proof(life.lossless_since, life.synced_since)
+    return Proof(life.lossless_since, life.synced_since, life.fsync_since)
 
 
 def encode(life: Life) -> bytes:
-    body = f"{_HEAD}\n{json.dumps(asdict(life))}\n".encode()
+    values = asdict(life)
+    if life.fsync_since == life.synced_since:
+        del values[_FSYNC_SINCE]
+    body = f"{_HEAD}\n{json.dumps(values)}\n".encode()
     return body + f"crc32c {crc32c(body):08x}\n".encode()
 
 
@@ -170,6 +192,8 @@ def decode(data: bytes) -> Life:
     if head != _HEAD:
         raise ValueError(f"it is of the version {head!r}, this software reads {_HEAD!r}")
     values = json.loads(text)
+    if isinstance(values, dict) and _FSYNC_SINCE not in values:
+        values[_FSYNC_SINCE] = values.get("synced_since")
     if not isinstance(values, dict) or values.keys() != {each.name for each in fields(Life)}:
         raise ValueError("its fields are not those of a broker's life")
     return Life(**values)

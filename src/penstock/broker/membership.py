@@ -123,6 +123,7 @@ class Membership:
             self.incarnation_id,
             lossless_since=proof.lossless_since,
             synced_since=proof.synced_since,
+            fsync_since=proof.fsync_since,
         )
         if self._own_ids:
             # Before the commit: should its answer get lost, the registration is still one's own.

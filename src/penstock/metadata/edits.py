@@ -12,6 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
+from penstock.metadata.broker_configs import DEFAULT_DURABILITY
 from penstock.metadata.configs import BrokerConfigs, TopicSettings
 from penstock.metadata.decisions import Change, Decision, Guard
 from penstock.metadata.image import ClusterImage
@@ -88,12 +89,24 @@ def in_loads(parts: Iterable[Slice]) -> Iterator[tuple[Slice, ...]]:
         yield tuple(portion)
 
 
-def synced_from(image: ClusterImage, topic: Topic, settings: TopicSettings) -> int | None:
-    """The revision since which the topic counts only what is on disk; None if it does not."""
+class SyncedFrom(NamedTuple):
+    """Since when a topic has counted only what is on disk.
+
+    `by_file`: what counts is not in the store but in each broker's own config file.
+    """
+
+    revision: int
+    by_file: bool = False
+
+
+def synced_from(image: ClusterImage, topic: Topic, settings: TopicSettings) -> SyncedFrom | None:
+    """None if the topic counts what is in memory."""
     if settings.durability != "fsync":
         return None
-    has_own = "durability" in topic.configs
-    return topic.synced_from if has_own else max(topic.synced_from, image.default_synced_from)
+    if "durability" in topic.configs:
+        return SyncedFrom(topic.synced_from)
+    by_file = DEFAULT_DURABILITY not in image.default_broker_configs
+    return SyncedFrom(max(topic.synced_from, image.default_synced_from), by_file)
 
 
 class TopicEdits:
@@ -123,8 +136,7 @@ class TopicEdits:
             held = self._settings[topic] = self._configs.settings(overrides)
         return held
 
-    def synced_from(self, topic: str) -> int | None:
-        """For `sound_members`."""
+    def synced_from(self, topic: str) -> SyncedFrom | None:
         return synced_from(self._image, self._image.require_topic(topic), self.settings(topic))
 
     def put(self, topic: str, index: int, partition: Partition) -> Partition:

@@ -25,7 +25,7 @@ from dataclasses import replace
 
 from penstock.metadata.configs import BrokerConfigs, TopicSettings
 from penstock.metadata.decisions import Change, Decision, Guard
-from penstock.metadata.edits import NO_STATIC, Slice, in_decisions, synced_from
+from penstock.metadata.edits import NO_STATIC, Slice, SyncedFrom, in_decisions, synced_from
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.isr import led_by, sound_members, with_members
 from penstock.metadata.model import NO_LEADER, BrokerInfo, Partition
@@ -84,12 +84,12 @@ def elected(
     partition: Partition,
     brokers: Mapping[int, BrokerInfo],
     settings: TopicSettings,
-    since: int | None,
+    since: SyncedFrom | None,
     stopping: Collection[int] = frozenset(),
 ) -> Partition | None:
     """What the partition must become; None when it may stay as it is.
 
-    `since` is the revision since which the topic counts by its disks, as for `sound_members`.
+    `since` says since when the topic has counted by its disks, as for `sound_members`.
     """
     if _is_settled(partition, brokers):
         return None

@@ -31,6 +31,11 @@ synced:
 
 A life from before the switch counts as under `replicated` until the broker has registered again,
 also for topics that are created after a switch of the default.
+
+Where neither the topic nor the default in the store says anything, each broker goes by its own
+config file, which may differ from that of the controller and may have changed at a restart. So each
+broker says when it registers since which of its lives the file has asked for fsync
+(`BrokerInfo.fsync_since`), and its disk is trusted for those lives only.
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.metadata.decisions import Decision, Guard
-from penstock.metadata.edits import NO_STATIC, TopicEdits
+from penstock.metadata.edits import NO_STATIC, SyncedFrom, TopicEdits
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.keys import broker_key
 from penstock.metadata.model import NO_LEADER, BrokerInfo, Partition
@@ -53,13 +58,13 @@ _NOBODY: Final[frozenset[int]] = frozenset()
 
 
 def sound_members(
-    partition: Partition, brokers: Mapping[int, BrokerInfo], *, synced_from: int | None
+    partition: Partition, brokers: Mapping[int, BrokerInfo], *, synced_from: SyncedFrom | None
 ) -> dict[int, int]:
     """Members of the ISR and eligible leaders that hold all that is committed, by incarnation.
 
-    The dead are among them: what they hold is found out when they return. `synced_from` is the
-    revision since which the topic counts only what is on disk: a broker that registered after it
-    and restarts with the same disk loses nothing that counted. None if the topic counts by memory.
+    The dead are among them: what they hold is found out when they return. `synced_from` says since
+    when the topic has counted only what is on disk: a broker that registered after it and restarts
+    with the same disk loses nothing that counted. None if the topic counts what is in memory.
     """
     kept: dict[int, int] = {}
     lost: dict[int, int] = {}
@@ -69,9 +74,10 @@ def sound_members(
         if broker is None:
             kept[each] = noted
         elif noted == -1 or broker.has_kept(noted):
-            is_since = noted == -1 or synced_from is None or noted >= synced_from
-            kept[each] = broker.broker_epoch if is_since else noted
-        elif synced_from is not None and noted >= synced_from and broker.has_synced(noted):
+            is_judged = noted != -1 and synced_from is not None
+            has_unsynced = is_judged and not _counted_synced(broker, noted, synced_from)
+            kept[each] = noted if has_unsynced else broker.broker_epoch
+        elif _counted_synced(broker, noted, synced_from) and broker.has_synced(noted):
             kept[each] = broker.broker_epoch
         elif broker.has_synced(noted) or len(partition.replicas) == 1:
             lost[each] = broker.broker_epoch
@@ -81,6 +87,13 @@ def sound_members(
     if last not in lost:
         last = next(each for each in partition.replicas if each in lost)
     return {last: lost[last]}
+
+
+def _counted_synced(broker: BrokerInfo, noted: int, synced_from: SyncedFrom | None) -> bool:
+    """Whether the life of that epoch, and all since, counted only what was synced."""
+    if synced_from is None or noted < synced_from.revision:
+        return False
+    return not synced_from.by_file or broker.has_asked_for_fsync(noted)
 
 
 def with_members(

@@ -56,7 +56,8 @@ _MARKS: Final = frozenset({_SYNCED_FROM})
 _TAKER_ID: Final = "taker_id"
 _LOSSLESS_SINCE: Final = "lossless_since"
 _SYNCED_SINCE: Final = "synced_since"
-_OPTIONAL_BROKER_FIELDS: Final = frozenset({_LOSSLESS_SINCE, _SYNCED_SINCE})
+_FSYNC_SINCE: Final = "fsync_since"
+_OPTIONAL_BROKER_FIELDS: Final = frozenset({_LOSSLESS_SINCE, _SYNCED_SINCE, _FSYNC_SINCE})
 
 
 class MetadataInvalid(ValueError):
@@ -135,6 +136,8 @@ def encode_broker(broker: BrokerInfo) -> bytes:
         fields[_LOSSLESS_SINCE] = broker.lossless_since
     if broker.synced_since != 0:
         fields[_SYNCED_SINCE] = broker.synced_since
+    if broker.fsync_since != broker.synced_since:
+        fields[_FSYNC_SINCE] = broker.fsync_since
     return _encode(fields)
 
 
@@ -151,13 +154,10 @@ def decode_broker(key: str, value: bytes, revision: int) -> BrokerInfo:
         raise MetadataInvalid(key, f"the port {port} is not between 1 and 65535")
     incarnation_id = _id(key, fields, "incarnation_id")
     broker_id = broker_id_of(key, BROKERS_PREFIX)
-    lossless_since = _count(key, fields, _LOSSLESS_SINCE) if _LOSSLESS_SINCE in fields else -1
-    synced_since = fields.get(_SYNCED_SINCE, 0)
-    if type(synced_since) is not int or synced_since < -1:
-        raise MetadataInvalid(key, f"{_SYNCED_SINCE} is {synced_since!r}, not -1 or a broker epoch")
-    return BrokerInfo(
-        broker_id, host, port, rack, incarnation_id, revision, lossless_since, synced_since
-    )
+    lossless = _count(key, fields, _LOSSLESS_SINCE) if _LOSSLESS_SINCE in fields else -1
+    synced = _revision(key, fields, _SYNCED_SINCE, 0)
+    since = (lossless, synced, _revision(key, fields, _FSYNC_SINCE, synced))
+    return BrokerInfo(broker_id, host, port, rack, incarnation_id, revision, *since)
 
 
 def encode_stopping(broker_epoch: int) -> bytes:
@@ -317,12 +317,13 @@ def _row_fields(key: str, index: int, row: Any, epochs: Mapping[int, int]) -> di
     padded = row + [None] * (_ROW_LENGTH - len(row))
     replicas, leader, leader_epoch, partition_epoch, leads, isr, eligible, noted, add, gone = padded
     # Checked here, as the rest is made from it.
-    _broker_ids(key, f"partition {index}", replicas)
+    where = f"partition {index}"
+    _broker_ids(key, where, replicas)
     if not replicas:
-        raise MetadataInvalid(key, f"partition {index} has no replicas")
+        raise MetadataInvalid(key, f"{where} has no replicas")
     leader = replicas[0] if leader is None else leader
-    isr = replicas if isr is None else _listed(key, index, isr)
-    eligible = [] if eligible is None else _listed(key, index, eligible)
+    isr = replicas if isr is None else [*_broker_ids(key, where, isr)]
+    eligible = [] if eligible is None else [*_broker_ids(key, where, eligible)]
     if noted is None:
         noted = [epochs.get(each, -1) for each in isr + eligible]
     return {
@@ -337,12 +338,6 @@ def _row_fields(key: str, index: int, row: Any, epochs: Mapping[int, int]) -> di
         _ADDING: add or [],
         _REMOVING: gone or [],
     }
-
-
-def _listed(key: str, index: int, value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise MetadataInvalid(key, f"partition {index} has {value!r} where broker ids belong")
-    return value
 
 
 def _partition_fields(partition: Partition) -> dict[str, Any]:
@@ -447,10 +442,15 @@ def _mark(synced_from: int) -> dict[str, int]:
 
 def _synced_from(key: str, fields: Mapping[str, Any], revision: int) -> int:
     """-1 stands for the revision of the commit itself, which its writer could not know."""
-    value = fields.get(_SYNCED_FROM, 0)
-    if type(value) is not int or value < -1:
-        raise MetadataInvalid(key, f"{_SYNCED_FROM} is {value!r}, not -1 or a revision")
+    value = _revision(key, fields, _SYNCED_FROM, 0)
     return revision if value < 0 else value
+
+
+def _revision(key: str, fields: Mapping[str, Any], name: str, absent: int) -> int:
+    value = fields.get(name, absent)
+    if type(value) is not int or value < -1:
+        raise MetadataInvalid(key, f"{name} is {value!r}, not -1 or a revision")
+    return value
 
 
 def _count(key: str, fields: Mapping[str, Any], name: str) -> int:

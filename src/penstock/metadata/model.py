@@ -23,6 +23,9 @@ class BrokerInfo:
 
     `synced_since` is the epoch of the first of its lives with the data directory it has: what was
     synced since then is there, whatever happened to its machine. -1 when the directory is new.
+
+    `fsync_since` is the epoch of the earliest of its lives since which its config file has asked
+    for `log.durability=fsync`. -1 if that cannot be said of any life before this one.
     """
 
     broker_id: int
@@ -33,6 +36,7 @@ class BrokerInfo:
     broker_epoch: int = -1
     lossless_since: int = -1
     synced_since: int = 0
+    fsync_since: int = 0
 
     def has_kept(self, broker_epoch: int) -> bool:
         """Whether it has all that the life of that epoch had written."""
@@ -41,6 +45,10 @@ class BrokerInfo:
     def has_synced(self, broker_epoch: int) -> bool:
         """Whether it has all that the life of that epoch had synced."""
         return broker_epoch == self.broker_epoch or 0 <= self.synced_since <= broker_epoch
+
+    def has_asked_for_fsync(self, broker_epoch: int) -> bool:
+        """Whether its config file did so in the life of that epoch, and ever since."""
+        return 0 <= self.fsync_since <= broker_epoch
 
 
 @dataclass(frozen=True, slots=True)
