@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from penstock.metadata.config_changes import ConfigOperation
 from penstock.metadata.configs import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigSource, ConfigType
+from penstock.metadata.decisions import Change, Decision
+from penstock.metadata.keys import broker_config_key, encode_configs
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     AlterConfigsRequest,
@@ -276,6 +278,23 @@ async def test_tiered_storage_is_known_and_not_to_be_had(stage: Stage) -> None:
     ((_, code, words),) = await edit(stage, (TOPIC, "plain", [switch_on]))
     assert code == ErrorCode.INVALID_CONFIG
     assert "there is no tiered storage here" in (words or "")
+
+
+@staged
+async def test_durability_is_the_same_on_all_brokers(stage: Stage) -> None:
+    """It is set for all of them and not for one. What an earlier version let be set for one has no
+    effect."""
+    replicated: Edit = ("log.durability", SET, "replicated")
+    ((_, code, words),) = await edit(stage, (BROKER, "0", [replicated]))
+    assert code == ErrorCode.INVALID_CONFIG
+    assert "for all brokers" in (words or "")
+    left = Change(broker_config_key(0), encode_configs({"log.durability": "replicated"}), 0)
+    await stage.broker.controller.decide(lambda image: Decision((left,), None))
+    assert 0 in stage.broker.cluster.image.broker_configs
+    assert stage.broker.configs().value("log.durability") == "fsync"
+    ((_, code, _),) = await edit(stage, (BROKER, "", [replicated]))
+    assert code == ErrorCode.NONE
+    await stage.until(lambda: stage.broker.configs().value("log.durability") == "replicated")
 
 
 @staged_with(kafka={"log.retention.check.interval.ms": "1"})

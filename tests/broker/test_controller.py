@@ -95,6 +95,19 @@ async def test_a_broker_that_lost_its_lease_registers_again(stage: Stage) -> Non
     registered = broker.cluster.image.brokers[leader]
     assert registered.has_kept(before)
     assert registered.has_synced(before)
+    assert registered.has_asked_for_fsync(before)
+
+
+@staged_with(kafka={"log.durability": "replicated"})
+async def test_a_broker_whose_config_file_asks_for_less_than_fsync_says_so(stage: Stage) -> None:
+    """It keeps what it had written; what it had counted may not be on its disk."""
+    broker = stage.broker
+    before = broker.membership.broker_epoch
+    await broker.membership._env.store.revoke_lease(broker.membership._commits.lease)
+    await stage.until(lambda: broker.membership.broker_epoch > before)
+    registered = broker.cluster.image.brokers[0]
+    assert registered.has_kept(before)
+    assert not registered.has_asked_for_fsync(before)
 
 
 @staged
