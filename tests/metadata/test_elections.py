@@ -112,16 +112,27 @@ def test_a_quick_restart_gets_a_new_epoch_too() -> None:
 
 
 def test_after_a_quick_restart_another_in_sync_replica_leads() -> None:
-    """The restarted one may lack what it had not synced: it is out until it has caught up.
-
-    What is committed it has, so below the minimum it stays eligible.
-    """
+    """The restarted one may lack what was not committed. It has what was, so it stays in sync."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3, min_insync_replicas="3")
-    cluster.start(0)
+    epoch = cluster.start(0).broker_epoch
     elect(cluster)
     partition = only(cluster)
-    assert (partition.leader, partition.isr, partition.eligible_leaders) == (1, (1, 2), (0,))
+    assert (partition.leader, partition.isr, partition.eligible_leaders) == (1, (0, 1, 2), ())
+    assert partition.member_epoch(0) == epoch
+
+
+def test_a_leader_that_restarts_before_the_others_are_known_to_be_dead_leads_again() -> None:
+    """All brokers die together and one comes back. It has what was committed, so it leads once the
+    leases of the others have ended."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 3, min_insync_replicas="1")
+    cluster.start(0)
+    elect(cluster)
+    for other in (1, 2):
+        cluster.kill(other)
+        elect(cluster)
+    assert (only(cluster).leader, only(cluster).isr) == (0, (0,))
 
 
 def test_nobody_unfit_leads_unless_it_is_allowed() -> None:

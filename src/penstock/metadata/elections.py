@@ -7,10 +7,11 @@
 - A leader that lives, in the incarnation that was elected, stays.
 - Else the first in the order of the assignment leads that is in sync; else that is eligible; else,
   only with unclean.leader.election.enable, that is alive at all. Or nobody.
-- A leader that restarted may have lost what it had not synced. If another in-sync replica lives,
-  that one leads, and the restarted one is out until it has caught up. If it was the only one, it
-  leads again, under a new leader epoch.
-- A member that restarted, leader or not, counts as before only if it has lost nothing (`isr`).
+- A member that restarted, leader or not, stays in sync only if it has lost nothing that was
+  committed (`isr`).
+- A leader that restarted may have lost records that were not committed. If another in-sync replica
+  lives, that one leads. The restarted one stays in sync: the other may be dead as well, and its
+  death not noticed yet. If nobody else is in sync, it leads again, under a new leader epoch.
 - A broker that is about to stop leads only where nobody else can.
 
 Leader epochs rise with each change of leader, to nobody included, and never go back. The partition
@@ -96,15 +97,13 @@ def elected(
     restarted = _leader_restarted(partition, brokers)
     members = sound_members(partition, brokers, synced_from=since)
     isr = tuple(each for each in partition.isr if each in brokers and each in members)
-    if restarted and any(each != partition.leader for each in isr):
-        # It may stay eligible: what it lost was not committed, or it would be no member.
-        isr = tuple(each for each in isr if each != partition.leader)
     min_insync = settings.min_insync_replicas
     after = with_members(partition, isr, members, min_insync)
     leader = partition.leader
     if leader not in isr or restarted:
         unclean = settings.unclean_leader_election_enable
-        leader = choose_leader(after, brokers, stopping, unclean=unclean)
+        last = partition.leader if restarted else NO_LEADER
+        leader = choose_leader(after, brokers, stopping, unclean=unclean, last=last)
         if leader != NO_LEADER and leader not in isr:
             if leader not in members:
                 # After an unclean election nobody else holds what the new leader makes of it.
@@ -140,10 +139,15 @@ def choose_leader(
     stopping: Collection[int],
     *,
     unclean: bool,
+    last: int = NO_LEADER,
 ) -> int:
-    """Who of these brokers is to lead a partition without a leader; NO_LEADER if nobody can."""
+    """Who of these brokers is to lead a partition without a leader; NO_LEADER if nobody can.
+
+    `last` is chosen only if no other replica is in sync.
+    """
     living = [each for each in partition.replicas if each in brokers]
     candidates = [each for each in living if each in partition.isr]
+    candidates.sort(key=lambda each: each == last)
     candidates += [each for each in living if each in partition.eligible_leaders]
     if unclean:
         candidates += living

@@ -74,6 +74,8 @@ _FOCUSED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "power": ("flushes-skip-the-fsync",),
     "empty_disk": ("empty-disk-trusted",),
+    "bit_rot": ("rot-taken-for-a-torn-tail",),
+    "lone_survivor": ("high-watermark-forgotten",),
     "slow_leases": ("lease-renewed-late",),
     "topics": (
         "min-isr-change-ignored",

@@ -27,6 +27,8 @@ from penstock.partition.leader import AppendRules, check_batch
 from penstock.partition.replication import InSyncRules
 from penstock.records.batch import HeaderFields, validate_fields
 from penstock.sim.planting import Plant, bug, patch
+from penstock.storage import directory as directory_module
+from penstock.storage.directory import LogDirectory
 from penstock.storage.flush import FlushPlan
 from penstock.stores.errors import StoreUnreachable
 from penstock.wire.errors import KafkaError
@@ -54,6 +56,24 @@ def _never_syncs(patches: ExitStack) -> None:
 def _trusts_empty_disks(patches: ExitStack) -> None:
     """A broker that comes back with another disk counts as the replica it was."""
     patch(patches, BrokerInfo, "has_synced", lambda self, broker_epoch: True)
+
+
+@_bug("rot-taken-for-a-torn-tail")
+def _cuts_at_rot(patches: ExitStack) -> None:
+    """A bad batch above the recovery point is cut off with everything behind it, as if the process
+    had been killed while it wrote that batch."""
+    _open_logs_with(patches, known=None, cache_is_intact=False)
+
+
+@_bug("high-watermark-forgotten")
+def _forgets_the_high_watermark(patches: ExitStack) -> None:
+    """A restarted broker does not know what was committed before."""
+    patch(patches, LogDirectory, "_known_offsets", lambda self: {})
+
+
+def _open_logs_with(patches: ExitStack, **given: Any) -> None:
+    open_log = directory_module.open_log
+    patch(patches, directory_module, "open_log", lambda *a, **k: open_log(*a, **{**k, **given}))
 
 
 # -- the store

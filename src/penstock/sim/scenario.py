@@ -81,8 +81,8 @@ EPISODES: Final = (
 EDGE_CLIENTS: Final = ("pipeliner", "malformer", "table")
 """Clients that pipeline, that send malformed batches, that write to a compacted topic."""
 
-WAITING: Final[frozenset[str]] = frozenset({"bit_rot", "lone_survivor"})
-"""Drawn only on request: the product does not handle these yet."""
+WAITING: Final[frozenset[str]] = frozenset()
+"""Drawn only on request, because the product does not handle these yet."""
 
 TRANSACTOR_KINDS: Final = ("plain", "plain", "reading", "old")
 """`reading` ones read committed records while their transactions are open; `old` ones do without
