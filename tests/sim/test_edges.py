@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.sim.scenario import Scenario, TopicPlan, draw
+from penstock.sim.scenario import EPISODES, Scenario, TopicPlan, draw
 from penstock.sim.workload import Verdict, run_scenario
 
 TOPIC = TopicPlan("orders", 1, 3, 2, "fsync", 1_000)
@@ -55,10 +55,14 @@ def test_a_fault_happens_and_nothing_breaks(fault: str, counter: str) -> None:
     assert run(1, faults=(fault,)).counters[counter] >= 1
 
 
-@pytest.mark.parametrize("episode", ["empty_disk", "double_failover", "slow_leases"])
+@pytest.mark.parametrize("episode", EPISODES)
 def test_an_episode_happens_and_nothing_breaks(episode: str) -> None:
     """A broker comes back with an empty disk; two leaders die; leases are kept on a slow store."""
-    verdict = run(1, episodes=(episode,))
+    topic = replace(TOPIC, segment_bytes=1 << 20)
+    settings: dict[str, Any] = {}
+    if episode == "unheard_join":
+        settings = {"session_timeout_s": 15.0, "lag_max_ms": 500, "load_s": 40.0}
+    verdict = run(1, episodes=(episode,), topics=(topic,), **settings)
     assert verdict.counters[f"episode_{episode}"] >= 1
 
 

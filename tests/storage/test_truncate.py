@@ -274,6 +274,30 @@ def test_cut_within_damage_frees_its_offsets(bench: LogBench) -> None:
     assert offsets_of(log, 6) == list(range(6, 13))
 
 
+@pytest.mark.parametrize("first", [5, 6, 7, 8])
+def test_a_cut_where_damage_begins_takes_the_damaged_bytes_along(
+    bench: LogBench, first: int
+) -> None:
+    """Otherwise what is fetched again would lie behind them, and they would be found again."""
+    log = bench.create()
+    append(log, 12)
+    log.close()
+    append(bench.open())
+    bench.kill()
+    for number in range(first, 9):
+        bench.flip_bit(bench.log_path(), number * BATCH_BYTES + 70)
+    log = bench.open()
+    assert [(held.start_offset, held.end_offset) for held in log.damage] == [(first, 9)]
+    log.truncate_to(first)
+    assert log.damage == []
+    assert log.active.size == first * BATCH_BYTES
+    append(log, 6)
+    assert offsets_of(log) == list(range(first + 6))
+    log = bench.kill_and_open()
+    assert log.damage == []
+    assert offsets_of(log) == list(range(first + 6))
+
+
 @pytest.mark.parametrize("operation", ["unlink", "truncate", "fsync", "rename", "sync_directory"])
 def test_failed_truncation_takes_the_log_offline(operation: str) -> None:
     """Half cut, only a restart can say what there is; and it finishes the job."""

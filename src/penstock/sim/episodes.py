@@ -135,7 +135,8 @@ class Episodes:
             for index, partition in enumerate(topic.partitions)
             if node.id in partition.replicas and len(partition.replicas) > 1
         ]
-        rotted = rot_above_recovery_point(node.disk, node.config.data_dir, places, self.draws)
+        logs = f"{node.config.data_dir}/logs"
+        rotted = rot_above_recovery_point(node.disk, logs, places, self.draws)
         await self._stage.rest(self._pause_s())
         self._hands.start(node)
         if rotted is None:
@@ -180,20 +181,20 @@ class Episodes:
             return False
         survivor = self.draws.choice(self._world.brokers)
         others = [node for node in self._world.brokers if node is not survivor]
+        # A replica may have left the in-sync set since the cluster settled. It need not lead.
+        in_sync = {
+            place for place in (*committed, f"{OFFSETS}-0") if survivor.id in self._isr_of(place)
+        }
         for node in others:
             self._hands.faults.kill(node.name)
         await self._stage.rest(self._pause_s())
         self._hands.faults.kill(survivor.name)
         await self._stage.rest(self.draws.random())
         self._hands.start(survivor)
-        held = {
-            place: end
-            for place, end in committed.items()
-            if survivor.id in self._replicas_of(place) and end
-        }
+        held = {place: end for place, end in committed.items() if place in in_sync and end}
         what = f"reading what was committed from {survivor.name}, the only broker that is up"
         await self._demand(what, lambda: self._read(held))
-        if self._stage.scenario.members and survivor.id in self._replicas_of(f"{OFFSETS}-0"):
+        if self._stage.scenario.members and f"{OFFSETS}-0" in in_sync:
             what = f"loading a coordinator on {survivor.name}, the only broker that is up"
             await self._demand(what, self._ask_group)
         for node in others:

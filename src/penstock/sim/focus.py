@@ -139,6 +139,14 @@ def _episode(name: str) -> Focus:
     return concentrate
 
 
+def bit_rot(scenario: Scenario) -> Scenario:
+    """Synced batches rot. In a large segment most of them lie above the stored recovery point."""
+    plain = _episode("bit_rot")(scenario)
+    return replace(
+        plain, topics=tuple(replace(topic, segment_bytes=1 << 20) for topic in plain.topics)
+    )
+
+
 def pipelining(scenario: Scenario) -> Scenario:
     """Clients that read behind their own writes."""
     return replace(_plain(scenario), faults=("clog", "bounce", "prefer"), pipeliners=2)
@@ -159,7 +167,7 @@ FOCUSES: Final[dict[str, Focus]] = {
     "topics": topics,
     "pipelining": pipelining,
     "malformed": malformed,
-    "bit_rot": _episode("bit_rot"),
+    "bit_rot": bit_rot,
     "empty_disk": _episode("empty_disk"),
     "lone_survivor": _episode("lone_survivor"),
     "double_failover": _episode("double_failover"),

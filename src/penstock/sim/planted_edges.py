@@ -30,6 +30,7 @@ from penstock.sim.planting import Plant, bug, patch
 from penstock.storage import directory as directory_module
 from penstock.storage.directory import LogDirectory
 from penstock.storage.flush import FlushPlan
+from penstock.storage.recovery import open_log
 from penstock.stores.errors import StoreUnreachable
 from penstock.wire.errors import KafkaError
 
@@ -72,8 +73,10 @@ def _forgets_the_high_watermark(patches: ExitStack) -> None:
 
 
 def _open_logs_with(patches: ExitStack, **given: Any) -> None:
-    open_log = directory_module.open_log
-    patch(patches, directory_module, "open_log", lambda *a, **k: open_log(*a, **{**k, **given}))
+    def open_otherwise(*args: Any, **kwargs: Any) -> Any:
+        return open_log(*args, **{**kwargs, **given})
+
+    patch(patches, directory_module, "open_log", open_otherwise)
 
 
 # -- the store

@@ -138,12 +138,15 @@ class Log(AppendLog):
         self._activate(active)
         if self._unindexed_offset is not None and self._unindexed_offset >= active.base_offset:
             self._unindexed_offset = None
-        hole = next(
-            (held for held in self.damage if held.start_offset < offset < held.end_offset), None
-        )
+        hole = next((held for held in self.damage if held.end_offset > offset), None)
         found = active.locate(offset)
-        if hole is not None and hole.segment_base == active.base_offset:
-            # Nobody knows where in the hole the offset lies; what is kept of it is its offsets.
+        if (
+            hole is not None
+            and hole.segment_base == active.base_offset
+            and (found is None or hole.start_position <= found[0])
+        ):
+            # Damaged bytes go too, or they would be found again before what is appended next. Where
+            # the offset lies in the middle of them nobody knows: its lower offsets are kept.
             active.truncate(hole.start_position, hole.start_offset)
         elif found is not None:
             active.truncate(found[0], found[1].base_offset)
