@@ -54,7 +54,7 @@ HARD_BOUNCES, CLEAN_BOUNCES = 5, 2
 MOVE_ROUNDS = 6
 BRIEF_FREEZE_S = 2.0
 COMPLAINTS_MAX = 20
-GAP_HARD_MAX_S, GAP_CLEAN_MAX_S = 10.0, 1.0
+GAP_HARD_MAX_S, GAP_CLEAN_MAX_S = 13.0, 1.0
 COUNTED = ("lost", "duplicated", "reordered", "misplaced", "changed", "unread", "failed")
 
 

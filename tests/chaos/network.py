@@ -31,7 +31,7 @@ from .workload import TOPIC
 LAG_MAX_MS = 4_000
 STORE = 9
 """The store's place among the namespaces; brokers have their ids."""
-SESSION_S = 6.0
+SESSION_S = 9.0
 TESTS = Path(__file__).parents[1]
 
 

@@ -21,7 +21,7 @@ from .workload import PARTITIONS, TOPIC, Workload, create_topic
 PROGRESS_S = 90.0
 SYNC_S = 120.0
 AWAY_S = 1.0
-FREEZE_S = 9.0
+FREEZE_S = 13.0
 """Longer than a session: the cluster takes the frozen broker for dead."""
 ROLES = ("leader", "follower", "controller")
 

@@ -66,7 +66,7 @@ SETTINGS = {"transaction.state.log.num.partitions": 3}
 PROGRESS_S = 90.0
 SYNC_S = 120.0
 FEED_S = 120.0
-AWAY_S = 9.0
+AWAY_S = 13.0
 """Longer than a session, of a broker as of a member of a group."""
 CALM_S = 1.0
 
