@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from itertools import count
 
 import pytest
@@ -188,8 +189,12 @@ def test_a_transaction_that_took_too_long_is_told_at_its_end(live_broker: Broker
                     await (await producer.send(topic, b"late", partition=0))
                     await asyncio.sleep(1.0)
             assert aborted.value.retriable
-            async with producer.transaction():
-                await producer.send(topic, b"in time", partition=0)
+            is_committed = False
+            while not is_committed:  # On a busy machine a short transaction may be late as well.
+                with suppress(TransactionAborted):
+                    async with producer.transaction():
+                        await producer.send(topic, b"in time", partition=0)
+                    is_committed = True
         assert await read(live_broker, topic, 1) == [b"in time"]
 
     play(scenario)
