@@ -281,7 +281,8 @@ def test_a_new_leader_is_asked_whether_it_has_what_was_read(fake: FakeBroker) ->
             fake.model.metadata = newly_led  # type: ignore[method-assign]
             fake.next(ApiKey.OFFSET_FOR_LEADER_EPOCH, has_it_all)
             fake.next(ApiKey.FETCH, ErrorCode.FENCED_LEADER_EPOCH)
-            assert await consumer.poll(timeout_ms=300) == []
+            while not fake.asked(ApiKey.OFFSET_FOR_LEADER_EPOCH):
+                assert await consumer.poll(timeout_ms=50) == []
             log.append(batch_of([b"new"]))
             assert [record.value for record in await drain(consumer, 1)] == [b"new"]
 
