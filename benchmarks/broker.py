@@ -79,7 +79,7 @@ def start_broker(data: str) -> ServerProcess:
 
 
 def batch_of(size: int) -> bytearray:
-    """A batch of exactly so many bytes, with one record in it."""
+    """A batch with one record that takes exactly the given number of bytes."""
     value_bytes = size - 80
     while True:
         batch = build_batch([Record(0, 1_700_000_000_000, None, b"x" * value_bytes)])

@@ -58,7 +58,7 @@ KINDS: Final = ("silent", "dripping", "deaf", "announcing")
 ADDRESSES: Final = 8
 """Of the loopback network, that the connections come from."""
 PACE_S: Final = 0.005
-"""Between two rounds of the good client, of three requests each."""
+"""Seconds between two rounds of the good client. A round is three requests."""
 OPENED_PER_S: Final = 2_000
 LOG_BYTES: Final = 64 * MIB
 FETCHES: Final = 40

@@ -317,7 +317,7 @@ class ControllerRuntime:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether it is one of those that pass by themselves."""
+    """Whether retrying later may succeed without anybody's help."""
     if isinstance(error, StoreError):
         return error.retriable or isinstance(error, OutcomeUnknown | LeaseNotFound)
     return isinstance(error, KafkaError | TimeoutError)

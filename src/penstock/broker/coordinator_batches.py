@@ -29,7 +29,7 @@ def batch_of(hosted: HostedPartition, records: Sequence[Record], **producer: Any
 def bounded_batch_of(
     hosted: HostedPartition, records: Sequence[Record], **producer: Any
 ) -> bytearray:
-    """The same; BatchRefused if it is larger than max.message.bytes of its topic."""
+    """The same. Raises BatchRefused if the batch exceeds its topic's max.message.bytes."""
     limit = hosted.settings.max_message_bytes
     size = sum(len(record.key or b"") + len(record.value or b"") for record in records)
     if size <= limit:

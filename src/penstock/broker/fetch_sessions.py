@@ -41,7 +41,7 @@ SESSION_ID_MAX: Final = 2**31 - 1
 IDLE_S: Final = 120.0
 """How long a session is unused before another client's may take its place."""
 CLIENT_PARTITIONS_MAX: Final = 200_000
-"""Partitions that the sessions of all clients may name together: about 60 MB."""
+"""How many partitions the fetch sessions of all clients may hold in total: about 60 MB."""
 _EPOCH_MAX: Final = 2**31 - 1
 
 

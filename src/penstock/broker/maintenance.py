@@ -163,6 +163,7 @@ class Maintenance:
         try:
             await self._services.env.executor.run(task.run)
         except Exception:
+            # The half-written segments go; the caller reports the error and pauses this log.
             with suppress(OSError):
                 task.discard()
             raise

@@ -139,6 +139,7 @@ def bad_batch(kind: str, records: Sequence[Record], **producer: int) -> bytearra
     """
     if not records or records[0].offset != 0:
         raise ValueError("a bad batch needs records with offsets from 0 on")
+    # mypy cannot match keywords from a mapping with parameters of several types.
     good = build_batch(records, **producer)  # type: ignore[arg-type]
     if good[HEADER_SIZE] >= 0x80:
         raise ValueError("the first record of a bad batch must take less than 64 bytes")

@@ -56,7 +56,7 @@ _NOT_YET = frozenset(
     }
 )
 MEMORY_BYTES_MAX = 16 << 20
-"""What is read into memory at most for one fetch of a client; more is sent from its file."""
+"""The most that one client's fetch reads into memory. Anything more is sent from its file."""
 _QUIET_MS = 50
 """How long a follower that has everything is believed to go on so, without being counted again."""
 _RACKS_SINCE = 11
