@@ -60,10 +60,12 @@ test: lint tools
 	PENSTOCK_PURE=1 $(BIN)/python -m pytest tests/records
 
 # The same tests beside eight busy loops, as on a machine that others use: each test that fails is named.
+# `make starve LOOPS=0 CPUS=0.5` gives them half a processor instead, and leaves you the rest (needs root).
 LOOPS ?= 8
+CPUS  ?=
 TESTS ?= tests
 starve: tools
-	cd tests && ../$(BIN)/python -m starve --loops $(LOOPS) $(TESTS)
+	cd tests && ../$(BIN)/python -m starve --loops $(LOOPS) $(if $(CPUS),--cpus $(CPUS)) $(TESTS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -3,18 +3,22 @@
 A test that fails here and passes on a quiet machine assumes that something has happened "by now".
 The run prints each test that failed, and each that was slowest; it exits with 1 if any failed.
 
-    python -m starve [--loops 8] [--workers 2] [pytest's arguments]
+    python -m starve [--loops 8] [--cpus 0.5] [--workers 2] [pytest's arguments]
+
+With `--cpus` the tests also run in a cgroup that may use no more than so many processors. The rest
+of the machine stays free for other work. This needs root.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -52,13 +56,43 @@ def verdict(outcomes: Sequence[Outcome]) -> list[str]:
     return [*lines, f"{len(outcomes) - len(failed)} passed or skipped, {len(failed)} failed"]
 
 
+def limit_processors(cpus: float) -> Path:
+    """Move this process into a new cgroup that may use `cpus` processors. Returns the cgroup."""
+    root = Path("/sys/fs/cgroup")
+    period_us = 100_000
+    quota_us = round(cpus * period_us)
+    if (root / "cgroup.controllers").exists():
+        (root / "cgroup.subtree_control").write_text("+cpu")
+        group = root / f"starve-{os.getpid()}"
+        group.mkdir()
+        (group / "cpu.max").write_text(f"{quota_us} {period_us}")
+    else:
+        group = root / "cpu" / f"starve-{os.getpid()}"
+        group.mkdir()
+        (group / "cpu.cfs_period_us").write_text(str(period_us))
+        (group / "cpu.cfs_quota_us").write_text(str(quota_us))
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+    return group
+
+
+def leave(group: Path) -> None:
+    """Move every process of the cgroup back to the one above, and remove the cgroup."""
+    for process in (group / "cgroup.procs").read_text().split():
+        with suppress(ProcessLookupError):
+            (group.parent / "cgroup.procs").write_text(process)
+    group.rmdir()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="starve", description=__doc__)
     parser.add_argument("--loops", type=int, default=8, help="busy processes beside the tests")
+    parser.add_argument("--cpus", type=float, help="the most processors that the tests may use")
     parser.add_argument("--workers", type=int, default=2, help="processes that run tests")
     chosen, rest = parser.parse_known_args(arguments)
     began = time.monotonic()
     with ExitStack() as stack:
+        if chosen.cpus:
+            stack.callback(leave, limit_processors(chosen.cpus))
         directory = stack.enter_context(tempfile.TemporaryDirectory())
         for _ in range(chosen.loops):
             loop = stack.enter_context(subprocess.Popen([sys.executable, "-c", LOOP]))
@@ -72,7 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outcomes = read_report(report.read_text()) if report.exists() else []
     for line in verdict(outcomes):
         print(line)
-    print(f"beside {chosen.loops} busy loops, in {(time.monotonic() - began) / 60:.1f} min")
+    limit = f" with {chosen.cpus} processors" if chosen.cpus else ""
+    print(f"beside {chosen.loops} busy loops{limit}, in {(time.monotonic() - began) / 60:.1f} min")
     return done.returncode
 
 

@@ -369,7 +369,11 @@ def test_the_latest_offsets_are_reported(topic: Topic, streams: Any) -> None:
 
 
 def test_a_trigger_costs_two_requests(broker: Broker, pair: Topic) -> None:
-    """One for the topics and one for their ends, on connections that stay."""
+    """One for the topics and one for their ends, on connections that stay.
+
+    The reader of the first trigger may have had one more Fetch under way when it stopped, which
+    the broker may get later.
+    """
     pair.write(1)
     with (
         Faults(broker.bootstrap) as faults,
@@ -380,4 +384,5 @@ def test_a_trigger_costs_two_requests(broker: Broker, pair: Topic) -> None:
         for _ in range(5):
             stream.trigger()
         asked = [request.api for request in faults.requests[before:]]
-        assert asked == ["Metadata", "ListOffsets"] * 5
+        assert [api for api in asked if api != "Fetch"] == ["Metadata", "ListOffsets"] * 5
+        assert asked.count("Fetch") <= 1

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import pytest
 
-from penstock.testing.slowness import Slowness, factor_of, patient
+from penstock.testing.slowness import Slowness, cpu_limit, factor_of, patient
 
 
 class ManualClock:
@@ -89,3 +92,33 @@ def test_a_system_without_proc_is_judged_by_its_load_average() -> None:
 
 def test_a_patient_deadline_is_never_shorter_than_asked_for() -> None:
     assert patient(7.0) >= 7.0
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "processors"),
+    [
+        ("0::/\n", {}, math.inf),
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000\n"}, math.inf),
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000\n", "a/cpu.max": "50000 100000\n"}, 0.5),
+        (
+            "3:cpuset:/\n2:cpuacct,cpu:/a\n0::/\n",
+            {"cpu/a/cpu.cfs_quota_us": "40000\n", "cpu/a/cpu.cfs_period_us": "100000\n"},
+            0.4,
+        ),
+        (
+            "1:cpu:/a\n",
+            {"cpu/a/cpu.cfs_quota_us": "-1\n", "cpu/a/cpu.cfs_period_us": "100000\n"},
+            math.inf,
+        ),
+    ],
+)
+def test_a_cpu_limit_of_the_container_is_found(
+    tmp_path: Path, own: str, files: dict[str, str], processors: float
+) -> None:
+    """In both versions of cgroups, on the process's own group or on one above it."""
+    for name, text in files.items():
+        file = tmp_path / "root" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (tmp_path / "own").write_text(own)
+    assert cpu_limit(tmp_path / "root", tmp_path / "own") == processors

@@ -8,11 +8,13 @@ busy one.
 The factor comes from two numbers that Linux keeps: how many processes want a processor, and which
 share of the time the host gave to other virtual machines ("steal"). It is never below 1. It is the
 largest of the last two minutes, as a machine that was busy a moment ago may be busy again a moment
-later. `PENSTOCK_SLOWNESS` sets a lower bound.
+later. `PENSTOCK_SLOWNESS` sets a lower bound, and so does a CPU limit of the container (a quota of
+its cgroup): with half a processor it is 4, as deadlines are chosen for two.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +26,8 @@ from penstock.runtime import SystemClock
 _LOOK_EVERY_S: Final = 1.0
 _REMEMBER_S: Final = 120.0
 _FACTOR_MAX: Final = 30.0
+_PROCESSORS_EXPECTED: Final = 2
+"""How many processors a quiet machine has."""
 _STEAL_FIELD: Final = 8
 """The place of the stolen time in the first line of /proc/stat, after the word `cpu`."""
 
@@ -41,6 +45,34 @@ def read_system() -> tuple[str, float]:
     except OSError:
         stat = ""
     return stat, os.getloadavg()[0]
+
+
+def cpu_limit(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float:
+    """How many processors the cgroup of this process may use; infinite without a limit."""
+    try:
+        rows = [line.split(":", 2) for line in own.read_text().splitlines()]
+    except OSError:
+        return math.inf
+    limit = math.inf
+    for _, controllers, path in rows:
+        names = controllers.split(",")
+        for group in (path, *map(str, Path(path).parents)):
+            if not controllers:
+                limit = min(limit, _quota(root / group.strip("/") / "cpu.max"))
+            elif "cpu" in names:
+                directory = root / "cpu" / group.strip("/")
+                quota, period = directory / "cpu.cfs_quota_us", directory / "cpu.cfs_period_us"
+                limit = min(limit, _quota(quota, period))
+    return limit
+
+
+def _quota(*files: Path) -> float:
+    """A quota divided by its period. The numbers are in one file, or in one file each."""
+    try:
+        quota, period = " ".join(file.read_text() for file in files).split()
+    except (OSError, ValueError):
+        return math.inf
+    return int(quota) / int(period) if quota.isdigit() and int(quota) else math.inf
 
 
 class Slowness:
@@ -86,7 +118,12 @@ class Slowness:
         return factor_of(runnable, self._processors, stolen_share)
 
 
-_HERE: Final = Slowness(SystemClock(), at_least=float(os.environ.get("PENSTOCK_SLOWNESS") or 1))
+_HERE: Final = Slowness(
+    SystemClock(),
+    at_least=max(
+        float(os.environ.get("PENSTOCK_SLOWNESS") or 1), _PROCESSORS_EXPECTED / cpu_limit()
+    ),
+)
 
 
 def slowness() -> float:
