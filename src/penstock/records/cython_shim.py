@@ -19,7 +19,7 @@ def _as_it_is(decorated: _T) -> _T:
     return decorated
 
 
-cclass = cfunc = final = inline = nogil = _as_it_is
+ccall = cclass = cfunc = final = inline = nogil = _as_it_is
 
 
 def exceptval(*_value: Any, check: bool = False) -> Callable[[_T], _T]:
