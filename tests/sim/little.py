@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.metadata.image import ClusterImage
 from penstock.metadata.keys import broker_key, encode_broker, encode_topic, topic_key
 from penstock.metadata.model import BrokerInfo, Partition, Topic
 from penstock.ports import WatchEvent
@@ -69,6 +70,8 @@ class Node:
         self._hosted = {("t", 0): self.hosted}
         self.controller = self
         self.broker_epoch = broker_id + 1
+        self.cluster = self
+        self.image = ClusterImage()
 
     @property
     def broker(self) -> Any:

@@ -84,6 +84,29 @@ def test_a_leader_that_does_not_count_somebody_in_sync(cluster: Cluster) -> None
     assert breaks(cluster) == "I4"
 
 
+def test_a_follower_that_takes_too_much_for_committed(cluster: Cluster) -> None:
+    """I4: no leader has committed so much."""
+    for broker_id in (0, 1):
+        cluster.write(broker_id, b"c")
+    cluster.nodes[1].hosted.known = 2
+    cluster.check()
+    cluster.nodes[1].hosted.known = 3
+    assert breaks(cluster) == "I4"
+
+
+def test_a_broker_that_missed_a_change_of_the_metadata(cluster: Cluster) -> None:
+    """I11: its image is as new as the store, and a key in it is not."""
+    image = cluster.nodes[1].image
+    for number, node in enumerate(cluster.nodes, start=1):
+        info = BrokerInfo(node.id, f"host{node.id}", 9092, None, bytes(16), -1, 0)
+        image.apply(broker_key(node.id), encode_broker(info), number)
+    cluster.partition(replace(WHOLE, partition_epoch=1))
+    cluster.check()
+    image.revision = cluster.revision
+    cluster.partition(replace(WHOLE, partition_epoch=2))
+    assert breaks(cluster) == "I11"
+
+
 def test_two_leaders_in_one_epoch(cluster: Cluster) -> None:
     """I7."""
     cluster.nodes[1].hosted.leadership = Term(1, 0, 2, {0, 1})

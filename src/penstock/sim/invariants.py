@@ -3,7 +3,8 @@
 I1   logs are the same below their high watermarks, and wherever an offset has the same epoch in
      both: that is, an epoch and an offset name one batch and all before it, for ever
 I2   the leader, and I3 every candidate, holds all that was ever committed; with `fsync`, on disk
-I4   the leader counts everybody who is in sync
+I4   the leader counts everybody who is in sync; a follower takes nothing for committed that no leader
+     has committed
 I7   one leader for each epoch; epochs never fall within a log
 I8   the end that a leader tells clients never goes back
 I9   of an idempotent producer everything committed is there once, and in order
@@ -25,7 +26,7 @@ from penstock.metadata.model import NO_LEADER, Partition, Topic
 from penstock.partition.replication import Leadership
 from penstock.ports import WatchEvent
 from penstock.sim.history import TABLE
-from penstock.sim.invariants_metadata import InvariantBroken, TrueMetadata, broken
+from penstock.sim.invariants_metadata import InvariantBroken, TrueMetadata, broken, is_synced
 from penstock.sim.invariants_txns import TrueTransactions
 from penstock.sim.shadows import Mark, Peek, Shadow
 from penstock.sim.state_watch import StateWatch
@@ -34,16 +35,7 @@ from penstock.txns.formats import TOPIC as DECISIONS
 _SEQUENCES: int = 1 << 31
 
 
-def is_synced(topic: Topic) -> bool:
-    """Whether only what is on disk counts as committed."""
-    return topic.configs.get("durability", "fsync") == "fsync" or topic.is_internal
-
-
-def _ignore(place: str, text: str) -> None:
-    pass
-
-
-def _ignore_append(broker_id: int, place: str) -> None:
+def _ignore(*told: object) -> None:
     pass
 
 
@@ -164,7 +156,7 @@ class Invariants:
         """Partitions of which something changed since they were looked at as a whole."""
         self._all_dirty = True
         self._broken: InvariantBroken | None = None
-        self.on_led_append: Callable[[int, str], None] = _ignore_append
+        self.on_led_append: Callable[[int, str], None] = _ignore
         """Is told when a leader has appended to a partition, before anybody else has it."""
         self._topic_ids: dict[str, bytes] = {}
         self._unsynced: dict[str, None] = {}
@@ -175,12 +167,18 @@ class Invariants:
         """A transaction was applied. What it breaks is raised by the next `check`: here the code
         of whoever committed is running, and might take it for its own failure."""
         try:
+            self._check_images()
             self.metadata.apply(events)
         except InvariantBroken as error:
             self._broken = self._broken or error
         for topic in self.metadata.image.topics.values():
             self._on_topic(topic)
         self._all_dirty = True
+
+    def _check_images(self) -> None:
+        for node in self._nodes():
+            if node.broker is not None:
+                self.metadata.check_image(node.id, node.broker.cluster.image)
 
     def _on_topic(self, topic: Topic) -> None:
         """A topic of the same name and another id is another one: nothing is known of it."""
@@ -315,6 +313,9 @@ class Invariants:
             if high > truth.end_offset:
                 truth.extend(shadow, high, self.txns)
             self._check_told(broker_id, one.place, truth, leadership.epoch, high, hosted)
+        elif high > truth.end_offset:
+            text = f"broker {broker_id} takes all below {high} for committed, of {truth.end_offset}"
+            raise broken("I4", one.place, text, truth.end_offset)
         self._check_below(broker_id, truth, shadow, high)
         self.txns.check_known(broker_id, one.place, shadow, hosted)
         self.txns.note_synced(broker_id, one.place, shadow)

@@ -6,7 +6,8 @@ I5   who joins the in-sync set is registered, as that very life; who is elected
 I6   who is eligible is not in sync, and there is nobody eligible beside enough in sync; the leader
      is in sync (which the decoding of stored topics asks for as well)
 I7   an epoch has one leader
-I11  every change of a partition raises its epoch; leader epochs never fall
+I11  every change of a partition raises its epoch; leader epochs never fall. A broker that has come as
+     far as the store knows every key as the store has it
 """
 
 from __future__ import annotations
@@ -48,6 +49,11 @@ def min_insync(topic: Topic, partition: Partition) -> int:
     return min(wanted, len(partition.replicas))
 
 
+def is_synced(topic: Topic) -> bool:
+    """Whether only what is on disk counts as committed."""
+    return topic.configs.get("durability", "fsync") == "fsync" or topic.is_internal
+
+
 @dataclass(slots=True)
 class TrueMetadata:
     """The metadata as the store has it, whoever has heard of it."""
@@ -79,6 +85,24 @@ class TrueMetadata:
         self.changes += 1
         for name, topic in before.items():
             self._check(TopicChange(name, topic, self.image.topics.get(name)))
+
+    def check_image(self, broker_id: int, image: ClusterImage) -> None:
+        """Compare a broker's image with the store, if it has come as far.
+
+        The revisions of the keys are compared, not the values: that is cheap enough to do before
+        every transaction.
+        """
+        if image.revision < self.image.revision:
+            return
+        known, true = image._key_revisions, self.image._key_revisions
+        if known != true:
+            keys = sorted(known.keys() | true.keys())
+            key = next(key for key in keys if known.get(key) != true.get(key))
+            text = (
+                f"broker {broker_id} has come to revision {image.revision} and knows the key as of "
+                f"revision {known.get(key)}, and the store has it as of {true.get(key)}"
+            )
+            raise broken("I11", key, text)
 
     def _tell(self, changed: Changed) -> None:
         for broker in changed.brokers:

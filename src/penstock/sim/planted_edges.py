@@ -24,7 +24,7 @@ from penstock.metadata.image import TopicChange
 from penstock.metadata.model import BrokerInfo
 from penstock.partition.follower import AdvanceLogStart, Follower
 from penstock.partition.leader import AppendRules, check_batch
-from penstock.partition.replication import InSyncRules
+from penstock.partition.replication import InSyncRules, Leadership
 from penstock.records.batch import HeaderFields, validate_fields
 from penstock.sim.planting import Plant, bug, patch
 from penstock.storage import directory as directory_module
@@ -131,13 +131,17 @@ def _keeps_old_logs(patches: ExitStack) -> None:
 
 @_bug("deleted-records-come-back")
 def _keeps_deleted(patches: ExitStack) -> None:
-    """A follower does not delete what its leader has deleted."""
+    """A follower does not delete what its leader has deleted, and the leader answers without it."""
     take = Follower._on_records
 
     def keeps(self: Follower, *given: Any) -> Any:
         return tuple(each for each in take(self, *given) if not isinstance(each, AdvanceLogStart))
 
+    def own_start(self: Leadership, log_start_offset: int) -> int:
+        return log_start_offset
+
     patch(patches, Follower, "_on_records", keeps)
+    patch(patches, Leadership, "low_watermark", own_start)
 
 
 @_bug("zombie-topic-hosted")
