@@ -15,6 +15,7 @@ from penstock.sim.history import (
     History,
     Malformed,
     Pipelined,
+    Stable,
 )
 from penstock.sim.history import read_history as read_lines
 
@@ -53,6 +54,12 @@ def test_deleted_records_stay_deleted() -> None:
     assert rules(done, drained(5)) == []
     assert rules(asked, drained(0)) == []
     assert rules(done, drained(4)) == ["E17"]
+
+
+def test_offsets_of_an_open_transaction_are_not_stable() -> None:
+    """E18: whoever asks for stable ones has to wait."""
+    times = {key: value for key, value in TIMES.items() if key != "place"}
+    assert rules(Stable(**times, status=OK, group="sink", offset=4)) == ["E18"]
 
 
 def test_entries_of_edges_can_be_written_and_read() -> None:

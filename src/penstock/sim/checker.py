@@ -2,7 +2,7 @@
 
 Rules E1 to E5, E8, E13 and I8 are in `checker_logs`, E6 and E7 in `checker_reads`, E12 in
 `checker_groups`, E9 to E11 and the part of E4, E5 and E13 that is about transactions in
-`checker_txns`, E15 to E17 in `checker_edges`. Here is E14: once all faults are over, everything
+`checker_txns`, E15 to E19 in `checker_edges`. Here is E14: once all faults are over, everything
 works again in time, and every place can be read from its start to its end, by those who read
 committed records too.
 

@@ -3,6 +3,7 @@
 E15  a read that is sent behind a write, on the same connection, sees it
 E16  a batch whose records cannot be decoded is refused
 E17  what was deleted, and acknowledged to be, does not come back
+E18  offsets that a transaction changes are not answered as stable while it is open
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from penstock.sim.checker_logs import PlaceLog, Violation
-from penstock.sim.history import OK, Deleted, Entry, Malformed, Pipelined
+from penstock.sim.history import OK, Deleted, Entry, Malformed, Pipelined, Stable
 
 
 def check_edges(entries: Iterable[Entry], logs: Mapping[str, PlaceLog]) -> Iterator[Violation]:
@@ -27,6 +28,12 @@ def check_edges(entries: Iterable[Entry], logs: Mapping[str, PlaceLog]) -> Itera
                 yield Violation("E16", entry.place, text, entry.offset)
             case Deleted() if entry.status == OK:
                 yield from _check_deleted(entry, logs.get(entry.place))
+            case Stable():
+                text = (
+                    f"{entry.process} was told {entry.offset} as a stable offset while its "
+                    "transaction was open, which committed another one"
+                )
+                yield Violation("E18", entry.group, text)
             case _:
                 pass
 

@@ -188,6 +188,17 @@ class Committed(Entry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stable(Entry):
+    """An offset of a group was answered as stable while a transaction was open that changed it, and
+    that was committed later."""
+
+    kind: ClassVar[str] = "stable"
+
+    group: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Joined(Entry):
     """A member was told its generation."""
 
@@ -210,7 +221,7 @@ KINDS: Final[Mapping[str, type[Entry]]] = {
     kind.kind: kind
     for kind in (
         *(Send, Poll, Drain, Txn, Deleted, Latest),
-        *(Pipelined, Malformed, Commit, Committed, Joined, Probe),
+        *(Pipelined, Malformed, Commit, Committed, Stable, Joined, Probe),
     )
 }
 

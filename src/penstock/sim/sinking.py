@@ -4,6 +4,9 @@ The members write under transactional ids of their own, which live on one partit
 `__transaction_state`; the first of them also commits the number of the batch as an offset of the
 sink's group. Then all are committed by one request, or aborted. A sink that begins, after another
 was killed perhaps, takes all ids over and goes on behind the batch that the group says.
+
+At times the sink asks for the stable offsets of its group between the two. If its transactions are
+committed afterwards, they were open then, so the question must not have been answered.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, check
 from penstock.client.model import TopicPartition
 from penstock.groups.hashing import partition_for_group
-from penstock.sim.history import ACKS_ALL, FAIL, OK, SINK
+from penstock.sim.history import ACKS_ALL, FAIL, OK, SINK, Stable
 from penstock.sim.sends import Answered, batch_of, produce, with_cluster
 from penstock.sim.stage import Actor, parse_place
 from penstock.sim.work import Work
@@ -34,6 +37,7 @@ from penstock.wire.messages import (
 _ANCHOR: Final = "sink#driver"
 _MEMBERS: Final = 3
 _TIMEOUT_MS: Final = 8_000
+_ASK_SHARE: Final = 0.3
 
 
 class _Member(NamedTuple):
@@ -93,8 +97,9 @@ class _Sink:
         self._actor.stage.fence(member.producer_id, member.epoch)
         return member
 
-    async def _committed(self) -> int:
-        """The last batch that the group has, once nothing is pending."""
+    async def _committed(self, *, once: bool = False) -> int:
+        """The last batch that the group has, when nothing is pending; with `once` an error if
+        something is."""
         topic = OffsetFetchRequest.GroupTopic(
             self._place.topic, partition_indexes=[self._place.partition]
         )
@@ -110,7 +115,24 @@ class _Sink:
             check(part.error_code)
             return max(0, part.committed_offset)
 
-        return await self._cluster.retry("OffsetFetch", attempt)
+        return await (attempt(False) if once else self._cluster.retry("OffsetFetch", attempt))
+
+    async def _ask_while_open(self) -> Stable | None:
+        """Ask for the stable offsets once; None if there was no answer, as there should be."""
+        begun_ms = self._actor.stage.now_ms()
+        self._actor.stage.count("stable_offsets_asked")
+        try:
+            offset = await self._committed(once=True)
+        except ClientError:
+            return None
+        return Stable(
+            process=self._actor.name,
+            status=OK,
+            begun_ms=begun_ms,
+            ended_ms=self._actor.stage.now_ms(),
+            group=SINK,
+            offset=offset,
+        )
 
     async def write_batch(self) -> None:
         actor, draws = self._actor, self._actor.draws
@@ -122,6 +144,7 @@ class _Sink:
             for member in tasks:
                 await self._write(work, member)
             await self._commit_offset(driver, number)
+            answered = await self._ask_while_open() if draws.random() < _ASK_SHARE else None
             if commits:
                 work.asks_for_commit()
             await self._end(commits)
@@ -132,6 +155,8 @@ class _Sink:
         actor.stage.count("sink_batches", int(commits))
         if commits:
             self._done = number
+            if answered is not None:
+                actor.stage.history.add(answered)
 
     async def _write(self, work: Work, member: _Member) -> None:
         actor = self._actor
