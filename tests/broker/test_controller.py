@@ -11,6 +11,12 @@ import pytest
 
 from penstock.broker.broker import Broker
 from penstock.broker.membership import Replaced
+from penstock.metadata.config_changes import (
+    ConfigEdit,
+    ConfigOperation,
+    ResourceType,
+    incremental_alter_configs,
+)
 from penstock.metadata.decisions import Change, Decision, guarded
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.keys import (
@@ -255,6 +261,30 @@ async def test_another_controller_takes_over(stage: Stage) -> None:
         )
 
     await stage.until(is_settled)
+
+
+@staged_with(brokers=2)
+async def test_a_lower_minimum_takes_effect_while_replicas_are_away(stage: Stage) -> None:
+    """The controller drops the eligible leaders, which keep the leader from committing."""
+    await create(stage, "t", 2)
+    await set_min_insync(stage, "2")
+    gone = stage.brokers[1].membership
+    gone._leaving = True
+    await gone._env.store.revoke_lease(gone._commits.lease)
+    await stage.until(lambda: only(stage, "t").eligible_leaders == (1,))
+    await stage.until(lambda: stage.broker.controller.term is not None)
+    # Nothing else makes the controller look at the partitions again.
+    stage.broker.controller._cancel_timer()
+    await set_min_insync(stage, "1")
+    await stage.until(lambda: only(stage, "t").eligible_leaders == ())
+    assert only(stage, "t").isr == (0,)
+
+
+async def set_min_insync(stage: Stage, value: str) -> None:
+    edits = [ConfigEdit("min.insync.replicas", ConfigOperation.SET, value)]
+    await stage.broker.controller.decide(
+        lambda image: incremental_alter_configs(image, ResourceType.TOPIC, "t", edits)
+    )
 
 
 @staged_with(brokers=2)

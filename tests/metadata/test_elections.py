@@ -8,6 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.metadata.config_changes import (
+    ConfigEdit,
+    ConfigOperation,
+    ResourceType,
+    incremental_alter_configs,
+)
 from penstock.metadata.edits import TOPICS_MAX
 from penstock.metadata.elections import elect_leaders
 from penstock.metadata.keys import encode_topic, topic_key
@@ -86,6 +92,27 @@ def test_those_that_leave_below_the_minimum_stay_eligible() -> None:
     elect(cluster)
     assert only(cluster).leader == 1
     assert (only(cluster).isr, only(cluster).eligible_leaders) == ((1,), (2,))
+
+
+def test_nobody_stays_eligible_when_the_minimum_is_lowered() -> None:
+    """The leader commits nothing beside eligible leaders, so a lower minimum would have no effect
+    until they return."""
+    cluster = Cluster(brokers=3)
+    cluster.create("t", 1, 3, min_insync_replicas="2")
+    cluster.kill(1)
+    cluster.kill(2)
+    elect(cluster)
+    assert (only(cluster).isr, only(cluster).eligible_leaders) == ((0,), (1, 2))
+    edits = [ConfigEdit("min.insync.replicas", ConfigOperation.SET, "1")]
+    cluster.commit(incremental_alter_configs(cluster.image, ResourceType.TOPIC, "t", edits))
+    before = only(cluster)
+    assert elect(cluster) == ["t"]
+    assert only(cluster) == replace(
+        before,
+        eligible_leaders=(),
+        member_epochs=before.member_epochs[:1],
+        partition_epoch=before.partition_epoch + 1,
+    )
 
 
 def test_the_only_replica_leads_again_under_a_new_epoch() -> None:

@@ -28,7 +28,7 @@ from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.decisions import Decision, guarded
 from penstock.metadata.edits import Slice, in_decisions
 from penstock.metadata.elections import elect_among
-from penstock.metadata.image import Changed, ClusterImage
+from penstock.metadata.image import Changed, ClusterImage, TopicChange
 from penstock.metadata.membership import claim_controller
 from penstock.metadata.model import NO_LEADER, Controller, Topic
 from penstock.metadata.preferred import elect, hand_over, in_portions, is_due
@@ -248,7 +248,9 @@ class ControllerRuntime:
         misled = any(
             change.after is not None and self._is_misled(change.after) for change in changed.topics
         )
-        if changed.brokers or changed.controller or misled:
+        # With a lower min.insync.replicas there may be enough in sync without eligible leaders.
+        altered = changed.configs or any(_is_altered(change) for change in changed.topics)
+        if changed.brokers or changed.controller or misled or altered:
             self._work.set()
         if self.term is not None and any(
             change.after is not None and self._is_unbalanced(change.after)
@@ -314,6 +316,17 @@ class ControllerRuntime:
             decision = elect(image, portion, stopping=self.stopping, static=self.static)
             if decision.changes and await self._commits.attempt(guarded(decision, term)):
                 _log.info("%d partitions are led by their preferred replicas again", len(portion))
+
+
+def _is_altered(change: TopicChange) -> bool:
+    """Whether other configs hold for a topic that has eligible leaders."""
+    before, after = change.before, change.after
+    return (
+        before is not None
+        and after is not None
+        and before.configs != after.configs
+        and any(partition.eligible_leaders for partition in after.partitions)
+    )
 
 
 def _may_pass(error: Exception) -> bool:

@@ -3,7 +3,8 @@
 `elected` looks at one partition and says what it must become, given who is alive:
 
 - Who is dead leaves the in-sync set. While fewer than min.insync.replicas remain, nothing can be
-  committed without them, so they hold all that is committed and stay eligible (KIP-966).
+  committed without them, so they hold all that is committed and stay eligible (KIP-966). If
+  min.insync.replicas is lowered so that enough remain, nobody stays eligible beside them.
 - A leader that lives, in the incarnation that was elected, stays.
 - Else the first in the order of the assignment leads that is in sync; else that is eligible; else,
   only with unclean.leader.election.enable, that is alive at all. Or nobody.
