@@ -15,6 +15,7 @@ from penstock.sim.history import (
     History,
     Malformed,
     Pipelined,
+    Send,
     Stable,
 )
 from penstock.sim.history import read_history as read_lines
@@ -60,6 +61,18 @@ def test_offsets_of_an_open_transaction_are_not_stable() -> None:
     """E18: whoever asks for stable ones has to wait."""
     times = {key: value for key, value in TIMES.items() if key != "place"}
     assert rules(Stable(**times, status=OK, group="sink", offset=4)) == ["E18"]
+
+
+def test_what_a_lone_leader_acknowledges_is_on_its_disk() -> None:
+    """E19: by acks=1 too, where the topic asks for fsync."""
+
+    def sent(synced_end: int | None) -> Send:
+        more: dict[str, Any] = {"value": "v", "number": 1, "acks": 1, "offset": 4}
+        return Send(**TIMES, **more, status=OK, synced_end=synced_end)
+
+    assert rules(sent(None)) == []
+    assert rules(sent(5)) == []
+    assert rules(sent(4)) == ["E19"]
 
 
 def test_entries_of_edges_can_be_written_and_read() -> None:

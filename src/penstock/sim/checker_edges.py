@@ -4,6 +4,7 @@ E15  a read that is sent behind a write, on the same connection, sees it
 E16  a batch whose records cannot be decoded is refused
 E17  what was deleted, and acknowledged to be, does not come back
 E18  offsets that a transaction changes are not answered as stable while it is open
+E19  what the only replica of a place acknowledges is on its disk, with `durability=fsync`
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from penstock.sim.checker_logs import PlaceLog, Violation
-from penstock.sim.history import OK, Deleted, Entry, Malformed, Pipelined, Stable
+from penstock.sim.history import OK, Deleted, Entry, Malformed, Pipelined, Send, Stable
 
 
 def check_edges(entries: Iterable[Entry], logs: Mapping[str, PlaceLog]) -> Iterator[Violation]:
@@ -28,6 +29,12 @@ def check_edges(entries: Iterable[Entry], logs: Mapping[str, PlaceLog]) -> Itera
                 yield Violation("E16", entry.place, text, entry.offset)
             case Deleted() if entry.status == OK:
                 yield from _check_deleted(entry, logs.get(entry.place))
+            case Send() if entry.synced_end is not None and entry.offset >= entry.synced_end:
+                text = (
+                    f"{entry.value} was acknowledged at {entry.offset}, and only what is before "
+                    f"{entry.synced_end} was on disk"
+                )
+                yield Violation("E19", entry.place, text, entry.offset)
             case Stable():
                 text = (
                     f"{entry.process} was told {entry.offset} as a stable offset while its "

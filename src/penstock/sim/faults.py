@@ -137,6 +137,12 @@ class Faults:
         self._tell(f"watches lag {seconds:.3f} s")
         self._world.store.extra_lag_s = seconds
 
+    def lag_watch(self, name: str, seconds: float) -> None:
+        """One node hears of changes later than the others."""
+        self._count("lag_watch", int(seconds > 0))
+        self._tell(f"the watch of {name} lags {seconds:.3f} s")
+        self._world.store.lags_s[name] = seconds
+
     # Nodes
 
     def kill(self, name: str) -> None:

@@ -139,6 +139,12 @@ def _episode(name: str) -> Focus:
     return concentrate
 
 
+def _synced(scenario: Scenario) -> Scenario:
+    return replace(
+        scenario, topics=tuple(replace(topic, durability="fsync") for topic in scenario.topics)
+    )
+
+
 def bit_rot(scenario: Scenario) -> Scenario:
     """Synced batches rot. In a large segment most of them lie above the stored recovery point."""
     plain = _episode("bit_rot")(scenario)
@@ -150,6 +156,15 @@ def bit_rot(scenario: Scenario) -> Scenario:
 def pipelining(scenario: Scenario) -> Scenario:
     """Clients that read behind their own writes."""
     return replace(_plain(scenario), faults=("clog", "bounce", "prefer"), pipeliners=2)
+
+
+def acks_one(scenario: Scenario) -> Scenario:
+    """Producers that ask for the leader's acknowledgement, where nobody but the leader is."""
+    plain = _plain(scenario, "fsync")
+    alone = replace(plain.topics[0], replication_factor=1, min_insync=1)
+    producers = ("raw_acks_1", "real_acks_1", "real_idempotent")
+    faults = ("bounce", "kill", "power_loss", "stall_disk", "clog")
+    return replace(plain, topics=(alone,), producers=producers, faults=faults)
 
 
 def malformed(scenario: Scenario) -> Scenario:
@@ -167,6 +182,7 @@ FOCUSES: Final[dict[str, Focus]] = {
     "topics": topics,
     "pipelining": pipelining,
     "malformed": malformed,
+    "acks_one": acks_one,
     "bit_rot": bit_rot,
     "empty_disk": _episode("empty_disk"),
     "lone_survivor": _episode("lone_survivor"),
@@ -176,6 +192,12 @@ FOCUSES: Final[dict[str, Focus]] = {
     ),
     "slow_leases": _episode("slow_leases"),
     "full_store": _episode("full_store"),
+    "min_insync": lambda scenario: _synced(_episode("min_insync")(scenario)),
+    "durability_switch": _episode("durability_switch"),
+    "missed_deletion": lambda scenario: replace(_episode("missed_deletion")(scenario), brokers=3),
+    "queued_deletion": lambda scenario: replace(_episode("queued_deletion")(scenario), brokers=3),
+    "reborn_restart": lambda scenario: replace(_episode("reborn_restart")(scenario), brokers=3),
+    "take_back": lambda scenario: replace(_episode("take_back")(scenario), brokers=4),
 }
 ORDINARY: Final = (
     *("replication", "power", "metadata", "moves", "groups", "transactions", "topics"),

@@ -66,6 +66,9 @@ class Send(Entry):
     """What this process sent to a place before, and was acknowledged, must come before it."""
     txn: str = ""
     """The transaction it is part of; empty outside of any."""
+    synced_end: int | None = None
+    """Up to where the place was on disk when acks=1 was answered; None where that is not
+    promised."""
 
     @property
     def is_promised(self) -> bool:

@@ -77,12 +77,14 @@ _FOCUSED: Final[dict[str, tuple[str, ...]]] = {
     "bit_rot": ("rot-taken-for-a-torn-tail",),
     "lone_survivor": ("high-watermark-forgotten",),
     "slow_leases": ("lease-renewed-late",),
-    "topics": (
-        "min-isr-change-ignored",
-        "deleted-topic-comes-back",
-        "deleted-records-come-back",
-        "zombie-topic-hosted",
-    ),
+    "topics": ("deleted-records-come-back", "gaps-refused-without-compaction"),
+    "min_insync": ("min-isr-change-ignored",),
+    "durability_switch": ("unsynced-members-trusted-after-a-switch",),
+    "missed_deletion": ("deleted-topic-comes-back",),
+    "queued_deletion": ("zombie-topic-hosted",),
+    "reborn_restart": ("offsets-of-another-log-believed",),
+    "take_back": ("fetches-of-a-dropped-replica-counted",),
+    "acks_one": ("acks-one-answered-before-the-flush",),
     "pipelining": ("reads-overtake-writes",),
 }
 """By focus: the bugs that need it. All others are looked for in ordinary seeds."""

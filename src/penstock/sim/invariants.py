@@ -3,8 +3,7 @@
 I1   logs are the same below their high watermarks, and wherever an offset has the same epoch in
      both: that is, an epoch and an offset name one batch and all before it, for ever
 I2   the leader, and I3 every candidate, holds all that was ever committed; with `fsync`, on disk
-I4   the leader counts everybody who is in sync; a follower takes nothing for committed that no leader
-     has committed
+I4   the leader counts everybody who is in sync; what a follower takes for committed was committed
 I7   one leader for each epoch; epochs never fall within a log
 I8   the end that a leader tells clients never goes back
 I9   of an idempotent producer everything committed is there once, and in order
@@ -39,10 +38,6 @@ def _ignore(*told: object) -> None:
     pass
 
 
-def _anybody() -> None:
-    return None
-
-
 class Watched(Protocol):
     """A broker's node, as far as it is looked at."""
 
@@ -62,6 +57,8 @@ class Truth:
     chains: dict[int, int] = field(default_factory=lambda: {0: 0})
     """By end offset: the chain of all below."""
     end_offset: int = 0
+    synced_end: int = 0
+    """The furthest that any replica has ever been on disk."""
     told_end: int = 0
     """The furthest end that clients may have been told."""
     sequences: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -132,7 +129,7 @@ class Invariants:
         nodes: Callable[[], Sequence[Watched]],
         peek: Callable[[int], Peek],
         note: Callable[[str, str], None] = _ignore,
-        stepped: Callable[[], int | None] = _anybody,
+        stepped: Callable[[], int | None] = lambda: None,
         fences: Mapping[int, int] | None = None,
         watch: StateWatch | None = None,
     ) -> None:
@@ -286,6 +283,7 @@ class Invariants:
         truth = self.truths.get(one.place)
         if truth is None:
             truth = self.truths[one.place] = Truth(one.place)
+        truth.synced_end = max(truth.synced_end, one.recovery_point)
         if shadow.end_offset != hosted.log.end_offset or not shadow.marks:
             known, ended = shadow.end_offset, len(shadow.ended)
             cut, new = shadow.refresh()

@@ -6,8 +6,8 @@ I5   who joins the in-sync set is registered, as that very life; who is elected
 I6   who is eligible is not in sync, and there is nobody eligible beside enough in sync; the leader
      is in sync (which the decoding of stored topics asks for as well)
 I7   an epoch has one leader
-I11  every change of a partition raises its epoch; leader epochs never fall. A broker that has come as
-     far as the store knows every key as the store has it
+I11  every change of a partition raises its epoch; leader epochs never fall. A broker that has come
+     as far as the store knows every key as the store has it
 """
 
 from __future__ import annotations

@@ -37,6 +37,9 @@ class TrueTransactions:
     """By place, leader epoch and offset: batches that must not come to be committed, and why."""
     synced: dict[tuple[int, str], tuple[int, int | None]] = field(default_factory=dict)
     """By broker and place: up to where a log was synced, and the chain of what is below."""
+    dropped: dict[tuple[int, str], None] = field(default_factory=dict)
+    """Brokers and places: who was taken off and may not have heard of it. Even if the broker is
+    taken back meanwhile, it deletes its log when it hears."""
     _markers: list[tuple[str, int, Mark]] = field(default_factory=list)
 
     def on_written(self, broker_id: int, place: str, new: Sequence[Mark], *, leads: bool) -> None:
@@ -144,7 +147,7 @@ class TrueTransactions:
     # What is synced
 
     def note_synced(self, broker_id: int, place: str, shadow: Shadow) -> None:
-        if shadow.is_whole:
+        if shadow.is_whole and (broker_id, place) not in self.dropped:
             end = min(shadow.log.recovery_point, shadow.end_offset)
             self.synced[broker_id, place] = (end, shadow.chain_at(end))
 
@@ -156,6 +159,7 @@ class TrueTransactions:
             del self.synced[broker_id, place]
 
     def check_opened(self, broker_id: int, place: str, shadow: Shadow) -> None:
+        self.dropped.pop((broker_id, place), None)
         synced = self.synced.get((broker_id, place))
         if synced is None or not shadow.is_whole:
             return
@@ -182,3 +186,5 @@ class TrueTransactions:
             partition = image.partition(name, int(index))
             if partition is None or broker_id not in partition.replicas or broker_id in disturbed:
                 del self.synced[broker_id, place]
+                if partition is not None and broker_id not in partition.replicas:
+                    self.dropped[broker_id, place] = None

@@ -15,8 +15,10 @@ from typing import Any
 from penstock.aio import Admin, Consumer, Producer
 from penstock.client.errors import ClientError
 from penstock.client.model import TopicPartition
+from penstock.metadata.image import ClusterImage
 from penstock.sim.history import ACKS_ALL, INFO, OK, Drain, Probe, Send
 from penstock.sim.invariants import Invariants
+from penstock.sim.node import BrokerNode
 from penstock.sim.reading import BytesConsumer, ask_committed, ask_latest, reads_of
 from penstock.sim.stage import CLIENT_KEYWORDS, Actor, Stage, parse_place
 from penstock.sim.world import World
@@ -24,10 +26,12 @@ from penstock.sim.world import World
 
 def what_is_wrong(world: World, invariants: Invariants) -> str:
     """Why the cluster is not whole; empty when it is."""
+    image = invariants.metadata.image
     for node in world.brokers:
         if node.state != "ready":
             return f"{node.name} is {node.state}"
-    image = invariants.metadata.image
+        if wrong := _what_it_hosts_wrongly(node, image):
+            return wrong
     for topic in image.topics.values():
         for index, partition in enumerate(topic.partitions):
             place = f"{topic.name}-{index}"
@@ -42,6 +46,24 @@ def what_is_wrong(world: World, invariants: Invariants) -> str:
                 return f"{place} is committed up to {term.high_watermark} of its records"
             if hosted.last_stable_offset < term.high_watermark:
                 return f"{place} has a transaction open since {hosted.last_stable_offset}"
+    return ""
+
+
+def _what_it_hosts_wrongly(node: BrokerNode, image: ClusterImage) -> str:
+    """A broker hosts the replicas that the metadata gives it, of the topics as they are now."""
+    due = {
+        (topic.name, index): topic.topic_id
+        for topic in image.topics.values()
+        for index, partition in enumerate(topic.partitions)
+        if node.id in partition.replicas
+    }
+    assert node.broker is not None
+    held = {(each.topic, each.index): each.topic_id for each in node.broker.replicas}
+    for name, index in sorted(due.keys() | held.keys()):
+        if due.get((name, index)) != held.get((name, index)):
+            is_old = (name, index) in due and (name, index) in held
+            told = "an older topic's log for" if is_old else "what it should not, or not"
+            return f"{node.name} hosts {told} {name}-{index}"
     return ""
 
 
@@ -86,13 +108,13 @@ async def probe_producing(actor: Actor) -> None:
     try:
         async with Producer(stage.bootstrap, env=actor.env, **keywords) as producer:
             for place in stage.scenario.places:
-                await _send_one(actor, producer, place)
+                await send_one(actor, producer, place)
     except ClientError as failed:
         error = str(failed)
     _probe(stage, actor.name, "producing to every partition", begun_ms, error)
 
 
-async def _send_one(
+async def send_one(
     actor: Actor, producer: Producer[bytes | None, bytes | None], place: str
 ) -> None:
     at, (number, value) = parse_place(place), actor.next_value()

@@ -15,11 +15,12 @@ from typing import Final
 from penstock.ports import WatchEvent
 from penstock.sim.actors import Actors
 from penstock.sim.disk_faults import DiskFaults
-from penstock.sim.episodes import Episodes, Hands
+from penstock.sim.episodes import Episodes
 from penstock.sim.invariants import Invariants
 from penstock.sim.meddling import Meddling
 from penstock.sim.node import BrokerNode
 from penstock.sim.scenario import CLIENT_FAULTS, EDGE_FAULTS, FAULTS
+from penstock.sim.scene import Hands, Scene
 from penstock.sim.stage import Stage
 from penstock.sim.story import Timeline
 from penstock.sim.world import World
@@ -53,20 +54,15 @@ class Mischief(Meddling):
         self._trap: str | None = None
         """How the partition's name begins whose next append cuts its leader off."""
         invariants.on_led_append = self._on_led_append
-        self._episodes = Episodes(
-            world,
-            stage,
-            invariants,
-            self._operator,
-            Hands(
-                self._faults,
-                self._calm,
-                self._start,
-                self._may_wound,
-                self._do_cut_at_commit,
-                timeline.add,
-            ),
+        hands = Hands(
+            self._faults,
+            self._calm,
+            self._start,
+            self._may_wound,
+            self._do_cut_at_commit,
+            timeline.add,
         )
+        self._episodes = Episodes(Scene(world, stage, invariants, self._operator, hands))
         world.store.listen(self._on_store)
 
     async def run(self) -> None:

@@ -7,6 +7,7 @@ See `planted`. Each belongs to a fault or client of `scenario.EDGE_FAULTS`, `EPI
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -20,17 +21,25 @@ from penstock.broker.hosted import HostedPartition
 from penstock.broker.isr_changes import IsrChanges
 from penstock.broker.membership import Membership
 from penstock.broker.replicas import Replicas
+from penstock.broker.topic_rules import follower_rules
+from penstock.metadata import isr, reassignment
+from penstock.metadata.configs import TopicSettings
+from penstock.metadata.edits import SyncedFrom
 from penstock.metadata.image import TopicChange
-from penstock.metadata.model import BrokerInfo
-from penstock.partition.follower import AdvanceLogStart, Follower
+from penstock.metadata.model import BrokerInfo, Partition
+from penstock.partition.follower import AdvanceLogStart, BatchSpan, Follower, FollowerRules
 from penstock.partition.leader import AppendRules, check_batch
 from penstock.partition.replication import InSyncRules, Leadership
 from penstock.records.batch import HeaderFields, validate_fields
 from penstock.sim.planting import Plant, bug, patch
 from penstock.storage import directory as directory_module
+from penstock.storage.checkpoints import decode_partition_metadata, read_file
 from penstock.storage.directory import LogDirectory
+from penstock.storage.files import PARTITION_METADATA
 from penstock.storage.flush import FlushPlan
+from penstock.storage.log import Log
 from penstock.storage.recovery import open_log
+from penstock.storage.salvage import LogResources, RecoveryReport, Salvage
 from penstock.stores.errors import StoreUnreachable
 from penstock.wire.errors import KafkaError
 
@@ -161,7 +170,86 @@ def _hosts_the_dead(patches: ExitStack) -> None:
     patch(patches, Replicas, "_apply", naive)
 
 
+@_bug("unsynced-members-trusted-after-a-switch")
+def _trusts_unsynced(patches: ExitStack) -> None:
+    """The disk of a replica is trusted although the topic counted what was in memory before."""
+
+    def trusting(broker: BrokerInfo, noted: int, synced_from: SyncedFrom | None) -> bool:
+        return synced_from is not None
+
+    patch(patches, isr, "_counted_synced", trusting)
+
+
+@_bug("offsets-of-another-log-believed")
+def _believes_old_offsets(patches: ExitStack) -> None:
+    """The noted high watermark of a log counts for another one of the same name: neither the
+    topic's id nor the log's generation is compared."""
+
+    def open_believing(
+        resources: LogResources, directory: str, *given: Any, **named: Any
+    ) -> tuple[Log, RecoveryReport]:
+        noted = named.get("known")
+        if noted is not None:
+            data = read_file(resources.disk, f"{directory}/{PARTITION_METADATA}") or b""
+            named["known"] = noted._replace(topic_id=decode_partition_metadata(data))
+        return open_log(resources, directory, *given, **named)
+
+    patch(patches, directory_module, "open_log", open_believing)
+    patch(patches, Salvage, "known", property(lambda self: self._noted_offsets))
+
+
+@_bug("fetches-of-a-dropped-replica-counted")
+def _counts_dropped(patches: ExitStack) -> None:
+    """A replica that is moved away and back counts by fetches from before: the leader epoch stays,
+    and the leader goes on with what it knew of the replica."""
+    on_partition = Leadership.on_partition
+
+    def remembering(self: Leadership, partition: Partition, now_ms: int) -> bool:
+        known = dict(self._followers)
+        moved = on_partition(self, partition, now_ms)
+        self._followers |= known
+        return moved
+
+    def same_epoch(
+        before: Partition, after: Partition, brokers: Mapping[int, BrokerInfo]
+    ) -> Partition:
+        stays = before.leader in after.isr and before.leader in brokers
+        return after if stays else relead(before, after, brokers)
+
+    relead = isr.relead
+    patch(patches, Leadership, "on_partition", remembering)
+    for module in (isr, reassignment):
+        patch(patches, module, "relead", same_epoch)
+
+
+@_bug("gaps-refused-without-compaction")
+def _refuses_gaps(patches: ExitStack) -> None:
+    """A follower takes a gap in the offsets for an error, unless the topic is compacted now."""
+    check = Follower._check
+    compacted: dict[int, tuple[FollowerRules, bool]] = {}
+
+    def remembered(settings: TopicSettings, backoff_ms: int) -> FollowerRules:
+        made = follower_rules(settings, backoff_ms)
+        compacted[id(made)] = (made, "compact" in settings.cleanup_policy)
+        return made
+
+    def strict(self: Follower, span: BatchSpan, end: int, epoch: int) -> str | None:
+        allowed = compacted.get(id(self._rules), (None, True))[1]
+        if span.base_offset > end and not allowed:
+            return f"offset {span.base_offset} came where {end} was due"
+        return check(self, span, end, epoch)
+
+    patch(patches, hosted_module, "follower_rules", remembered)
+    patch(patches, Follower, "_check", strict)
+
+
 # -- clients
+
+
+@_bug("acks-one-answered-before-the-flush")
+def _answers_unflushed(patches: ExitStack) -> None:
+    """A leader that is the only in-sync replica answers acks=1 before it has flushed."""
+    patch(patches, HostedPartition, "waits_for_own_disk", lambda self, end_offset: False)
 
 
 @_bug("reads-overtake-writes")

@@ -65,7 +65,12 @@ class Note:
             once=self.careful,
             ordered=self.careful,
             txn=self.txn,
+            synced_end=self._synced_end() if status == OK and self.acks == 1 else None,
         )
+
+    def _synced_end(self) -> int | None:
+        stage = self.actor.stage
+        return stage.synced_end(self.place) if stage.is_alone(self.place) else None
 
 
 class Answered(Exception):

@@ -59,6 +59,8 @@ class Stage:
     """How many brokers may lose what they have not synced, by what operators have changed."""
     settings: dict[str, tuple[str, int]] = field(default_factory=dict)
     """By topic: the durability and min.insync.replicas that an operator asked for last."""
+    synced_end: Callable[[str], int] = lambda place: 0
+    """By place: up to where its records are on some disk, or were."""
     table: dict[str, int] = field(default_factory=dict)
     """By key of the compacted topic: the newest value that was acknowledged."""
     reborn: dict[str, None] = field(default_factory=dict)
@@ -75,6 +77,15 @@ class Stage:
 
     def fence(self, producer_id: int, epoch: int) -> None:
         self.fences[producer_id] = max(epoch, self.fences.get(producer_id, -1))
+
+    def is_alone(self, place: str) -> bool:
+        """Whether its leader is always its only replica, and syncs before it answers acks=1."""
+        topic = self.scenario.topic_of(place)
+        return (
+            topic.replication_factor == 1
+            and topic.durability == "fsync"
+            and topic.name not in self.settings
+        )
 
     def now_ms(self) -> float:
         return round(self.now_s() * 1000, 3)

@@ -68,6 +68,8 @@ class StoreModel:
         """Names of nodes that cannot reach the store."""
         self.outage = False
         self.extra_lag_s = 0.0
+        self.lags_s: dict[str, float] = {}
+        """By node: how much later its watches show changes than those of others."""
         self.extra_delay_s = 0.0
         """Each way: the disk under the store is slow."""
         self.full = False
@@ -109,6 +111,7 @@ class StoreModel:
     def heal(self) -> None:
         self.config = replace(self.config, lost_request_chance=0.0, lost_reply_chance=0.0)
         self.extra_lag_s = 0.0
+        self.lags_s.clear()
         self.extra_delay_s = 0.0
         self.full = False
         self.unreachable_from.clear()
@@ -238,7 +241,7 @@ class StoreModel:
         if watch.process.dead:
             self.remove(watch)
             return
-        lag = self.delay() + self.extra_lag_s
+        lag = self.delay() + self.extra_lag_s + self.lags_s.get(watch.name, 0.0)
         lag -= self.config.watch_lag_s * log(1.0 - self.draws.random())
         watch.due = max(watch.due, self.loop.now + lag)
         self.loop.call_at(watch.due, watch.show, self.revision, context=self.loop.world.context)
@@ -247,14 +250,14 @@ class StoreModel:
 class _Watch:
     def __init__(self, model: StoreModel, name: str, process: Process) -> None:
         self._model = model
-        self._name = name
+        self.name = name
         self.process = process
         self.due = 0.0
         self.shown = 0
         self._news = asyncio.Event()
 
     def show(self, revision: int) -> None:
-        if not self._model.is_cut(self._name):
+        if not self._model.is_cut(self.name):
             self.shown = max(self.shown, revision)
             self.wake()
 

@@ -66,10 +66,10 @@ class Rebirth:
     """A topic is written to, deleted, and made again under its old name: nothing of the old one may
     be there, and all that was acknowledged since must be."""
 
-    def __init__(self, actor: Actor, draws: Random) -> None:
+    def __init__(self, actor: Actor, draws: Random, name: str = "") -> None:
         self._actor = actor
         self._draws = draws
-        self._name = f"{REBORN}{draws.randint(1, 2)}"
+        self._name = name or f"{REBORN}{draws.randint(1, 2)}"
         self._place = TopicPartition(self._name, 0)
 
     async def run(self, admin: Admin) -> None:
@@ -78,30 +78,30 @@ class Rebirth:
             return
         stage.reborn[self._name] = None
         try:
-            await self._make(admin)
+            await self.make(admin)
             with suppress(ClientError):
-                await self._write("old")
+                await self.write("old")
             with suppress(TopicNotFound):
                 await admin.delete_topic(self._name)
             await stage.rest(self._draws.choice((0.0, 0.3, 2.0)))
-            if await self._make(admin):
-                await self._look(admin)
+            if await self.make(admin):
+                await self.look(admin)
         finally:
             del stage.reborn[self._name]
 
-    async def _make(self, admin: Admin) -> bool:
+    async def make(self, admin: Admin, replicas: int = 0) -> bool:
         """Whether it was made just now; it may be there from an attempt that was given up."""
         try:
-            replicas = self._draws.choice((1, 2, 3))
+            replicas = replicas or self._draws.choice((1, 2, 3))
             await admin.create_topic(self._name, 1, replicas, {"durability": "fsync"})
         except BrokerError:
             return False
         return True
 
-    async def _look(self, admin: Admin) -> None:
+    async def look(self, admin: Admin) -> None:
         stage, begun_ms = self._actor.stage, self._actor.stage.now_ms()
         before = (await admin.describe_topic(self._name)).topic_id
-        written = await self._write("new")
+        written = await self.write("new")
         found = await self._read()
         after = (await admin.describe_topic(self._name)).topic_id
         old = [value for value in found if value.startswith("old")]
@@ -124,7 +124,7 @@ class Rebirth:
             )
         )
 
-    async def _write(self, age: str) -> list[str]:
+    async def write(self, age: str) -> list[str]:
         """What was acknowledged."""
         keywords: dict[str, Any] = {
             **CLIENT_KEYWORDS,

@@ -153,6 +153,7 @@ class _Run:
             stage.fences,
             self.watch,
         )
+        stage.synced_end = partial(_synced_end, invariants)
         world.store.listen(invariants.on_store)
         world.on_step(invariants.check, every=self.scenario.check_every)
         await world.start_brokers()
@@ -209,6 +210,11 @@ class _Run:
         plans |= {f"kv{number}": run_table_writer for number in range(scenario.tables)}
         plans["asker"] = run_asker
         return Actors(world, stage, plans)
+
+
+def _synced_end(invariants: Invariants, place: str) -> int:
+    truth = invariants.truths.get(place)
+    return 0 if truth is None else truth.synced_end
 
 
 def _last_step(world: World, check_every: int) -> Callable[[], int | None]:

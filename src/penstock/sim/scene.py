@@ -1,0 +1,208 @@
+"""What episodes have at hand: the cluster as it is, its faults, and demands that must be met.
+
+An episode acts through the `Hands` of whoever makes all other trouble, so that both know which
+brokers are short of something. What it demands goes into the history as a `Probe`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.aio import Admin, Consumer
+from penstock.broker.following import is_damaged
+from penstock.broker.hosted import HostedPartition
+from penstock.client.errors import ClientError
+from penstock.client.model import TopicPartition
+from penstock.metadata.model import Partition
+from penstock.sim.history import INFO, OK, Probe
+from penstock.sim.invariants import Invariants
+from penstock.sim.node import BrokerNode
+from penstock.sim.reading import BytesConsumer
+from penstock.sim.stage import CLIENT_KEYWORDS, Actor, Stage, parse_place
+from penstock.sim.world import World
+
+SETTLE_S: Final = 25.0
+ANSWER_S: Final = 30.0
+"""What must work during an episode works within this time and the session timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """What an episode does through the one who makes all other trouble."""
+
+    faults: Any
+    calm: Callable[[], None]
+    start: Callable[[BrokerNode], None]
+    may_wound: Callable[[BrokerNode], bool]
+    cut_at_join: Callable[[], None]
+    """Cut the store off from the leader of the next partition that a replica joins."""
+    tell: Callable[[str, str], None]
+
+
+class Scene:
+    def __init__(
+        self, world: World, stage: Stage, invariants: Invariants, operator: Actor, hands: Hands
+    ) -> None:
+        self.draws = world.draws("episodes")
+        self.world = world
+        self.stage = stage
+        self.invariants = invariants
+        self.image = invariants.metadata.image
+        self.operator = operator
+        self.hands = hands
+        self.spawn = world.client("operator").spawn
+
+    # The cluster as it is
+
+    async def settles(self) -> bool:
+        end_s = self.world.now + SETTLE_S
+        while not self.is_settled():
+            if self.world.now >= end_s or self.stage.over.is_set():
+                return False
+            await self.stage.rest(0.5)
+        return not self.stage.over.is_set()
+
+    def is_settled(self) -> bool:
+        """All brokers are up, all replicas in sync, no log is damaged or offline."""
+        if any(node.state != "ready" for node in self.world.brokers):
+            return False
+        partitions = [
+            partition for topic in self.image.topics.values() for partition in topic.partitions
+        ]
+        if any({*each.isr} != {*each.replicas} or each.is_moving for each in partitions):
+            return False
+        lives = self.lives()
+        if any(
+            each.member_epoch(member) != lives.get(member)
+            for each in partitions
+            for member in each.isr
+        ):
+            # It counts for what a former life of it had.
+            return False
+        return not any(
+            hosted.log.failure is not None or is_damaged(hosted.log)
+            for node in self.world.brokers
+            if node.broker is not None
+            for hosted in node.broker.replicas
+        )
+
+    def committed(self) -> dict[str, int]:
+        truths = self.invariants.truths
+        return {
+            place: truths[place].end_offset
+            for place in self.stage.scenario.places
+            if place in truths
+        }
+
+    def lives(self) -> dict[int, int]:
+        return {each.broker_id: each.broker_epoch for each in self.image.brokers.values()}
+
+    def partition(self, place: str) -> Partition | None:
+        at = parse_place(place)
+        return self.image.partition(at.topic, at.partition)
+
+    def replicas_of(self, place: str) -> tuple[int, ...]:
+        partition = self.partition(place)
+        return () if partition is None else partition.replicas
+
+    def isr_of(self, place: str) -> tuple[int, ...]:
+        partition = self.partition(place)
+        return () if partition is None else partition.isr
+
+    def leader_of(self, place: str) -> int:
+        partition = self.partition(place)
+        return -1 if partition is None else partition.leader
+
+    def hosted(self, node: BrokerNode, place: str) -> HostedPartition | None:
+        at = parse_place(place)
+        return None if node.broker is None else node.broker.replicas.get(at.topic, at.partition)
+
+    def end(self, node: BrokerNode, place: str) -> int:
+        hosted = self.hosted(node, place)
+        return -1 if hosted is None else hosted.log.end_offset
+
+    def pause_s(self) -> float:
+        return self.draws.choice((0.1, 2.0, 2 * self.stage.scenario.session_timeout_s))
+
+    async def wait(self, holds: Callable[[], bool], limit_s: float) -> bool:
+        """Whether it holds in time; looked at often enough to be ahead of the network."""
+        end_s = self.world.now + limit_s
+        while not holds():
+            if self.world.now >= end_s or self.stage.over.is_set():
+                return False
+            await self.world.sleep(0.005)
+        return True
+
+    # What is expected
+
+    def expect_lives(self, what: str, before: Mapping[int, int]) -> None:
+        """No broker has registered again."""
+        after = self.lives()
+        lost = [each for each, epoch in before.items() if after.get(each) != epoch]
+        self.probe(what, self.stage.now_ms(), f"brokers {lost} lost theirs" if lost else "")
+
+    async def demand(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """It must be done in time, by a client of its own; the load may end meanwhile."""
+        begun_ms, error = self.stage.now_ms(), ""
+        limit_s = ANSWER_S + 2 * self.stage.scenario.session_timeout_s
+
+        async def attempt() -> None:
+            async with asyncio.timeout(limit_s):
+                while True:
+                    try:
+                        return await work()
+                    except ClientError as failed:
+                        nonlocal error
+                        error = str(failed)
+                        await asyncio.sleep(0.5)
+
+        try:
+            await self.spawn(attempt())
+        except TimeoutError:
+            error = f"it took too long; {error or 'there was no error'}"
+        else:
+            error = ""
+        self.probe(what, begun_ms, error)
+
+    def probe(self, what: str, begun_ms: float, error: str) -> None:
+        self.stage.history.add(
+            Probe(
+                process=self.operator.name,
+                status=INFO if error else OK,
+                begun_ms=begun_ms,
+                ended_ms=self.stage.now_ms(),
+                error=error,
+                what=what,
+            )
+        )
+
+    # What clients do
+
+    async def read(self, ends: Mapping[str, int]) -> None:
+        """Read every place from its start to an offset."""
+        wanted = {parse_place(place): end for place, end in ends.items()}
+        consumer: BytesConsumer = Consumer(
+            self.stage.bootstrap,
+            env=self.operator.env,
+            auto_offset_reset="earliest",
+            **{**CLIENT_KEYWORDS, "default_api_timeout_ms": 10_000},
+        )
+        places: list[TopicPartition] = [*wanted]
+        if not places:
+            return
+        async with consumer:
+            consumer.assign(places)
+            consumer.seek_to_beginning(*places)
+            while any((consumer.known_position(at) or 0) < wanted[at] for at in places):
+                await consumer.poll(timeout_ms=500)
+
+    async def by_admin(
+        self, work: Callable[[Admin], Coroutine[Any, Any, None]], timeout_ms: int = 10_000
+    ) -> None:
+        """In the operator's process, where the caller is. Raises `ClientError`."""
+        keywords: dict[str, Any] = {**CLIENT_KEYWORDS, "default_api_timeout_ms": timeout_ms}
+        async with Admin(self.stage.bootstrap, env=self.operator.env, **keywords) as admin:
+            await work(admin)
