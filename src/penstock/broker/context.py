@@ -34,7 +34,7 @@ class RequestContext:
         self.is_replica = False
         """Set by a fetch of a broker that is registered with the epoch it names."""
         self.is_large = False
-        """The answer is large: it is encoded on a thread."""
+        """The answer is large: it is encoded on a thread. Read when the answer is there."""
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Run a handler's coroutine under the broker's task group; its result answers."""

@@ -24,9 +24,10 @@ from typing import Final
 
 from penstock.broker.context import RequestContext, spawned
 from penstock.broker.failures import EXPECTED, code_of
-from penstock.broker.large_requests import LARGE_FRAME_BYTES
+from penstock.broker.large_requests import LARGE_FRAME_BYTES, free
 from penstock.broker.produce_lane import ProduceLanes
 from penstock.broker.services import Services
+from penstock.broker.watch.turns import Turns
 from penstock.net.session import Answer, Part, Peer
 from penstock.wire.api import ApiKey, advertised, served
 from penstock.wire.codec import (
@@ -46,9 +47,6 @@ _log = logging.getLogger(__name__)
 _SHORTEST: Final = 10
 """No request is as short: key, version, correlation id, and the length of a client id."""
 _PRODUCE: Final = int(ApiKey.PRODUCE)
-_IN_PLACE: Final = frozenset((ApiKey.PRODUCE, ApiKey.FETCH))
-"""Never served by way of a thread: records are not decoded, and an answer whose records lie in
-their files must leave at once."""
 _start: Final = Struct(">hhi").unpack_from
 """Key, version, correlation id."""
 _key: Final = Struct(">h").unpack_from
@@ -233,7 +231,7 @@ class BrokerSession:
             return answer
         began = self._now()
         self._overlaps = False
-        if len(frame) > LARGE_FRAME_BYTES and _key(frame)[0] not in _IN_PLACE:
+        if len(frame) > LARGE_FRAME_BYTES and _key(frame)[0] != _PRODUCE:
             return spawned(self._services, self._serve_large(frame, began))
         try:
             header, request = decode_request(frame, self._dispatcher.served)
@@ -255,7 +253,7 @@ class BrokerSession:
             self._peer.is_replica = True
         if isinstance(response, asyncio.Future):
             if context.is_large:
-                work = self._encode_large(request, header, response, began)
+                work = self._encode_large(request, header, context, response, began)
                 return spawned(self._services, work)
             return self._later(request, header, response, began)
         encoded = None if response is None else _encode(response, header)
@@ -272,6 +270,7 @@ class BrokerSession:
         context = RequestContext(
             self._services, header.api_version, header.client_id or "", self._host
         )
+        context.is_large = True
         response: Response | asyncio.Future[Response] | None
         try:
             response = self._dispatcher.handler(header.api_key)(request, context)
@@ -279,24 +278,35 @@ class BrokerSession:
             raise
         except Exception as error:  # noqa: BLE001 - every failure has an answer
             response = self._refuse(request, header, error)
-        return await self._encode_large(request, header, response, began)
+        if context.is_replica:
+            self._peer.is_replica = True
+        return await self._encode_large(request, header, context, response, began)
 
     async def _encode_large(
         self,
         request: Request,
         header: RequestHeader,
+        context: RequestContext,
         response: Response | asyncio.Future[Response] | None,
         began: float,
     ) -> Sequence[Buffer] | None:
-        """Wait for a large response, and encode it on a thread."""
+        """Wait for a response, and encode it on a thread if it is large.
+
+        A span of a file (`storage.spans`) that is cut meanwhile ends the connection, as it does
+        when the peer takes its time."""
         if isinstance(response, asyncio.Future):
             try:
                 response = await response
             except Exception as error:  # noqa: BLE001 - every failure has an answer
                 response = self._refuse(request, header, error)
         encoded = None
-        if response is not None:
+        if response is not None and not context.is_large:
+            encoded = _encode(response, header)
+        elif response is not None:
             encoded = await self._services.env.executor.run(partial(_encode, response, header))
+            turns = Turns(self._services.env.clock.monotonic)
+            await free(response, turns)
+            await free(request, turns)
         self._figures.observe(header.api_key, self._now() - began)
         return encoded
 

@@ -89,7 +89,12 @@ class FailedLogs:
                 async with asyncio.timeout(LOOK_S):
                     await self._work.wait()
             self._work.clear()
-            self._look()
+            if (
+                self._failed
+                or self._replicas.unopened
+                or await self._replicas.where(lambda hosted: hosted.log.failure is not None)
+            ):
+                self._look()
             if not self._failed:
                 continue
             is_noted = await self._note()

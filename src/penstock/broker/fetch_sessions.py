@@ -31,6 +31,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from penstock.broker.large_requests import Steps, at_once
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import FetchRequest, FetchResponse
 
@@ -43,6 +44,8 @@ IDLE_S: Final = 120.0
 CLIENT_PARTITIONS_MAX: Final = 200_000
 """How many partitions the fetch sessions of all clients may hold in total: about 60 MB."""
 _EPOCH_MAX: Final = 2**31 - 1
+_STEP: Final = 64
+"""Partitions that are handled in one step."""
 
 
 class Wanted:
@@ -98,6 +101,9 @@ class Wanted:
         return news or bool(answer.error_code)
 
 
+Partitions = dict[tuple[str, bytes, int], Wanted]
+
+
 class Session:
     """It outlives its connection: clients reconnect and go on with it."""
 
@@ -109,7 +115,8 @@ class Session:
         self.privileged = privileged
         self.used_at = now
         self.epoch = 1
-        self.wanted: OrderedDict[tuple[str, bytes, int], Wanted] = OrderedDict()
+        self.wanted: Partitions = {}
+        """In the order in which they are served."""
 
 
 class FetchSessions:
@@ -127,22 +134,56 @@ class FetchSessions:
         self._followers: OrderedDict[int, Session] = OrderedDict()
         self._client_partitions = 0
         self._next_id = first_id
+        self._ended: list[Wanted] = []
+        """Partitions of ended sessions, to be freed a few at a time."""
 
     def __len__(self) -> int:
         return len(self._clients) + len(self._followers)
+
+    def partitions_of(self, request: FetchRequest) -> int:
+        """How many partitions a request names or its session holds, about."""
+        named = len(request.topics)
+        if named != 1:
+            named = sum([len(topic.partitions) for topic in request.topics])
+        elif named:
+            named = len(request.topics[0].partitions)
+        if request.session_epoch > 0:
+            session = self._clients.get(request.session_id)
+            if session is None:
+                session = self._followers.get(request.session_id)
+            if session is not None:
+                forgotten = request.forgotten_topics_data
+                named += len(session.wanted) + sum([len(each.partitions) for each in forgotten])
+        return named
 
     def begin(
         self, request: FetchRequest, now: float, *, by_id: bool, privileged: bool = False
     ) -> tuple[Session | None, list[Wanted]]:
         """What a request wants, and its session if it has one. `KafkaError` if that is gone, or
         not the one that the request takes it for. `privileged` are the brokers of the cluster."""
-        if request.session_epoch == FINAL_EPOCH:
+        return at_once(self.beginning(request, now, by_id=by_id, privileged=privileged))
+
+    def beginning(
+        self, request: FetchRequest, now: float, *, by_id: bool, privileged: bool
+    ) -> Steps[tuple[Session | None, list[Wanted]]]:
+        """`begin` in steps.
+
+        A request of many partitions takes many steps, between which other requests may begin or
+        end sessions. So a new session is opened in the last step, and an old one has its epoch
+        raised in the first: the same request cannot be taken twice."""
+        self._free_some()
+        if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             self._end(request.session_id, privileged=privileged)
-            return None, list(_asked(request))
-        if request.session_epoch == INITIAL_EPOCH:
-            self._end(request.session_id, privileged=privileged)
-            wanted = list(_asked(request))
-            return self._open(wanted, now, by_id=by_id, privileged=privileged), wanted
+            asked: Partitions = {}
+            for number, each in enumerate(_asked(request), 1):
+                asked.setdefault(each.key, each)
+                if number % _STEP == 0:
+                    self._free_some()
+                    yield
+            wanted = list(asked.values())
+            if request.session_epoch == FINAL_EPOCH:
+                return None, wanted
+            return self._open(asked, now, by_id=by_id, privileged=privileged), wanted
         session = self._clients.get(request.session_id)
         if session is None and privileged:
             session = self._followers.get(request.session_id)
@@ -154,16 +195,12 @@ class FetchSessions:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.epoch = session.epoch + 1 if session.epoch < _EPOCH_MAX else 1
         session.used_at = now
-        before = len(session.wanted)
-        self._update(session, request)
-        if session.privileged:
-            self._followers.move_to_end(session.session_id)
-        else:
-            self._clients.move_to_end(session.session_id)
-            self._client_partitions += len(session.wanted) - before
-            if self._client_partitions > self._client_partitions_max:
-                # Answered in full this time; then its client must begin again.
-                self._end(session.session_id)
+        held = self._followers if session.privileged else self._clients
+        held.move_to_end(session.session_id)
+        yield from self._update(session, request)
+        if self._client_partitions > self._client_partitions_max and not session.privileged:
+            # Answered in full this time; then its client must begin again.
+            self._end(session.session_id)
         return session, list(session.wanted.values())
 
     def _end(self, session_id: int, *, privileged: bool = False) -> None:
@@ -171,17 +208,23 @@ class FetchSessions:
         if session is not None:
             self._client_partitions -= len(session.wanted)
         elif privileged:
-            self._followers.pop(session_id, None)
+            session = self._followers.pop(session_id, None)
+        if session is not None and len(session.wanted) > _STEP:
+            self._ended += session.wanted.values()
+
+    def _free_some(self) -> None:
+        """Twice as many as are handled in a step: so they do not pile up."""
+        if self._ended:
+            del self._ended[-2 * _STEP :]
 
     def _open(
-        self, wanted: list[Wanted], now: float, *, by_id: bool, privileged: bool
+        self, wanted: Partitions, now: float, *, by_id: bool, privileged: bool
     ) -> Session | None:
         if not wanted or not self._make_room(now, len(wanted), privileged=privileged):
             return None
         session = Session(self._next_id, now, by_id=by_id, privileged=privileged)
         self._next_id = self._next_id + 1 if self._next_id < SESSION_ID_MAX else 1
-        for each in wanted:
-            session.wanted[each.key] = each
+        session.wanted = wanted
         if privileged:
             self._followers[session.session_id] = session
         else:
@@ -212,32 +255,48 @@ class FetchSessions:
             self._end(oldest.session_id)
         return True
 
-    @staticmethod
-    def _update(session: Session, request: FetchRequest) -> None:
-        for topic in request.forgotten_topics_data:
-            for index in topic.partitions:
-                session.wanted.pop((topic.topic, topic.topic_id, index), None)
-        for topic_asked in request.topics:
-            for asked in topic_asked.partitions:
-                key = (topic_asked.topic, topic_asked.topic_id, asked.partition)
-                held = session.wanted.get(key)
-                if held is None:
-                    session.wanted[key] = Wanted(topic_asked.topic, topic_asked.topic_id, asked)
-                else:
-                    held.update(asked)
+    def _update(self, session: Session, request: FetchRequest) -> Steps[None]:
+        """Apply what a request changes. The session may be ended between two steps: then its
+        partitions are counted no longer, and the request is answered all the same."""
+        before, wanted = len(session.wanted), session.wanted
+        for number, _ in enumerate(_changes(wanted, request), 1):
+            if number % _STEP == 0:
+                self._count(session, len(wanted) - before)
+                self._free_some()
+                yield
+                before = len(wanted)
+        self._count(session, len(wanted) - before)
+
+    def _count(self, session: Session, added: int) -> None:
+        if added and self._clients.get(session.session_id) is session:
+            self._client_partitions += added
 
     def rotate(self, session: Session, served: Iterable[Wanted]) -> None:
         """Partitions that were given bytes go to the end, so that the others come first next."""
         for each in served:
-            if each.key in session.wanted:  # the session may have changed while the fetch waited
-                session.wanted.move_to_end(each.key)
+            held = session.wanted.pop(each.key, None)
+            if held is not None:  # the session may have changed while the fetch waited
+                session.wanted[each.key] = held
 
 
 def _asked(request: FetchRequest) -> Iterator[Wanted]:
-    seen: set[tuple[str, bytes, int]] = set()
     for topic in request.topics:
         for asked in topic.partitions:
-            key = (topic.topic, topic.topic_id, asked.partition)
-            if key not in seen:
-                seen.add(key)
-                yield Wanted(topic.topic, topic.topic_id, asked)
+            yield Wanted(topic.topic, topic.topic_id, asked)
+
+
+def _changes(wanted: Partitions, request: FetchRequest) -> Iterator[None]:
+    """Apply the changes of a request one by one."""
+    for topic in request.forgotten_topics_data:
+        for index in topic.partitions:
+            wanted.pop((topic.topic, topic.topic_id, index), None)
+            yield
+    for topic_asked in request.topics:
+        for asked in topic_asked.partitions:
+            key = (topic_asked.topic, topic_asked.topic_id, asked.partition)
+            held = wanted.get(key)
+            if held is None:
+                wanted[key] = Wanted(topic_asked.topic, topic_asked.topic_id, asked)
+            else:
+                held.update(asked)
+            yield

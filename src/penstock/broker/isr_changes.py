@@ -24,6 +24,7 @@ from penstock.broker.controller import ControllerRuntime
 from penstock.broker.failures import EXPECTED
 from penstock.broker.hosted import HostedPartition
 from penstock.broker.replicas import Replicas
+from penstock.broker.watch.turns import Turns
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
@@ -88,21 +89,26 @@ class IsrChanges:
                 async with asyncio.timeout_at(looked_at + every_s):
                     await self._work.wait()
             self._work.clear()
-            due, self._due = self._due, {}
+            due: Iterable[HostedPartition] = self._due
+            self._due = {}
             if loop.time() >= looked_at + every_s:
                 looked_at = loop.time()
-                due.update((hosted, None) for hosted in self._replicas)
-            proposed = list(self._proposals(due))
+                due = self._replicas  # All that are led are among them.
+            proposed = await self._proposals(due)
             for portion in _portions(self._cluster.image, proposed):
                 await self._propose(portion)
 
-    def _proposals(self, due: Iterable[HostedPartition]) -> Iterable[_Proposed]:
-        now_ms = self._replicas.now_ms()
+    async def _proposals(self, due: Iterable[HostedPartition]) -> list[_Proposed]:
+        """A term may end before its proposal is sent, or while it is: `_take` leaves it alone."""
+        proposed = []
+        turns = Turns(self._env.clock.monotonic)
         for hosted in due:
             term = hosted.leadership
-            proposal = None if term is None else term.propose(now_ms)
+            proposal = None if term is None else term.propose(self._replicas.now_ms())
             if term is not None and proposal is not None:
-                yield _Proposed(hosted, term, proposal)
+                proposed.append(_Proposed(hosted, term, proposal))
+            await turns.give()
+        return proposed
 
     async def _propose(self, portion: Sequence[_Proposed]) -> None:
         changes = [each.change() for each in portion]

@@ -8,18 +8,18 @@ change between two slices: each element of the answer is true at some time betwe
 the answer, and no more is promised.
 
 Frames above `LARGE_FRAME_BYTES` are decoded on a thread, and so are the answers of large requests
-encoded. This does not concern Produce and Fetch: records are not decoded, and an answer whose
-records lie in their files must leave at once.
+encoded. This does not concern Produce: records are not decoded.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from typing import Final, TypeVar
 
 from penstock.broker.context import RequestContext
 from penstock.broker.watch.turns import Turns
+from penstock.wire.messages.base import Struct
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -27,6 +27,7 @@ Steps = Generator[None, None, R]
 
 SMALL: Final = 500
 """Elements that a handler works off at once: a few milliseconds."""
+_FREED_AT_ONCE: Final = 100
 LARGE_FRAME_BYTES: Final = 32 << 10
 
 
@@ -35,7 +36,7 @@ def answered(context: RequestContext, steps: Steps[R], count: int) -> R | asynci
     if count <= SMALL:
         return at_once(steps)
     context.is_large = True
-    return context.spawn(in_slices(steps, context.services.env.clock.monotonic))
+    return context.spawn(in_slices(steps, Turns(context.services.env.clock.monotonic)))
 
 
 def at_once(steps: Steps[R]) -> R:
@@ -47,8 +48,7 @@ def at_once(steps: Steps[R]) -> R:
             return result
 
 
-async def in_slices(steps: Steps[R], now: Callable[[], float]) -> R:
-    turns = Turns(now)
+async def in_slices(steps: Steps[R], turns: Turns) -> R:
     while True:
         try:
             next(steps)
@@ -56,6 +56,22 @@ async def in_slices(steps: Steps[R], now: Callable[[], float]) -> R:
             result: R = done.value
             return result
         await turns.give()
+
+
+async def free(message: Struct, turns: Turns) -> None:
+    """Take a message apart that nobody needs any longer: to free all of a large one at once takes
+    many milliseconds, which no other thread can use either. Lists of numbers and texts are left
+    alone. They are small, and may belong to somebody else."""
+    for name in message.__slots__:
+        elements = getattr(message, name)
+        if not isinstance(elements, list) or not elements or not isinstance(elements[0], Struct):
+            continue
+        if len(elements) <= SMALL:
+            for element in elements:
+                await free(element, turns)
+        while len(elements) > _FREED_AT_ONCE:
+            del elements[-_FREED_AT_ONCE:]
+            await turns.give()
 
 
 def portions(elements: Iterable[T], size: int = SMALL) -> list[list[T]]:

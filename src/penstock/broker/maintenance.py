@@ -62,7 +62,7 @@ class Maintenance:
             await clock.sleep(_TICK_S)
             now = clock.monotonic()
             configs = self._services.configs()
-            self._flush_due()
+            await self._flush_due()
             self._services.directory.space.check()
             self._services.directory.space.take_ballast()
             retention_s = configs.int_value("log.retention.check.interval.ms") / 1000
@@ -121,12 +121,14 @@ class Maintenance:
             error,
         )
 
-    def _flush_due(self) -> None:
-        now_ms = self._services.now_ms()
-        for hosted in self._services.replicas:
-            # A term that could not begin for want of room to note its epoch tries again.
-            if hosted.is_beginning or hosted.log.flush_due(now_ms):
-                self._services.replicas.flusher.request(hosted.log)
+    async def _flush_due(self) -> None:
+        now_ms, replicas = self._services.now_ms(), self._services.replicas
+        # A term that could not begin for want of room to note its epoch tries again.
+        for hosted in await replicas.where(
+            lambda hosted: hosted.is_beginning or hosted.log.flush_due(now_ms)
+        ):
+            if replicas.get(hosted.topic, hosted.index) is hosted:
+                replicas.flusher.request(hosted.log)
 
     async def _retain(self, hosted: HostedPartition) -> None:
         log, flusher = hosted.log, self._services.replicas.flusher

@@ -59,11 +59,9 @@ class Mending:
         """Look for damaged logs until cancelled."""
         while True:
             await self._env.clock.sleep(LOOK_S)
-            damaged = [
-                hosted
-                for hosted in self._replicas
-                if is_damaged(hosted.log) and hosted.log.failure is None
-            ]
+            damaged = await self._replicas.where(
+                lambda hosted: is_damaged(hosted.log) and hosted.log.failure is None
+            )
             if not damaged:
                 continue
             try:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import count
 from typing import Generic, TypeVar
 
 from penstock.broker.hosted import HostedPartition
+from penstock.broker.replicas import Replicas
 from penstock.wire.errors import ErrorCode
 
 T = TypeVar("T")
@@ -113,16 +115,24 @@ class DataWait(Generic[T]):
         self._appends = appends
         self._is_due = False
         self._soon: asyncio.TimerHandle | None = None
-        self._seen = {hosted: self._bytes(hosted) for hosted in partitions}
-        self._stable = {each: _stability(each) for each in self._seen} if stable else None
+        self._seen: dict[HostedPartition, int] = {}
+        self._stable: dict[HostedPartition, tuple[int, bool]] | None = {} if stable else None
         self._bytes_due = bytes_due
-        for hosted in self._seen:
-            if appends:
-                hosted.listen_appends(self._key, self._on_append)
-            else:
-                hosted.listen(self._key, self._on_commit)
+        self.add(partitions)
         self._timer = loop.call_later(timeout_s, self._end)
         self.future.add_done_callback(self._forget)
+
+    def add(self, partitions: Iterable[HostedPartition]) -> None:
+        """Wait for these as well. What they have now is what the fetch has just read."""
+        seen, stable, appends, key = self._seen, self._stable, self._appends, self._key
+        for hosted in partitions:
+            seen[hosted] = self._bytes(hosted)
+            if stable is not None:
+                stable[hosted] = _stability(hosted)
+            if appends:
+                hosted.listen_appends(key, self._on_append)
+            else:
+                hosted.listen(key, self._on_commit)
 
     def _bytes(self, hosted: HostedPartition) -> int:
         if self._appends:
@@ -179,11 +189,24 @@ class DataWait(Generic[T]):
         self._timer.cancel()
         if self._soon is not None:
             self._soon.cancel()
-        for hosted in self._seen:
+        self._unlisten(self._seen)
+
+    def _unlisten(self, partitions: Iterable[HostedPartition]) -> None:
+        for hosted in partitions:
             if self._appends:
                 hosted.unlisten_appends(self._key)
             else:
                 hosted.unlisten(self._key)
+
+
+def end_with_news_of_roles(wait: DataWait[T], replicas: Replicas) -> Callable[[], None]:
+    """End the wait soon after a partition of this broker is led or followed in another term.
+    Call what this returns if the wait is no longer about that."""
+    key = next_key()
+    forget = partial(replicas.unlisten_roles, key)
+    replicas.listen_roles(key, lambda _: wait.end_within(ROLES_S))
+    wait.future.add_done_callback(lambda _: forget())
+    return forget
 
 
 def _stability(hosted: HostedPartition) -> tuple[int, bool]:

@@ -26,6 +26,7 @@ from penstock.broker.hosted import HostedPartition
 from penstock.broker.replica_throttle import ReplicaThrottle
 from penstock.broker.topic_rules import log_config
 from penstock.broker.watch.figures import Figures, TimedExecutor
+from penstock.broker.watch.turns import Turns
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import Changed, TopicChange
 from penstock.metadata.model import NO_LEADER, Partition, Topic
@@ -96,6 +97,16 @@ class Replicas:
 
     def __iter__(self) -> Iterator[HostedPartition]:
         return iter(list(self._hosted.values()))
+
+    async def where(self, holds: Callable[[HostedPartition], bool]) -> list[HostedPartition]:
+        """The partitions of which something holds. Other tasks have their turn in between, so one
+        that was found may have been dropped since."""
+        turns, found = Turns(self._env.clock.monotonic), []
+        for hosted in self:
+            if holds(hosted):
+                found.append(hosted)
+            await turns.give()
+        return found
 
     def __len__(self) -> int:
         return len(self._hosted)

@@ -14,11 +14,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from penstock.broker import fetch_reads, isr_changes
 from penstock.broker import hosted as hosted_module
-from penstock.broker import isr_changes
 from penstock.broker.cluster import ClusterView
 from penstock.broker.commits import Commits
-from penstock.broker.handlers import fetch as fetch_handler
 from penstock.broker.hosted import HostedPartition, Written
 from penstock.broker.replicas import Replicas
 from penstock.groups import offsets as group_offsets
@@ -269,13 +268,13 @@ def _leads_across_restarts(patches: ExitStack) -> None:
 @_bug("no-divergence-check")
 def _never_diverges(patches: ExitStack) -> None:
     """The leader does not compare the follower's last epoch with its own log."""
-    patch(patches, fetch_handler, "diverging_epoch", lambda *given: None)
+    patch(patches, fetch_reads, "diverging_epoch", lambda *given: None)
 
 
 @_bug("consumers-read-uncommitted")
 def _reads_to_the_end(patches: ExitStack) -> None:
     """Consumers are given what is not committed yet."""
-    fetch_class = fetch_handler._Fetch
+    fetch_class = fetch_reads.FetchReads
     upper = fetch_class._upper_for_consumer
 
     def greedy(self: Any, each: Any, hosted: HostedPartition, answer: Any) -> int:

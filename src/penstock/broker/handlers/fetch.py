@@ -4,6 +4,8 @@ Each partition is given whole batches from the one that holds the offset on, the
 larger than the limit, so that every consumer gets on. When less than `min_bytes` is there the
 request waits, at most `max_wait_ms`.
 
+A fetch of more than a few hundred partitions is worked off in slices (`broker/large_fetch`).
+
 Large pieces stay in their files until they are sent. What must be read into memory for a client is
 bounded by the memory that is left for answers: then a fetch returns less, but always one batch.
 Followers are not bounded by it.
@@ -28,71 +30,41 @@ moved the replica id and added the broker epoch (KIP-903): brokers of ours send 
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple, cast
 
 from penstock.broker.context import RequestContext
-from penstock.broker.failures import EXPECTED, code_of
-from penstock.broker.fetch_sessions import Session, Wanted
-from penstock.broker.hosted import HostedPartition
-from penstock.broker.purgatory import COMMITS_S, ROLES_S, DataWait, next_key
-from penstock.broker.replicas import Replicas
-from penstock.broker.services import Services
-from penstock.partition.epochs import UNDEFINED_EPOCH
-from penstock.partition.replication import Leadership, diverging_epoch
-from penstock.records.aborted import AbortedTransaction
-from penstock.storage.spans import FileSpan
-from penstock.wire.errors import ErrorCode, KafkaError
-from penstock.wire.messages import FetchRequest, FetchResponse
-
-_READ_COMMITTED = 1
-_EMPTY = b""
-_NOTHING = -1
-_NOT_YET = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    }
+from penstock.broker.fetch_reads import (
+    IDS_SINCE,
+    READ_COMMITTED,
+    FetchReads,
+    fetching_replica,
+    is_registered,
 )
-MEMORY_BYTES_MAX = 16 << 20
-"""The most that one client's fetch reads into memory. Anything more is sent from its file."""
-_QUIET_MS = 50
-"""How long a follower that has everything is believed to go on so, without being counted again."""
-_RACKS_SINCE = 11
-_IDS_SINCE = 13
-_REPLICA_STATE_SINCE = 15
-
-
-class _Read(NamedTuple):
-    answers: list[FetchResponse.Partition | None]
-    """None for a partition of a session that there is nothing to say of."""
-    size: int
-    must_answer: bool
-    """An error, a divergence, another replica, a lack of memory: waiting would not help."""
-
-
-class _Replica(NamedTuple):
-    """A follower that fetches."""
-
-    broker_id: int
-    broker_epoch: int
+from penstock.broker.large_fetch import LargeFetch
+from penstock.broker.large_requests import SMALL
+from penstock.broker.purgatory import COMMITS_S, DataWait, end_with_news_of_roles
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import FetchRequest, FetchResponse
 
 
 def handle(
     request: FetchRequest, context: RequestContext
 ) -> FetchResponse | asyncio.Future[FetchResponse]:
     services = context.services
-    by_id = context.version >= _IDS_SINCE
-    replica = _replica(request, context.version)
-    is_known = replica is not None and _is_registered(replica, services)
+    replica = fetching_replica(request, context.version)
+    is_known = replica is not None and is_registered(replica, services)
     context.is_replica = is_known
-    session, wanted = services.fetch_sessions.begin(
-        request, services.env.clock.monotonic(), by_id=by_id, privileged=is_known
+    sessions = services.fetch_sessions
+    if sessions.partitions_of(request) > SMALL:
+        context.is_large = True
+        return context.spawn(LargeFetch(request, context, privileged=is_known).serve())
+    session, wanted = sessions.begin(
+        request,
+        services.env.clock.monotonic(),
+        by_id=context.version >= IDS_SINCE,
+        privileged=is_known,
     )
-    if by_id:
-        _name_topics(wanted, services)
-    fetch = _Fetch(request, services, session, wanted, context.version)
+    fetch = FetchReads(request, services, session, wanted, context.version)
+    fetch.look_up(0, len(wanted))
     read = fetch.read()
     if read.size >= request.min_bytes or read.must_answer or request.max_wait_ms <= 0:
         return fetch.answer(read)
@@ -103,386 +75,15 @@ def handle(
         request.max_wait_ms / 1000,
         lambda: fetch.answer(fetch.read()),
         appends=fetch.is_replicas,
-        stable=request.isolation_level == _READ_COMMITTED and not fetch.is_replicas,
+        stable=request.isolation_level == READ_COMMITTED and not fetch.is_replicas,
     )
     if fetch.throttled:
         wait.end_within(fetch.throttled_ms / 1000)
     if fetch.is_behind:
         wait.end_within(COMMITS_S)
     if fetch.is_early:
-        _end_with_news_of_roles(wait, services.replicas)
+        end_with_news_of_roles(wait, services.replicas)
     return wait.future
-
-
-def _end_with_news_of_roles(wait: DataWait[FetchResponse], replicas: Replicas) -> None:
-    key = next_key()
-    replicas.listen_roles(key, lambda _: wait.end_within(ROLES_S))
-    wait.future.add_done_callback(lambda _: replicas.unlisten_roles(key))
-
-
-def _name_topics(wanted: list[Wanted], services: Services) -> None:
-    for each in wanted:
-        if not each.topic:
-            topic = services.image.topic_by_id(each.topic_id)
-            each.topic = topic.name if topic is not None else ""
-
-
-def _is_registered(replica: _Replica, services: Services) -> bool:
-    registered = services.image.brokers.get(replica.broker_id)
-    return registered is not None and registered.broker_epoch == replica.broker_epoch
-
-
-def _replica(request: FetchRequest, version: int) -> _Replica | None:
-    """Who fetches, if it is a broker."""
-    if version < _REPLICA_STATE_SINCE:
-        return _Replica(request.replica_id, -1) if request.replica_id >= 0 else None
-    state = request.replica_state
-    if state is None or state.replica_id < 0:
-        return None
-    return _Replica(state.replica_id, state.replica_epoch)
-
-
-class _Fetch:
-    """One fetch, which may be read twice: when it comes and when it has waited."""
-
-    __slots__ = (
-        "_by_id",
-        "_bytes_max",
-        "_counted",
-        "_has_epochs",
-        "_has_racks",
-        "_is_incremental",
-        "_memory_left",
-        "_now_ms",
-        "_racks",
-        "_replica",
-        "_request",
-        "_services",
-        "_session",
-        "hosted",
-        "is_behind",
-        "is_early",
-        "is_short",
-        "throttled",
-        "throttled_ms",
-        "wanted",
-    )
-
-    def __init__(
-        self,
-        request: FetchRequest,
-        services: Services,
-        session: Session | None,
-        wanted: list[Wanted],
-        version: int,
-    ) -> None:
-        self._request = request
-        self._services = services
-        self._session = session
-        self._is_incremental = session is not None and request.session_epoch > 0
-        self._now_ms = 0
-        self._memory_left = 0
-        self.is_short = False
-        """Less was read than was asked for, because memory for answers is short."""
-        self._by_id = version >= _IDS_SINCE
-        self._has_epochs = version >= 12
-        self._has_racks = version >= _RACKS_SINCE
-        self._replica = _replica(request, version)
-        self._counted: set[tuple[str, bytes, int]] = set()
-        """What a follower has it had when it asked: it does not count again after a wait."""
-        self.is_early = False
-        """A follower asks for a partition that is not led here as yet."""
-        self.is_behind = False
-        """A follower knows of less than is committed."""
-        self.throttled: set[HostedPartition] = set()
-        """A follower that lags is given nothing of these now: what is written there is no news."""
-        self.throttled_ms = 0
-        """When it may be given more."""
-        self._racks = self._known_racks() if self._has_racks and request.rack_id else None
-        self._bytes_max = services.configs().int_value("fetch.max.bytes")
-        self.wanted = wanted
-        self.hosted: list[HostedPartition | None] = [
-            services.replicas.get(each.topic, each.index) for each in wanted
-        ]
-
-    @property
-    def is_replicas(self) -> bool:
-        return self._replica is not None
-
-    def _known_racks(self) -> dict[int, str | None]:
-        return {each: broker.rack for each, broker in self._services.image.brokers.items()}
-
-    def read(self) -> _Read:
-        """What there is. As much of it as can be is left in its file."""
-        answers: list[FetchResponse.Partition | None] = []
-        size, must_answer = 0, False
-        if self._replica is not None:
-            self._now_ms = self._services.replicas.now_ms()
-        may_be_quiet = self._replica is not None and self._is_incremental
-        left = min(self._request.max_bytes, self._bytes_max)
-        self._memory_left = left
-        if self._replica is None:
-            self._memory_left = min(MEMORY_BYTES_MAX, self._services.response_room())
-        self.is_short = False
-        for each, hosted in zip(self.wanted, self.hosted, strict=True):
-            if may_be_quiet and hosted is not None and self._is_quiet(each, hosted):
-                answers.append(None)
-                continue
-            answer = FetchResponse.Partition(partition_index=each.index, records=_EMPTY)
-            answers.append(answer)
-            try:
-                given = self._read_one(each, hosted, answer, left, first=size == 0)
-            except EXPECTED as error:
-                if self._comes_early(each, code_of(error)):
-                    answer.high_watermark = answer.last_stable_offset = -1
-                    self.is_early = True
-                else:
-                    self._fill_error(answer, each, error)
-                    must_answer = True
-                continue
-            must_answer = (
-                must_answer
-                or answer.diverging_epoch is not None
-                or answer.preferred_read_replica >= 0
-            )
-            size += given
-            left -= given
-        return _Read(answers, size, must_answer or self.is_short)
-
-    def _is_quiet(self, each: Wanted, hosted: HostedPartition) -> bool:
-        """Whether nothing has changed for a follower since it was last looked at.
-
-        Most partitions of a session are so most of the time, and a session may have thousands.
-        """
-        held, log = hosted.leadership, hosted.log
-        return (
-            held is not None
-            and held is each.term
-            and each.fetch_offset == log.end_offset
-            and each.high_watermark == held.high_watermark
-            and each.log_start_offset == log.log_start_offset
-            and self._now_ms - each.counted_ms < _QUIET_MS
-        )
-
-    def _read_one(
-        self,
-        each: Wanted,
-        hosted: HostedPartition | None,
-        answer: FetchResponse.Partition,
-        left: int,
-        *,
-        first: bool,
-    ) -> int:
-        if self._by_id and not each.topic:
-            _name_topics([each], self._services)
-            if not each.topic:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        if hosted is None:
-            hosted = self._services.replicas.require(each.topic, each.index)
-        if self._by_id and hosted.topic_id != each.topic_id:
-            # A session's topic was deleted, and another has its name now.
-            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID)
-        if self._replica is not None:
-            upper = self._upper_for_replica(self._replica, each, hosted, answer)
-        else:
-            upper = self._upper_for_consumer(each, hosted, answer)
-        if each.fetch_offset >= upper or (left <= 0 and not first):
-            return 0
-        if self._replica is not None and self._is_throttled(self._replica, hosted):
-            return 0
-        bytes_max = max(0, min(each.max_bytes, left))
-        memory_max = max(0, self._memory_left)
-        piece: memoryview | FileSpan | None
-        aborted: list[AbortedTransaction] | None = None
-        if answer.aborted_transactions is not None:
-            found = hosted.log.read_committed(each.fetch_offset, bytes_max, upper, memory_max)
-            piece, aborted = (None, None) if found is None else found
-        else:
-            piece = hosted.log.read_or_span(each.fetch_offset, bytes_max, upper, memory_max)
-        if piece is None or (len(piece) > left and not first):
-            return 0
-        if not isinstance(piece, FileSpan):
-            if len(piece) > memory_max and not first:
-                self.is_short = True
-                return 0
-            # A read that was cut short by it fills most of what was left.
-            is_short = memory_max < bytes_max and 2 * len(piece) >= memory_max
-            self.is_short = self.is_short or is_short
-            self._memory_left -= len(piece)
-        if aborted:
-            answer.aborted_transactions = [
-                FetchResponse.AbortedTransaction(*transaction) for transaction in aborted
-            ]
-        # The codec asks a large one only for its length, and the connection knows both kinds.
-        answer.records = cast(memoryview, piece)
-        return len(piece)
-
-    def _upper_for_consumer(
-        self, each: Wanted, hosted: HostedPartition, answer: FetchResponse.Partition
-    ) -> int:
-        """The offset below which a consumer may read; `_NOTHING` when it is told more than that."""
-        role = (hosted.require_reader if self._has_racks else hosted.require_leader)(
-            each.leader_epoch
-        )
-        log = hosted.log
-        committed = self._request.isolation_level == _READ_COMMITTED
-        answer.high_watermark = role.high_watermark
-        answer.last_stable_offset = hosted.last_stable_offset
-        answer.log_start_offset = log.log_start_offset
-        answer.aborted_transactions = [] if committed else None
-        # A session may have been begun by a later version than this request has.
-        if (
-            self._has_epochs
-            and each.last_fetched_epoch >= 0
-            and self._diverges(each, hosted, answer)
-        ):
-            return _NOTHING
-        leads = isinstance(role, Leadership)
-        if each.fetch_offset > log.end_offset and not leads:
-            # The leader may have it: too early is not the same as out of range.
-            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
-        if each.fetch_offset > log.end_offset or each.fetch_offset < log.log_start_offset:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if self._racks is not None and isinstance(role, Leadership):
-            nearest = role.preferred_read_replica(
-                self._request.rack_id, self._racks, each.fetch_offset
-            )
-            if nearest is not None:
-                answer.preferred_read_replica = nearest
-                return _NOTHING
-        return answer.last_stable_offset if committed else answer.high_watermark
-
-    def _upper_for_replica(
-        self,
-        replica: _Replica,
-        each: Wanted,
-        hosted: HostedPartition,
-        answer: FetchResponse.Partition,
-    ) -> int:
-        """The end of the log, for a follower whose log is a beginning of this one."""
-        services, log = self._services, hosted.log
-        each.term = None
-        if not _is_registered(replica, services):
-            raise KafkaError(ErrorCode.STALE_BROKER_EPOCH)
-        if each.leader_epoch < 0:
-            raise KafkaError(ErrorCode.INVALID_REQUEST)
-        held = hosted.require_leader(each.leader_epoch)
-        answer.high_watermark = held.high_watermark
-        answer.last_stable_offset = hosted.last_stable_offset
-        answer.log_start_offset = log.log_start_offset
-        answer.aborted_transactions = None
-        parted = diverging_epoch(
-            log.epochs, each.fetch_offset, each.last_fetched_epoch, log.end_offset
-        )
-        if parted is not None:
-            answer.diverging_epoch = FetchResponse.DivergingEpoch(*parted)
-            return _NOTHING
-        if not log.log_start_offset <= each.fetch_offset <= log.end_offset:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if each.key not in self._counted:
-            self._counted.add(each.key)
-            hosted.on_follower_fetch(*replica, each.fetch_offset, self._now_ms, each.log_start)
-            answer.high_watermark = held.high_watermark
-            self.is_behind = self.is_behind or held.is_behind(replica.broker_id)
-            if replica.broker_id not in held.isr and each.fetch_offset >= held.high_watermark:
-                services.isr_changes.due(hosted)
-            each.counted_ms = self._now_ms
-        each.term = held
-        return log.end_offset
-
-    def _is_throttled(self, replica: _Replica, hosted: HostedPartition) -> bool:
-        held, named = hosted.leadership, hosted.settings.leader_replication_throttled_replicas
-        throttle = self._services.replicas.leader_throttle
-        if not named or held is None or replica.broker_id in held.isr:
-            return False
-        if not throttle.names(named, hosted.index):
-            return False
-        rate = self._services.configs().int_value("leader.replication.throttled.rate")
-        wait_ms = throttle.wait_ms(rate, self._now_ms)
-        if wait_ms:
-            self.throttled.add(hosted)
-            self.throttled_ms = wait_ms
-        return wait_ms > 0
-
-    def _diverges(
-        self, each: Wanted, hosted: HostedPartition, answer: FetchResponse.Partition
-    ) -> bool:
-        """The client's last record may be of a history that this log does not have (KIP-320)."""
-        log = hosted.log
-        found = log.epochs.end_offset_for(each.last_fetched_epoch, log.end_offset)
-        if found.epoch == UNDEFINED_EPOCH:
-            return False
-        if found.epoch < each.last_fetched_epoch or found.end_offset < each.fetch_offset:
-            answer.diverging_epoch = FetchResponse.DivergingEpoch(found.epoch, found.end_offset)
-            return True
-        return False
-
-    def _comes_early(self, each: Wanted, code: ErrorCode) -> bool:
-        """Whether a follower is refused only since it heard of the leader before the leader did."""
-        if self._replica is None or code not in _NOT_YET or self._request.max_wait_ms <= 0:
-            return False
-        partition = self._services.image.partition(each.topic, each.index)
-        if partition is None or each.leader_epoch > partition.leader_epoch:
-            return True
-        leads = partition.leader == self._services.config.broker_id
-        return leads and each.leader_epoch == partition.leader_epoch
-
-    def _fill_error(self, answer: FetchResponse.Partition, each: Wanted, error: Exception) -> None:
-        code = code_of(error)
-        answer.error_code = code
-        answer.high_watermark = answer.last_stable_offset = -1
-        partition = self._services.image.partition(each.topic, each.index)
-        moved = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-        if self._has_epochs and code in moved and partition is not None and partition.leader >= 0:
-            answer.current_leader = FetchResponse.Leader(partition.leader, partition.leader_epoch)
-
-    def _note_told(self, replica: int, answers: list[FetchResponse.Partition | None]) -> None:
-        for hosted, answer in zip(self.hosted, answers, strict=True):
-            if (
-                answer is not None
-                and not answer.error_code
-                and hosted is not None
-                and hosted.leadership is not None
-            ):
-                hosted.leadership.on_told(replica)
-
-    def _count_sent(self, each: Wanted, size: int) -> None:
-        # Asked for anew: one that was not led here yet when the request came is now.
-        hosted = self._services.replicas.get(each.topic, each.index)
-        if hosted is None:
-            return
-        if self._replica is None:
-            hosted.sent_bytes += size
-        else:
-            hosted.replicated_bytes += size
-            named = hosted.settings.leader_replication_throttled_replicas
-            if named and self._services.replicas.leader_throttle.names(named, hosted.index):
-                self._services.replicas.leader_throttle.on_fetched(size)
-
-    def answer(self, read: _Read) -> FetchResponse:
-        session = self._session
-        response = FetchResponse(session_id=session.session_id if session is not None else 0)
-        topic: FetchResponse.Topic | None = None
-        served: list[Wanted] = []
-        if self._replica is not None:
-            self._note_told(self._replica.broker_id, read.answers)
-        for each, answer in zip(self.wanted, read.answers, strict=True):
-            if answer is None:
-                continue
-            size = len(answer.records) if answer.records else 0
-            news = each.has_news(answer, size) if session is not None else True
-            if size:
-                served.append(each)
-                self._count_sent(each, size)
-            if self._is_incremental and not news:
-                continue
-            if topic is None or topic.topic != each.topic or topic.topic_id != each.topic_id:
-                topic = FetchResponse.Topic(topic=each.topic, topic_id=each.topic_id)
-                response.responses.append(topic)
-            topic.partitions.append(answer)
-        if session is not None:
-            self._services.fetch_sessions.rotate(session, served)
-        return response
 
 
 def refuse(request: FetchRequest, version: int, code: ErrorCode) -> FetchResponse:

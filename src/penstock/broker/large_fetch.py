@@ -1,0 +1,169 @@
+"""A fetch of thousands of partitions, worked off in slices so that other requests get their turn.
+
+The outcome is that of a small fetch (`handlers/fetch`). What may change between two slices, and why
+that does no harm:
+
+- A partition gets more records after it was read. It is listened to from the turn of the loop in
+  which it was read, so no record is missed; a small fetch listens after it has read everything.
+- A partition is moved or deleted. A read of it before that is true, as it is when an answer takes
+  its time on the network; a read after that answers the error. Both end the wait.
+- The session is ended, or replaced by its client on another connection. The fetch goes on with the
+  partitions it has; its client is told with its next request.
+- A follower's term of leadership ends. What the follower has is counted under the term that is
+  there when its partition is read (`HostedPartition.on_follower_fetch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+from penstock.broker.context import RequestContext
+from penstock.broker.fetch_reads import IDS_SINCE, READ_COMMITTED, FetchReads, Reading
+from penstock.broker.fetch_sessions import Session, Wanted
+from penstock.broker.hosted import HostedPartition
+from penstock.broker.large_requests import SMALL, free, in_slices
+from penstock.broker.purgatory import COMMITS_S, DataWait, end_with_news_of_roles
+from penstock.broker.watch.turns import Turns
+from penstock.wire.messages import FetchRequest, FetchResponse
+
+PORTION: Final = 64
+"""Partitions that are handled in one step: about a millisecond, if their records are few."""
+
+
+class PartitionsWait(DataWait[None]):
+    """A `DataWait` to which partitions are added, and from which they are removed, in portions."""
+
+    __slots__ = ()
+
+    def __init__(self, bytes_due: int, timeout_s: float, *, appends: bool, stable: bool) -> None:
+        super().__init__((), bytes_due, timeout_s, lambda: None, appends=appends, stable=stable)
+
+    def count_read(self, size: int) -> None:
+        """So much was read already: less is due."""
+        self._bytes_due -= size
+        if self._bytes_due <= 0:
+            self._end()
+
+    def end_within(self, seconds: float) -> None:
+        # It is still told of news while its partitions are being removed.
+        if not self.future.done():
+            super().end_within(seconds)
+
+    def _forget(self, _: object) -> None:
+        """The partitions are removed by `remove`."""
+        self._timer.cancel()
+        if self._soon is not None:
+            self._soon.cancel()
+
+    def end(self) -> None:
+        self._end()
+
+    def remove(self, count: int) -> bool:
+        """Stop listening to as many partitions; whether there are more."""
+        portion = list(islice(self._seen, count))
+        self._unlisten(portion)
+        for hosted in portion:
+            del self._seen[hosted]
+        return bool(self._seen)
+
+
+class LargeFetch:
+    def __init__(self, request: FetchRequest, context: RequestContext, *, privileged: bool) -> None:
+        self._request = request
+        self._context = context
+        self._privileged = privileged
+        self._services = context.services
+        self._now = context.services.env.clock.monotonic
+        self._turns = Turns(self._now)
+
+    async def serve(self) -> FetchResponse:
+        request = self._request
+        began = self._now()
+        session, wanted = await self._begin(began)
+        await free(request, self._turns)  # All of it is in `wanted`.
+        fetch = FetchReads(request, self._services, session, wanted, self._context.version)
+        wait: PartitionsWait | None = None
+        if request.max_wait_ms > 0:
+            wait = PartitionsWait(
+                request.min_bytes,
+                request.max_wait_ms / 1000,
+                appends=fetch.is_replicas,
+                stable=request.isolation_level == READ_COMMITTED and not fetch.is_replicas,
+            )
+        try:
+            return await self._answer(fetch, await self._read_enough(fetch, wait))
+        finally:
+            if wait is not None:
+                wait.end()
+                while wait.remove(PORTION):
+                    await self._turns.give()
+            while fetch.wanted:
+                del fetch.wanted[-PORTION:]
+                await self._turns.give()
+
+    async def _begin(self, now: float) -> tuple[Session | None, list[Wanted]]:
+        steps = self._services.fetch_sessions.beginning(
+            self._request,
+            now,
+            by_id=self._context.version >= IDS_SINCE,
+            privileged=self._privileged,
+        )
+        return await in_slices(steps, self._turns)
+
+    async def _read_enough(self, fetch: FetchReads, wait: PartitionsWait | None) -> Reading:
+        request = self._request
+        deadline = self._now() + request.max_wait_ms / 1000
+        if wait is not None and fetch.is_replicas:
+            # Before the first read: a role that changes after it must not be missed.
+            forget_roles = end_with_news_of_roles(wait, self._services.replicas)
+        reading = fetch.begin()
+        for start, stop in _portions(len(fetch.wanted)):
+            fetch.look_up(start, stop)
+            fetch.read_some(reading, start, stop)
+            if wait is not None:
+                wait.add(_readable(fetch, start, stop))
+            await self._turns.give()
+        if (
+            wait is None
+            or reading.size >= request.min_bytes
+            or reading.must_answer
+            or self._now() >= deadline
+        ):
+            return reading
+        if fetch.is_replicas and not fetch.is_early:
+            forget_roles()
+        wait.count_read(reading.size)
+        if fetch.throttled:
+            wait.end_within(fetch.throttled_ms / 1000)
+        if fetch.is_behind:
+            wait.end_within(COMMITS_S)
+        await wait.future
+        reading = fetch.begin()
+        for start, stop in _portions(len(fetch.wanted)):
+            fetch.read_some(reading, start, stop)
+            await self._turns.give()
+        return reading
+
+    async def _answer(self, fetch: FetchReads, reading: Reading) -> FetchResponse:
+        response = fetch.begin_answer()
+        for start, stop in _portions(len(fetch.wanted)):
+            fetch.answer_some(response, reading, start, stop)
+            reading.free(start, stop)
+            await self._turns.give()
+        # Of a session with thousands of partitions most answers name only a few.
+        answered = sum([len(topic.partitions) for topic in response.responses])
+        self._context.is_large = answered > SMALL
+        return response
+
+
+def _portions(count: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, count, PORTION):
+        yield start, start + PORTION
+
+
+def _readable(fetch: FetchReads, start: int, stop: int) -> Iterable[HostedPartition]:
+    for hosted in fetch.hosted[start:stop]:
+        if hosted is not None and hosted not in fetch.throttled:
+            yield hosted

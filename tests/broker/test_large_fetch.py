@@ -1,0 +1,145 @@
+"""What changes while a large fetch is worked off in slices is neither missed nor mixed up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.broker import large_fetch, large_requests
+from penstock.broker.handlers import fetch as fetch_handler
+from penstock.broker.hosted import HostedPartition
+from penstock.broker.watch import turns
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    FetchRequest,
+    FetchResponse,
+)
+
+from .stage import Stage, staged
+
+PARTITIONS = 6
+VERSION = 17
+LONG_MS = 90_000
+
+
+@pytest.fixture(autouse=True)
+def _slices_of_one_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every fetch is large, and the loop goes on after every single partition."""
+    monkeypatch.setattr(fetch_handler, "SMALL", 0)
+    monkeypatch.setattr(large_requests, "SMALL", 0)
+    monkeypatch.setattr(large_fetch, "PORTION", 1)
+    monkeypatch.setattr(turns, "SLICE_S", -1.0)
+
+
+def request(
+    topic_id: bytes, offset: int, *, wait_ms: int = LONG_MS, session: tuple[int, int] = (0, -1)
+) -> FetchRequest:
+    partitions = [
+        FetchRequest.Partition(index, 0, offset, partition_max_bytes=1 << 20)
+        for index in range(PARTITIONS)
+    ]
+    return FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[FetchRequest.Topic(topic_id=topic_id, partitions=partitions)],
+    )
+
+
+async def ask(stage: Stage, asked: FetchRequest) -> FetchResponse:
+    return await stage.ask(asked, VERSION, FetchResponse)
+
+
+def given(answer: FetchResponse) -> list[int]:
+    return [
+        each.partition_index
+        for topic in answer.responses
+        for each in topic.partitions
+        if each.records
+    ]
+
+
+async def reached(stage: Stage, index: int) -> HostedPartition:
+    """Wait until the fetch listens to a partition, which it does as soon as it has read it."""
+    hosted = stage.hosted("many", index)
+    while not hosted._listeners:  # noqa: ASYNC110 - it is a matter of a few turns of the loop
+        await asyncio.sleep(0)
+    return hosted
+
+
+@staged
+async def test_records_that_come_between_two_slices_end_the_wait(stage: Stage) -> None:
+    """The first partition has been read when its record comes, the last has not."""
+    topic_id = await stage.create("many", PARTITIONS, {"durability": "replicated"})
+    fetch = asyncio.ensure_future(ask(stage, request(topic_id, 0)))
+    await reached(stage, 0)
+    assert not stage.hosted("many", PARTITIONS - 1)._listeners
+    await stage.produce("many", [b"news"])
+    assert given(await fetch) == [0]
+    assert not any(stage.hosted("many", index)._listeners for index in range(PARTITIONS))
+
+
+@staged
+async def test_records_that_come_while_it_waits_end_the_wait(stage: Stage) -> None:
+    topic_id = await stage.create("many", PARTITIONS, {"durability": "replicated"})
+    fetch = asyncio.ensure_future(ask(stage, request(topic_id, 0)))
+    await reached(stage, PARTITIONS - 1)
+    await stage.produce("many", [b"news"], index=3)
+    assert given(await fetch) == [3]
+
+
+@staged
+async def test_a_fetch_without_news_ends_with_its_time(stage: Stage) -> None:
+    topic_id = await stage.create("many", PARTITIONS)
+    answer = await ask(stage, request(topic_id, 0, wait_ms=20))
+    assert len(answer.responses[0].partitions) == PARTITIONS and not given(answer)
+    assert not any(stage.hosted("many", index)._listeners for index in range(PARTITIONS))
+
+
+@staged
+async def test_a_topic_deleted_between_two_slices_ends_the_wait(stage: Stage) -> None:
+    topic_id = await stage.create("many", PARTITIONS)
+    fetch = asyncio.ensure_future(ask(stage, request(topic_id, 0)))
+    await reached(stage, 0)
+    named = [DeleteTopicsRequest.Topic("many")]
+    await stage.ask(DeleteTopicsRequest(named, timeout_ms=30_000), 6, DeleteTopicsResponse)
+    answer = await fetch
+    codes = {each.error_code for each in answer.responses[0].partitions}
+    assert codes and ErrorCode.NONE not in codes
+
+
+@staged
+async def test_a_session_replaced_between_two_slices_is_counted_once(stage: Stage) -> None:
+    """The client begins anew on another connection while its request is worked off."""
+    topic_id = await stage.create("many", PARTITIONS, {"durability": "replicated"})
+    sessions = stage.services.fetch_sessions
+    first = await ask(stage, request(topic_id, 0, wait_ms=0, session=(0, 0)))
+    assert sessions._client_partitions == PARTITIONS
+    fetch = asyncio.ensure_future(ask(stage, request(topic_id, 0, session=(first.session_id, 1))))
+    await reached(stage, 0)
+    second = await ask(stage, request(topic_id, 0, wait_ms=0, session=(first.session_id, 0)))
+    assert second.session_id not in (0, first.session_id)
+    await stage.produce("many", [b"news"], index=1)
+    assert given(await fetch) == [1]
+    assert (len(sessions), sessions._client_partitions) == (1, PARTITIONS)
+    gone = await ask(stage, request(topic_id, 0, wait_ms=0, session=(first.session_id, 2)))
+    assert gone.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+@staged
+async def test_all_slices_together_answer_as_one_read(stage: Stage) -> None:
+    topic_id = await stage.create("many", PARTITIONS, {"durability": "replicated"})
+    for index in (1, 4):
+        await stage.produce("many", [b"value"], index=index)
+    answer = await ask(stage, request(topic_id, 0, session=(0, 0)))
+    assert len(answer.responses) == 1 and given(answer) == [1, 4]
+    again = await ask(
+        stage,
+        FetchRequest(max_wait_ms=0, min_bytes=1, session_id=answer.session_id, session_epoch=1),
+    )
+    assert given(again) == [1, 4]

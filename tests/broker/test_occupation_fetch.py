@@ -1,0 +1,195 @@
+"""A fetch of 50,000 partitions does not occupy the event loop for long, whatever becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.hosted import HostedPartition
+from penstock.metadata.model import Partition, Topic
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    FetchRequest,
+    FetchResponse,
+)
+
+from .occupation import Meter, check, counted_executor, occupation, piece_of_work_s
+from .stage import Stage, on_stage
+
+PARTITIONS = 50_000
+BIG = "big"
+BIG_ID = bytes([9] * 16)
+VERSION = 17
+DEADLINE_S = 300.0
+NEVER_MS = 250_000
+FOLLOWER = 1
+LONG_POLL_MS = 700
+
+
+@asynccontextmanager
+async def leading(directory: Path, *, in_sync: bool) -> AsyncIterator[Stage]:
+    """A broker that leads many partitions. They share one log: to make 50,000 takes minutes."""
+    with counted_executor():
+        async with asyncio.timeout(DEADLINE_S), on_stage(directory, brokers=2) as stage:
+            await _create_one(stage)
+            replicas, image, like = stage.broker.replicas, stage.services.image, stage.hosted("one")
+            epoch = replicas.broker_epoch
+            epochs = epoch, image.brokers[FOLLOWER].broker_epoch
+            count = 2 if in_sync else 1
+            state = Partition((0, 1), (0, 1)[:count], (), 0, 0, 0, epoch, epochs[:count])
+            for index in range(PARTITIONS):
+                hosted = HostedPartition(
+                    BIG, BIG_ID, index, like.log, like.settings, replicas.flusher
+                )
+                hosted.lead(0, epoch, state, image.living, replicas.now_ms(), 30_000)
+                replicas._hosted[BIG, index] = hosted
+            # Known by its id alone: nobody but a fetch goes by that, so no other duty meets it.
+            image._topics_by_id[BIG_ID] = Topic(BIG, BIG_ID, (state,) * PARTITIONS, {})
+            try:
+                yield stage
+            finally:
+                del image._topics_by_id[BIG_ID]
+                for index in range(PARTITIONS):
+                    del replicas._hosted[BIG, index]
+
+
+async def _create_one(stage: Stage) -> None:
+    """A partition on the first broker, with one record."""
+    topic = CreateTopicsRequest.Topic(
+        "one",
+        -1,
+        -1,
+        assignments=[CreateTopicsRequest.Assignment(0, [0])],
+        configs=[CreateTopicsRequest.Config("durability", "replicated")],
+    )
+    created = await stage.ask(CreateTopicsRequest([topic]), 7, CreateTopicsResponse)
+    assert created.topics[0].error_code == ErrorCode.NONE
+    await stage.produce("one", [b"value"])
+
+
+def asked(offset: int) -> list[FetchRequest.Topic]:
+    partitions = [
+        FetchRequest.Partition(index, 0, offset, partition_max_bytes=1 << 20)
+        for index in range(PARTITIONS)
+    ]
+    return [FetchRequest.Topic(topic_id=BIG_ID, partitions=partitions)]
+
+
+def fetch(
+    offset: int | None,
+    *,
+    wait_ms: int = 0,
+    session: tuple[int, int] = (0, -1),
+    follower: tuple[int, int] | None = None,
+) -> FetchRequest:
+    """`offset` of all partitions; None names no partition."""
+    session_id, session_epoch = session
+    request = FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=50 << 20,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=[] if offset is None else asked(offset),
+    )
+    if follower is not None:
+        request.replica_state = FetchRequest.ReplicaState(*follower)
+    return request
+
+
+async def measured(
+    stage: Stage,
+    request: FetchRequest,
+    meanwhile: Callable[[], Awaitable[None]] | None = None,
+) -> FetchResponse:
+    before_s = piece_of_work_s()
+    meter: Meter
+    answer, meter = await occupation(stage, request, VERSION, FetchResponse, meanwhile=meanwhile)
+    check(meter, before_s)
+    assert answer.error_code == ErrorCode.NONE
+    return answer
+
+
+def partitions(answer: FetchResponse) -> Iterator[FetchResponse.Partition]:
+    for topic in answer.responses:
+        yield from topic.partitions
+
+
+async def _warm(stage: Stage) -> None:
+    """The first use of an API compiles its codec, which happens once in a broker's life."""
+    await stage.ask(FetchRequest(session_epoch=-1), VERSION, FetchResponse)
+
+
+async def _full(stage: Stage) -> None:
+    answer = await measured(stage, fetch(0))
+    given = [each for each in partitions(answer) if each.records]
+    assert len(list(partitions(answer))) == len(given) == PARTITIONS
+
+
+async def _session(stage: Stage) -> None:
+    answer = await measured(stage, fetch(1, session=(0, 0)))
+    assert len(list(partitions(answer))) == PARTITIONS and answer.session_id > 0
+    again = await measured(stage, fetch(0, session=(answer.session_id, 1)))
+    assert sum(1 for each in partitions(again) if each.records) == PARTITIONS
+    quiet = await measured(stage, fetch(1, session=(answer.session_id, 2)))
+    assert not quiet.responses
+    renewed = await measured(stage, fetch(1, session=(answer.session_id, 0)))
+    assert renewed.session_id != answer.session_id
+    await measured(stage, fetch(1, session=(renewed.session_id, -1)))
+
+
+async def _expiry(stage: Stage) -> None:
+    answer = await measured(stage, fetch(1, session=(0, 0), wait_ms=LONG_POLL_MS))
+    again = await measured(stage, fetch(None, session=(answer.session_id, 1), wait_ms=LONG_POLL_MS))
+    assert not again.responses
+    assert not stage.hosted(BIG, 7)._listeners
+
+
+async def _wake(stage: Stage) -> None:
+    answer = await stage.ask(fetch(1, session=(0, 0)), VERSION, FetchResponse)
+    last = stage.hosted(BIG, PARTITIONS - 1)
+
+    async def write() -> None:
+        await stage.until(lambda: bool(last._listeners))
+        await stage.produce(BIG, [b"news"], index=7)
+
+    woken = await measured(
+        stage, fetch(None, session=(answer.session_id, 1), wait_ms=NEVER_MS), write
+    )
+    # They share their log, so all have news when one is written to.
+    assert PARTITIONS >= sum(1 for each in partitions(woken) if each.records) > 0
+    assert not last._listeners
+
+
+async def _follower(stage: Stage) -> None:
+    replica = FOLLOWER, stage.services.image.brokers[FOLLOWER].broker_epoch
+    answer = await measured(stage, fetch(1, session=(0, 0), follower=replica))
+    assert len(list(partitions(answer))) == PARTITIONS
+    again = fetch(None, session=(answer.session_id, 1), wait_ms=LONG_POLL_MS, follower=replica)
+    await measured(stage, again)
+    assert stage.services.fetch_sessions._followers
+
+
+async def _unknown(stage: Stage) -> None:
+    request = fetch(0, session=(0, 0), wait_ms=NEVER_MS)
+    request.topics[0].topic_id = bytes([8] * 16)
+    answer = await measured(stage, request)
+    assert {each.error_code for each in partitions(answer)} == {ErrorCode.UNKNOWN_TOPIC_ID}
+
+
+@pytest.mark.parametrize("play", [_full, _session, _expiry, _wake, _follower, _unknown])
+def test_a_fetch_of_50000_partitions(
+    tmp_path: Path, play: Callable[[Stage], Awaitable[None]]
+) -> None:
+    async def run() -> None:
+        async with leading(tmp_path, in_sync=play is _follower) as stage:
+            await _warm(stage)
+            await play(stage)
+
+    asyncio.run(run())
