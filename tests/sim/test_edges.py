@@ -58,7 +58,7 @@ def test_a_fault_happens_and_nothing_breaks(fault: str, counter: str) -> None:
 @pytest.mark.parametrize("episode", EPISODES)
 def test_an_episode_happens_and_nothing_breaks(episode: str) -> None:
     """A broker comes back with an empty disk; two leaders die; leases are kept on a slow store; a
-    topic is deleted and made again while a broker is away."""
+    topic is deleted and made again while a broker is away; a leader's disk is full."""
     topic = replace(TOPIC, segment_bytes=1 << 20)
     settings: dict[str, Any] = {"load_s": 20.0, "brokers": 4 if episode == "take_back" else 3}
     if episode == "durability_switch":

@@ -174,6 +174,10 @@ class SimDisk:
     def capacity_bytes(self, size: int) -> None:
         self._volume.capacity_bytes = size
 
+    def leave_room(self, size: int) -> None:
+        """Have as much capacity as is used now, and so much more."""
+        self._volume.capacity_bytes = self._volume.used_bytes + size
+
     # The Disk port.
 
     def open(self, path: str, *, create: bool = False) -> SimFile:

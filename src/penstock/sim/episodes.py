@@ -12,7 +12,9 @@ double_failover
                the leader dies while one follower is behind; that one leads, appends and dies too
 unheard_join   a replica joins the in-sync set, and its leader cannot learn whether it did
 slow_leases    the store is slow, but fast enough for leases: no broker loses its own
-full_store     the store takes no writes: brokers stay, what was committed is readable
+full_store     the store takes no writes, and at times all disks are full as well: brokers stay,
+               what was committed is readable
+full_disk      the disk of a leader is full: others lead, and writes go on
 
 Those about topics that change are in `topic_episodes`.
 """
@@ -20,6 +22,7 @@ Those about topics that change are in `topic_episodes`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 from penstock.aio import Admin
@@ -34,6 +37,8 @@ NOTED_S: Final = 6.0
 OFFSETS: Final = "__consumer_offsets"
 UNHEARD_S: Final = 9.0
 """A leader gives up to ask the store for the outcome of a commit before that."""
+ROOMS: Final = (0, 5_000, 1 << 20)
+"""Bytes that are left on a full disk: less than brokers reserve."""
 EXCHANGE_S_MAX: Final = 1.0
 """A request to a slow store and its answer: less than one attempt may take."""
 
@@ -54,6 +59,7 @@ class Episodes:
             "unheard_join": self._unheard_join,
             "slow_leases": self._slow_leases,
             "full_store": self._full_store,
+            "full_disk": self._full_disk,
             **TopicEpisodes(scene).plays,
         }
 
@@ -221,6 +227,10 @@ class Episodes:
         before, committed = self._scene.lives(), self._scene.committed()
         faults, scenario = self._hands.faults, self._stage.scenario
         faults.full_store()
+        if self.draws.random() < 0.5:
+            # The store is on the same disk as the logs.
+            for node in self._world.brokers:
+                faults.fill_disk(node.name, self.draws.choice(ROOMS))
         one, other = self.draws.sample(self._world.brokers, 2)
         faults.clog(one.name, other.name, 2 * scenario.lag_max_ms / 1000)
         faults.clog(other.name, one.name, 2 * scenario.lag_max_ms / 1000)
@@ -230,7 +240,28 @@ class Episodes:
             lambda: self._scene.read(committed),
         )
         faults.full_store(on=False)
+        faults.heal(network=False)
         self._scene.expect_lives("staying up while the store is full", before)
+        return True
+
+    async def _full_disk(self) -> bool:
+        scene = self._scene
+        places = [
+            place
+            for place in self._stage.scenario.places
+            if scene.leader_of(place) >= 0
+            and len(scene.replicas_of(place)) > max(1, scene.setting(place)[1])
+        ]
+        if not places:
+            return False
+        place = self.draws.choice(places)
+        before = scene.lives()
+        name = self._world.brokers[scene.leader_of(place)].name
+        self._hands.faults.fill_disk(name, self.draws.choice(ROOMS))
+        what = f"writing to {place} while the disk of its leader is full"
+        await scene.demand(what, partial(scene.write, place))
+        self._hands.faults.heal(network=False, store=False)
+        scene.expect_lives("staying up while the disk is full", before)
         return True
 
     async def _ask_group(self) -> None:

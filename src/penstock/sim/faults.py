@@ -185,6 +185,12 @@ class Faults:
         else:
             disk.set_faults(faults)
 
+    def fill_disk(self, name: str, room_bytes: int) -> None:
+        """Leave so much room on a broker's disk."""
+        self._count("fill_disk")
+        self._tell(f"the disk of {name} has {room_bytes} bytes left")
+        self._broker(name).disk.leave_room(room_bytes)
+
     def heal(self, *, network: bool = True, store: bool = True, nodes: bool = True) -> None:
         """Undo everything; who is dead stays dead."""
         self._tell("everything heals")
@@ -200,6 +206,7 @@ class Faults:
                 node.slow_s = 0.0
                 if isinstance(node, BrokerNode):
                     node.disk.heal()
+                    node.disk.capacity_bytes = world.config.capacity_bytes
 
     # Names
 

@@ -192,6 +192,7 @@ FOCUSES: Final[dict[str, Focus]] = {
     ),
     "slow_leases": _episode("slow_leases"),
     "full_store": _episode("full_store"),
+    "full_disk": _episode("full_disk"),
     "min_insync": lambda scenario: _synced(_episode("min_insync")(scenario)),
     "durability_switch": _episode("durability_switch"),
     "missed_deletion": lambda scenario: replace(_episode("missed_deletion")(scenario), brokers=3),

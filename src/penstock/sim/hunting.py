@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.sim.planted import BUGS
+from penstock.sim.planted_txns import TRANSACTION_BUGS
 from penstock.sim.seeds import Report, Task, progress_bar, run_task, run_tasks
 
 SEEDS_MAX: Final = 40
@@ -33,19 +34,10 @@ class Hunt:
 
 _FOCUSED: Final[dict[str, tuple[str, ...]]] = {
     "malformed": ("records-not-checked",),
+    "full_disk": ("full-leader-goes-on",),
     "full_store": ("full-store-ends-the-broker",),
     "unheard_join": ("unknown-outcome-forgotten",),
-    "transactions": (
-        "late-end-accepted",
-        "decision-answered-early",
-        "open-transactions-forgotten-on-failover",
-        "joint-decision-torn",
-        "stable-before-the-marker-is-committed",
-        "late-markers-accepted",
-        "transactions-not-verified",
-        "unstable-offsets-served",
-        "offsets-visible-before-the-commit",
-    ),
+    "transactions": (*TRANSACTION_BUGS,),
     "metadata": (
         "no-partition-epoch-check",
         "no-broker-epoch-check",

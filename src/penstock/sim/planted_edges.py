@@ -17,6 +17,7 @@ from penstock.broker import hosted as hosted_module
 from penstock.broker import isr_changes
 from penstock.broker import replicas as replicas_module
 from penstock.broker.dispatch import BrokerSession
+from penstock.broker.fullness import Fullness
 from penstock.broker.hosted import HostedPartition
 from penstock.broker.isr_changes import IsrChanges
 from penstock.broker.membership import Membership
@@ -86,6 +87,16 @@ def _open_logs_with(patches: ExitStack, **given: Any) -> None:
         return open_log(*args, **{**kwargs, **given})
 
     patch(patches, directory_module, "open_log", open_otherwise)
+
+
+@_bug("full-leader-goes-on")
+def _leads_without_room(patches: ExitStack) -> None:
+    """A broker whose disk is full goes on to lead, and refuses what it is sent."""
+
+    async def idle(self: Fullness) -> None:
+        await self._env.clock.sleep(1e6)
+
+    patch(patches, Fullness, "run", idle)
 
 
 # -- the store

@@ -75,7 +75,7 @@ traffic runs, the disk under the store is slow."""
 EPISODES: Final = (
     *("bit_rot", "empty_disk", "lone_survivor", "double_failover", "unheard_join"),
     *("slow_leases", "full_store", "min_insync", "durability_switch", "missed_deletion"),
-    *("queued_deletion", "reborn_restart", "take_back"),
+    *("queued_deletion", "reborn_restart", "take_back", "full_disk"),
 )
 """Sequences of faults that need the cluster to themselves: see `episodes`."""
 

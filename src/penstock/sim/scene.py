@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.aio import Admin, Consumer
+from penstock.aio import Admin, Consumer, Producer
 from penstock.broker.following import is_damaged
 from penstock.broker.hosted import HostedPartition
 from penstock.client.errors import ClientError
@@ -19,6 +19,7 @@ from penstock.client.model import TopicPartition
 from penstock.metadata.model import Partition
 from penstock.sim.history import INFO, OK, Probe
 from penstock.sim.invariants import Invariants
+from penstock.sim.mending import send_one
 from penstock.sim.node import BrokerNode
 from penstock.sim.reading import BytesConsumer
 from penstock.sim.stage import CLIENT_KEYWORDS, Actor, Stage, parse_place
@@ -124,6 +125,11 @@ class Scene:
         hosted = self.hosted(node, place)
         return -1 if hosted is None else hosted.log.end_offset
 
+    def setting(self, place: str) -> tuple[str, int]:
+        """Durability and min.insync.replicas of its topic, as they were asked for last."""
+        topic = self.stage.scenario.topic_of(place)
+        return self.stage.settings.get(topic.name, (topic.durability, topic.min_insync))
+
     def pause_s(self) -> float:
         return self.draws.choice((0.1, 2.0, 2 * self.stage.scenario.session_timeout_s))
 
@@ -198,6 +204,17 @@ class Scene:
             consumer.seek_to_beginning(*places)
             while any((consumer.known_position(at) or 0) < wanted[at] for at in places):
                 await consumer.poll(timeout_ms=500)
+
+    async def write(self, place: str) -> None:
+        """One record by acks=all."""
+        keywords: dict[str, Any] = {
+            **CLIENT_KEYWORDS,
+            "delivery_timeout_ms": 5_000,
+            "max_block_ms": 5_000,
+        }
+        operator = self.operator
+        async with Producer(self.stage.bootstrap, env=operator.env, **keywords) as producer:
+            await send_one(operator, producer, place)
 
     async def by_admin(
         self, work: Callable[[Admin], Coroutine[Any, Any, None]], timeout_ms: int = 10_000

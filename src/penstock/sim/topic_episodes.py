@@ -15,14 +15,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from penstock.aio import Admin, Producer
+from penstock.aio import Admin
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, TopicNotFound
-from penstock.sim.mending import send_one
 from penstock.sim.node import BrokerNode
 from penstock.sim.scene import ANSWER_S, Scene
 from penstock.sim.sends import Answered, batch_of, produce
-from penstock.sim.stage import CLIENT_KEYWORDS, parse_place
+from penstock.sim.stage import parse_place
 from penstock.sim.topic_changes import REBORN, Rebirth
 from penstock.wire.messages import (
     AlterPartitionReassignmentsRequest,
@@ -63,14 +62,14 @@ class TopicEpisodes:
         places = [
             place
             for place in self._stage.scenario.places
-            if self._setting(place)[0] == "fsync"
+            if self._scene.setting(place)[0] == "fsync"
             and len(self._scene.replicas_of(place)) > 1
             and self._scene.leader_of(place) >= 0
         ]
         if not places:
             return False
         place = self._draws.choice(places)
-        before = self._setting(place)
+        before = self._scene.setting(place)
         leader = self._scene.leader_of(place)
         others = [
             self._scene.world.brokers[each]
@@ -83,7 +82,7 @@ class TopicEpisodes:
             await self._demand_setting(place, ("fsync", 1))
             await self._scene.demand(
                 f"writing to {place} after min.insync.replicas was lowered to 1",
-                lambda: self._write(place),
+                lambda: self._scene.write(place),
             )
             await self._demand_setting(place, ("fsync", 2))
             await self._scene.world.sleep(HEARD_S)
@@ -96,7 +95,7 @@ class TopicEpisodes:
     async def _expect_refusal(self, place: str) -> None:
         begun_ms, error = self._stage.now_ms(), ""
         try:
-            await self._write(place)
+            await self._scene.write(place)
         except ClientError:
             pass
         else:
@@ -109,14 +108,14 @@ class TopicEpisodes:
         places = [
             place
             for place in self._stage.scenario.written
-            if self._setting(place)[1] > 1
+            if self._scene.setting(place)[1] > 1
             and len(self._scene.replicas_of(place)) > 2
             and self._scene.leader_of(place) >= 0
         ]
         if not places:
             return False
         place = self._draws.choice(places)
-        least = self._setting(place)[1]
+        least = self._scene.setting(place)[1]
         self._stage.losses_max = min(self._stage.losses_max, least - 1)
         await self._demand_setting(place, ("replicated", least))
         await self._scene.world.sleep(HEARD_S)
@@ -140,11 +139,6 @@ class TopicEpisodes:
         committed = self._scene.committed().get(place, 0)
         return 0 if hosted is None else committed - hosted.log.recovery_point
 
-    def _setting(self, place: str) -> tuple[str, int]:
-        """Durability and min.insync.replicas, as they were asked for last."""
-        topic = self._stage.scenario.topic_of(place)
-        return self._stage.settings.get(topic.name, (topic.durability, topic.min_insync))
-
     async def _demand_setting(self, place: str, setting: tuple[str, int]) -> None:
         topic = parse_place(place).topic
         durability, least = self._stage.settings[topic] = setting
@@ -155,17 +149,6 @@ class TopicEpisodes:
 
         what = f"setting {topic} to {durability} and min.insync.replicas={least}"
         await self._scene.demand(what, lambda: self._scene.by_admin(alter))
-
-    async def _write(self, place: str) -> None:
-        """One record by acks=all."""
-        keywords: dict[str, Any] = {
-            **CLIENT_KEYWORDS,
-            "delivery_timeout_ms": 5_000,
-            "max_block_ms": 5_000,
-        }
-        operator = self._scene.operator
-        async with Producer(self._stage.bootstrap, env=operator.env, **keywords) as producer:
-            await send_one(operator, producer, place)
 
     # Topics that are made again
 
