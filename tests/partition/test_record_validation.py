@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
 from random import Random
 
 import pytest
+from crc32c import crc32c
 
+from penstock.partition import record_validation
 from penstock.partition.leader import (
     INVALID_RECORD,
     INVALID_TIMESTAMP,
@@ -24,7 +28,16 @@ from penstock.partition.record_validation import (
     Validated,
     validate_batch,
 )
-from penstock.records.batch import Codec, read_header, stamp_max_timestamp, validate
+from penstock.records.batch import (
+    HEADER_SIZE,
+    Codec,
+    CorruptBatch,
+    read_header,
+    seal,
+    stamp_max_timestamp,
+    validate,
+)
+from penstock.records.kernels import COMPILED
 from penstock.records.record import Record, build_batch, read_records
 from penstock.sim.bad_batches import KINDS, bad_batch
 
@@ -207,3 +220,62 @@ def test_large_batches_are_left_to_a_thread_by_their_size() -> None:
     with pytest.raises(LargeBatch):
         check(huge, rules)
     assert check(huge, rules, on_loop=False).fields == tuple(read_header(huge))
+
+
+def outcome(batch: bytearray, rules: AppendRules) -> object:
+    """What becomes of a batch, to be compared."""
+    try:
+        taken = check(batch, rules)
+    except (BatchRefused, CorruptBatch) as error:
+        return type(error), str(error)
+    return bytes(taken.batch), tuple(taken.fields)
+
+
+def damaged(whole_records: list[Record]) -> Iterator[bytearray]:
+    """A batch with each of its bytes changed in several ways, with a right CRC and a wrong one."""
+    whole = build_batch(whole_records)
+    for position in range(len(whole)):
+        for change in (0x01, 0x08, 0x10, 0x20, 0x80, 0xFF):
+            batch = bytearray(whole)
+            batch[position] ^= change
+            yield bytearray(batch)
+            seal(batch, 0, len(batch))
+            yield batch
+    for cut in (1, 5, len(whole) - HEADER_SIZE, len(whole) - HEADER_SIZE + 1, len(whole)):
+        yield bytearray(whole[:-cut])
+    yield whole + b"x"
+    yield whole + whole
+
+
+@pytest.mark.parametrize("rules", [RULES, STRICT, COMPACTED])
+@pytest.mark.parametrize("producer_id", [-1, 7])
+def test_one_call_finds_the_same_as_one_check_after_the_other(
+    rules: AppendRules, producer_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ordinary_fields` never takes what the single checks refuse, nor says anything else of it."""
+    batches = list(damaged([*records(2), Record(2, NOW_MS - 5, None, b"")]))
+    for batch in batches:
+        if len(batch) >= HEADER_SIZE and producer_id >= 0:
+            was_sealed = crc32c(batch[21:]) == int.from_bytes(batch[17:21])
+            struct.pack_into(">qhi", batch, 43, producer_id, 0, 5)
+            if was_sealed:
+                seal(batch, 0, len(batch))
+    at_once = [outcome(bytearray(batch), rules) for batch in batches]
+    monkeypatch.setattr(record_validation, "ordinary_fields", lambda *_: None)
+    assert at_once == [outcome(batch, rules) for batch in batches]
+
+
+@pytest.mark.skipif(not COMPILED, reason="only compiled code takes the short way")
+@pytest.mark.parametrize("rules", [RULES, COMPACTED])
+def test_what_producers_send_takes_the_short_way(
+    rules: AppendRules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def long_way(*_: object) -> None:
+        raise AssertionError("the batch went the long way")
+
+    monkeypatch.setattr(record_validation, "validate_fields", long_way)
+    for producer_id, epoch, sequence in ((-1, -1, -1), (7, 0, 0)):
+        batch = build_batch(
+            records(3), producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+        )
+        assert check(batch, rules).fields == tuple(read_header(batch))

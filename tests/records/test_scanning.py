@@ -21,7 +21,6 @@ from penstock.records.scanning import (
     first_record_at,
     largest_timestamp,
     newest_record,
-    scan_batch,
     scan_payload,
 )
 from penstock.sim.bad_batches import KINDS, bad_batch
@@ -69,7 +68,6 @@ def check(batch: bytes | bytearray) -> None:
     payload = bytes(batch[HEADER_SIZE:])
     records = decoded(payload, header)
     scans: tuple[Callable[[], int], ...] = (
-        partial(scan_batch, batch, tuple(header)),
         partial(scan_payload, payload, header),
         partial(scan_payload, payload, header, True),
     )
@@ -153,7 +151,7 @@ def test_bad_batches_are_refused(kind: str) -> None:
     batch = bad_batch(kind, SAMPLE[:2])
     check(batch)
     with pytest.raises(CorruptBatch, match=r"record|bytes"):
-        scan_batch(batch, tuple(read_header(batch)))
+        scan_payload(batch[HEADER_SIZE:], read_header(batch))
 
 
 def test_the_message_names_the_bad_record() -> None:
@@ -162,7 +160,7 @@ def test_the_message_names_the_bad_record() -> None:
     batch[second + 2] = 0xFF
     batch[second + 3] = 0xFF
     with pytest.raises(CorruptBatch, match="record 1 of 3 is malformed: "):
-        scan_batch(batch, tuple(read_header(batch)))
+        scan_payload(batch[HEADER_SIZE:], read_header(batch))
 
 
 @settings(max_examples=200, deadline=None)

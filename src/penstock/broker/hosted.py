@@ -91,7 +91,6 @@ class HostedPartition:
         "_stamps_time",
         "_waiting",
         "_waiting_for_own_disk",
-        "_waits_for_disk",
         "appended_bytes",
         "follower",
         "index",
@@ -102,6 +101,7 @@ class HostedPartition:
         "sent_bytes",
         "topic",
         "topic_id",
+        "waits_for_disk",
     )
 
     def __init__(
@@ -138,19 +138,20 @@ class HostedPartition:
         self._listeners: dict[int, Callable[[HostedPartition], None]] = {}
         self._append_listeners: dict[int, Callable[[HostedPartition], None]] = {}
         self._flush_listeners: dict[int, Callable[[HostedPartition], None]] = {}
-        self._waits_for_disk = True
+        self.waits_for_disk = True
+        """With `durability=fsync`: records count when they are on disk."""
         self.configure(settings)
 
     def configure(self, settings: TopicSettings) -> None:
         """Take up the topic's settings, now or after they were changed."""
-        waited_for_disk = self._waits_for_disk
+        waited_for_disk = self.waits_for_disk
         self._settings = settings
         self._stamps_time = settings.message_timestamp_type == "LogAppendTime"
-        self._waits_for_disk = counts_by_disk(self.topic, settings)
+        self.waits_for_disk = counts_by_disk(self.topic, settings)
         self._flushes_by_policy = min(settings.flush_messages, settings.flush_ms) < _NEVER
         self._rules = append_rules(settings)
         self.log.reconfigure(log_config(settings))
-        if self._waits_for_disk and not waited_for_disk:
+        if self.waits_for_disk and not waited_for_disk:
             # From now on elections trust that what counted is on disk, on every replica.
             self._flusher.request(self.log)
         if self.follower is not None:
@@ -196,7 +197,7 @@ class HostedPartition:
         elif len(partition.replicas) == 1 or partition.leader_epoch == 0:
             self._leave_role()
             self._begin(term)
-            if self._waits_for_disk and self.log.needs_flush:
+            if self.waits_for_disk and self.log.needs_flush:
                 self._flusher.request(self.log)
         else:
             self._leave_role()
@@ -330,7 +331,7 @@ class HostedPartition:
     @property
     def counted_end(self) -> int:
         """How far the log counts: what is written, or with `durability=fsync` what is on disk."""
-        return self.log.recovery_point if self._waits_for_disk else self.log.end_offset
+        return self.log.recovery_point if self.waits_for_disk else self.log.end_offset
 
     def log_view(self) -> LogView:
         log = self.log
@@ -441,7 +442,7 @@ class HostedPartition:
             self._flusher.request(log)
             raise
         self.appended_bytes += len(batch)
-        if self._waits_for_disk:
+        if self.waits_for_disk:
             self._flusher.request(log)
         else:
             if self._flushes_by_policy and log.flush_due(now_ms):
@@ -501,7 +502,7 @@ class HostedPartition:
         elif self._beginning is not None:
             self._begin_if_noted(self._beginning)
         elif (
-            self._waits_for_disk
+            self.waits_for_disk
             and self.leadership is not None
             and self.leadership.on_own_end(self.log.recovery_point)
         ):

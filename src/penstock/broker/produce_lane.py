@@ -128,7 +128,7 @@ class ProduceLanes:
             lane.rest,
         )
         if lane.acks != _ALL:
-            if not hosted.waits_for_own_disk(end_offset):
+            if not (hosted.waits_for_disk and hosted.waits_for_own_disk(end_offset)):
                 return (answer,)
         elif hosted.high_watermark >= end_offset:
             return (answer,)

@@ -54,10 +54,16 @@ class AppendRules:
     """How hard that codec tries; None for its own default."""
 
     unusual: int = field(init=False)
-    """Which findings of `scan_batch` need a closer look."""
+    """Which findings of `scan_payload` need a closer look."""
 
     takes_any_age: bool = field(init=False)
     """No timestamp is too early."""
+
+    newest_after_now_ms: int = field(init=False)
+    """How far a timestamp may be ahead of the clock."""
+
+    are_ordinary: bool = field(init=False)
+    """`ordinary_fields` checks all that these rules ask for."""
 
     def __post_init__(self) -> None:
         any_age = not self.checks_timestamps or self.timestamp_before_max_ms >= _YEARS_MS
@@ -68,6 +74,9 @@ class AppendRules:
             unusual |= HAS_EARLY
         object.__setattr__(self, "takes_any_age", any_age)
         object.__setattr__(self, "unusual", unusual)
+        ahead = self.timestamp_after_max_ms if self.checks_timestamps else _FOREVER_MS
+        object.__setattr__(self, "newest_after_now_ms", min(ahead, _FOREVER_MS))
+        object.__setattr__(self, "are_ordinary", any_age and self.codec is None)
 
     @property
     def decompressed_bytes_max(self) -> int:
@@ -78,6 +87,8 @@ class AppendRules:
 
 _YEARS_MS: Final = 1 << 42
 """More milliseconds than have passed since 1970: no timestamp is earlier."""
+_FOREVER_MS: Final = 1 << 62
+"""Added to the time of day it still fits 64 bits."""
 
 
 def check_batch(

@@ -4,7 +4,7 @@ A batch that cannot be decoded must never get into a log: it would stop its read
 the search by time, on every replica. The CRC only shows that the batch is as its producer sent it.
 So the framing of every record is checked before the append, as Kafka does:
 
-    uncompressed   `scanning.scan_batch` walks the records where they lie
+    uncompressed   `scanning.ordinary_fields` walks the records where they lie
     compressed     the batch is decompressed, up to a limit, and walked; the copy is dropped
 
 Malformed records are INVALID_RECORD, which clients do not retry. So are records without a key in a
@@ -52,7 +52,7 @@ from penstock.records.kernels import (
     HAS_OTHER_MAX_TIMESTAMP,
     find_records,
     largest_timestamp,
-    scan_batch,
+    ordinary_fields,
     scan_payload,
 )
 from penstock.records.record import finish_batch
@@ -125,6 +125,11 @@ def validate_batch(
     Returns what a `Validated` has: a plain tuple, since this is part of every append.
     """
     size = len(records)
+    if on_loop and rules.are_ordinary and size <= ON_LOOP_PLAIN_BYTES_MAX:
+        newest_max = now_ms + rules.newest_after_now_ms
+        ordinary = ordinary_fields(records, rules.max_message_bytes, rules.unusual, newest_max)
+        if ordinary is not None:
+            return records, ordinary
     if on_loop and size > ON_LOOP_BYTES_MAX and _is_large(records, rules):
         raise LargeBatch
     fields = validate_fields(records)
@@ -134,7 +139,7 @@ def validate_batch(
     if not on_loop or fields[5] & CODEC_MASK:
         return _open(records, fields, rules, now_ms, on_loop)
     try:
-        found = scan_batch(records, fields)
+        found = scan_payload(records[HEADER_SIZE:], fields)
     except CorruptBatch as error:
         raise MalformedRecords(error) from None
     if (

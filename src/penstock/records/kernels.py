@@ -35,7 +35,7 @@ from penstock.records.scanning import (
     first_record_at,
     largest_timestamp,
     newest_record,
-    scan_batch,
+    ordinary_fields,
     scan_payload,
 )
 from penstock.records.writing import ColumnEncoder, Ranges, append_record, append_records
@@ -60,8 +60,8 @@ __all__ = [
     "first_record_at",
     "largest_timestamp",
     "newest_record",
+    "ordinary_fields",
     "read_records",
-    "scan_batch",
     "scan_payload",
     "untrack",
 ]

@@ -3,10 +3,10 @@
 # (typed loop counters, plain arguments and plain branches are what the compiler turns into C)
 """Kernels that look through records without making objects of them.
 
-`scan_batch` checks a producer's batch before a leader appends it. It is part of every append, so it
-creates nothing per record. `scan_payload` does the same with what was decompressed, and lets other
-threads run meanwhile if it is asked to. `find_records`,
-`first_record_at` and `newest_record` look for single records of a batch.
+`ordinary_fields` checks a producer's batch before a leader appends it: header, CRC and records in
+one call, since it is part of every append. `scan_payload` checks the records of a batch that is
+compressed or not ordinary, says what is wrong, and lets other threads run meanwhile if it is asked
+to. `find_records`, `first_record_at` and `newest_record` look for single records of a batch.
 
 The layout is that of `reading` (`penstock.records.kernels` describes it), and so is what counts as
 malformed; the tests compare the two. A producer must keep one rule more: it numbers its records 0,
@@ -18,7 +18,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.records.batch import CorruptBatch
+from crc32c import crc32c
+
+from penstock.records.batch import CorruptBatch, HeaderFields
 
 try:
     import cython
@@ -428,45 +430,114 @@ class Walk:
         return 0
 
 
-def scan_batch(batch: Any, fields: Sequence[int]) -> int:
-    """Check the records of a producer's uncompressed batch, whose header fields are given.
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def big_endian(
+    data: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_t, size: cython.int
+) -> cython.longlong:
+    """The signed number of `size` bytes at `at`."""
+    raw: cython.ulonglong = 0
+    index: cython.int
+    for index in range(size):
+        raw = (raw << 8) | data[at + index]
+    # Shifted up and down again, the highest bit becomes the sign.
+    return cython.cast(cython.longlong, raw << (64 - 8 * size)) >> (64 - 8 * size)
 
-    `CorruptBatch` says which record is malformed. Otherwise the answer is the sum of the `HAS_`
-    bits that apply, where a timestamp is early if it is before the base timestamp.
+
+def ordinary_fields(
+    batch: Any, bytes_max: int, unusual: int, newest_max: int
+) -> HeaderFields | None:
+    """The header of a producer's batch with nothing unusual about it.
+
+    None if something may be wrong, or if this is not compiled: the caller then checks one thing
+    after the other, to say what it is. Ordinary is one whole batch of at most `bytes_max` bytes,
+    not compressed and no control batch, with the right CRC and well-formed records: as many as
+    the header says, numbered 0, 1, 2 and so on, none after `newest_max`, and none with a bit of
+    `unusual`. One call does all of this, since it is part of every append.
     """
     if not cython.compiled:
-        return scan_payload(memoryview(batch)[61:], fields)
+        return None
     view = cython.declare(Py_buffer)
     state = cython.declare(cython.longlong[6])
-    problem: cython.int
-    base: cython.longlong = fields[7]
-    count: cython.Py_ssize_t = fields[12]
-    state[0] = 61
-    state[1] = state[2] = 0
-    state[3] = -1
+    data: cython.pointer[cython.const[cython.uchar]]
+    attributes: cython.longlong
+    producer: cython.longlong
+    epoch: cython.longlong
+    sequence: cython.longlong
     PyObject_GetBuffer(batch, cython.address(view), PyBUF_SIMPLE)
-    problem = scan(
-        cython.cast(cython.pointer[cython.const[cython.uchar]], view.buf),
-        view.len,
-        count,
-        base,
-        base,
-        0x7FFFFFFFFFFFFFFF,
-        -0x7FFFFFFFFFFFFFFF,
-        0,
-        state,
-    )
-    size: cython.longlong = view.len
-    PyBuffer_Release(cython.address(view))
-    if problem != 0 or state[2] & 16 or state[0] != size:
-        return scan_payload(memoryview(batch)[61:], fields)
-    found: int = state[2] if state[3] == fields[8] else state[2] | 8
-    return found
+    try:
+        data = cython.cast(cython.pointer[cython.const[cython.uchar]], view.buf)
+        if view.len < 61 or view.len > cython.cast(cython.longlong, bytes_max):
+            return None
+        if big_endian(data, 8, 4) + 12 != view.len or data[16] != 2:
+            return None
+        attributes = big_endian(data, 21, 2)
+        # A codec, or a control batch.
+        if attributes & 0x27:
+            return None
+        # Offsets: a base that is no offset at all, or another count than the span.
+        if big_endian(data, 0, 8) >> 62 != 0 or big_endian(data, 23, 4) < 0:
+            return None
+        if big_endian(data, 57, 4) != big_endian(data, 23, 4) + 1:
+            return None
+        producer = big_endian(data, 43, 8)
+        epoch = big_endian(data, 51, 2)
+        sequence = big_endian(data, 53, 4)
+        if producer == -1:
+            # A batch of a transaction names its producer.
+            if attributes & 0x10:
+                return None
+        elif producer < 0 or epoch < 0 or sequence < 0:
+            return None
+        if big_endian(data, 35, 8) > cython.cast(cython.longlong, newest_max):
+            return None
+        if crc32c(batch[21:]) != big_endian(data, 17, 4) & 0xFFFFFFFF:
+            return None
+        state[0] = 61
+        state[1] = state[2] = 0
+        state[3] = -1
+        if scan(
+            data,
+            view.len,
+            big_endian(data, 57, 4),
+            big_endian(data, 27, 8),
+            big_endian(data, 27, 8),
+            0x7FFFFFFFFFFFFFFF,
+            -0x7FFFFFFFFFFFFFFF,
+            0,
+            state,
+        ):
+            return None
+        if state[3] != big_endian(data, 35, 8):
+            state[2] |= 8
+        if state[0] != view.len or state[2] & (16 | cython.cast(cython.longlong, unusual)):
+            return None
+        return (
+            big_endian(data, 0, 8),
+            big_endian(data, 8, 4),
+            big_endian(data, 12, 4),
+            2,
+            big_endian(data, 17, 4) & 0xFFFFFFFF,
+            attributes,
+            big_endian(data, 23, 4),
+            big_endian(data, 27, 8),
+            big_endian(data, 35, 8),
+            producer,
+            epoch,
+            sequence,
+            big_endian(data, 57, 4),
+        )
+    finally:
+        PyBuffer_Release(cython.address(view))
 
 
 def scan_payload(payload: Any, fields: Sequence[int], others_run: bool = False) -> int:
-    """As `scan_batch`, of what a compressed batch decompresses to.
+    """Check the records of a producer's batch, whose header fields are given.
 
+    `CorruptBatch` says which record is malformed. Otherwise the answer is the sum of the `HAS_`
+    bits that apply, where a timestamp is early if it is before the base timestamp.
     With `others_run` other threads run meanwhile: for large payloads, on a thread that is not the
     event loop's.
     """
