@@ -61,6 +61,8 @@ def test_an_episode_happens_and_nothing_breaks(episode: str) -> None:
     topic is deleted and made again while a broker is away; a leader's disk is full."""
     topic = replace(TOPIC, segment_bytes=1 << 20)
     settings: dict[str, Any] = {"load_s": 20.0, "brokers": 4 if episode == "take_back" else 3}
+    if episode == "rebuilt_table":
+        settings["tables"] = 1
     if episode == "durability_switch":
         # Bytes that a clog holds up still come late when it is over, and a follower lags.
         settings["faults"] = ("bounce",)

@@ -14,6 +14,7 @@ unheard_join   a replica joins the in-sync set, and its leader cannot learn whet
 slow_leases    the store is slow, but fast enough for leases: no broker loses its own
 full_store     the store takes no writes, and at times all disks are full as well: brokers stay,
                what was committed is readable
+rebuilt_table  a compacted topic's policy is changed to `delete`; a replica is rebuilt after that
 full_disk      the disk of a leader is full: others lead, and writes go on
 
 Those about topics that change are in `topic_episodes`.
@@ -26,7 +27,7 @@ from functools import partial
 from typing import Final
 
 from penstock.aio import Admin
-from penstock.sim.history import READERS
+from penstock.sim.history import READERS, TABLE
 from penstock.sim.node import BrokerNode
 from penstock.sim.rot import rot_above_recovery_point
 from penstock.sim.scene import ANSWER_S, Scene
@@ -60,6 +61,7 @@ class Episodes:
             "slow_leases": self._slow_leases,
             "full_store": self._full_store,
             "full_disk": self._full_disk,
+            "rebuilt_table": self._rebuilt_table,
             **TopicEpisodes(scene).plays,
         }
 
@@ -98,12 +100,42 @@ class Episodes:
         node = self._spoilable()
         if node is None:
             return False
+        await self._lose_disk(node)
+        return True
+
+    async def _lose_disk(self, node: BrokerNode) -> None:
         self._hands.faults.kill(node.name)
         self._hands.tell("", f"FAULT {node.name} gets an empty disk")
         node.disk.wipe()
         self._scene.invariants.disturbed[node.id] = True
         await self._stage.rest(self._scene.pause_s())
         self._hands.start(node)
+
+    async def _rebuilt_table(self) -> bool:
+        """Records that compaction has removed stay missing, whatever the policy is later."""
+        place = f"{TABLE}-0"
+        node = self._spoilable() if self._stage.scenario.tables else None
+        if node is None or node.id not in self._scene.replicas_of(place):
+            return False
+        await self._scene.demand_policy("delete")
+        await self._lose_disk(node)
+        limit_s = ANSWER_S + 2 * self._stage.scenario.session_timeout_s
+        lives = self._scene.lives()
+
+        def is_rebuilt() -> bool:
+            partition = self._scene.partition(place)
+            epoch = self._scene.lives().get(node.id)
+            return (
+                partition is not None
+                and epoch is not None
+                and epoch != lives.get(node.id)
+                and node.id in partition.isr
+                and partition.member_epoch(node.id) == epoch
+            )
+
+        # Otherwise the policy stays, and the cluster does not come together in the end.
+        if await self._scene.wait(is_rebuilt, limit_s):
+            await self._scene.demand_policy("compact")
         return True
 
     def _spoilable(self) -> BrokerNode | None:

@@ -133,6 +133,7 @@ def _episode(name: str) -> Focus:
             fault_mean_s=2.0,
             period_s=3.0,
             episodes=(name,),
+            episode_share=0.6,
             members=1,
         )
 
@@ -193,6 +194,7 @@ FOCUSES: Final[dict[str, Focus]] = {
     "slow_leases": _episode("slow_leases"),
     "full_store": _episode("full_store"),
     "full_disk": _episode("full_disk"),
+    "rebuilt_table": lambda scenario: replace(_episode("rebuilt_table")(scenario), tables=1),
     "min_insync": lambda scenario: _synced(_episode("min_insync")(scenario)),
     "durability_switch": _episode("durability_switch"),
     "missed_deletion": lambda scenario: replace(_episode("missed_deletion")(scenario), brokers=3),

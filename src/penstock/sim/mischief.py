@@ -27,8 +27,6 @@ from penstock.sim.world import World
 from penstock.txns.formats import TOPIC as DECISIONS
 
 QUIET_SHARE: Final = 0.25
-EPISODE_SHARE: Final = 0.25
-"""Of the periods, where a scenario has episodes."""
 
 
 class Mischief(Meddling):
@@ -75,7 +73,7 @@ class Mischief(Meddling):
             while not self._stage.over.is_set():
                 end_s = self._world.now + self._scenario.period_s
                 episodes = self._scenario.episodes
-                if episodes and self._episodes.draws.random() < EPISODE_SHARE:
+                if episodes and self._episodes.draws.random() < self._scenario.episode_share:
                     await self._episodes.run(self._episodes.draws.choice(episodes))
                 elif self._draws.random() < QUIET_SHARE:
                     self._calm()

@@ -76,6 +76,7 @@ EPISODES: Final = (
     *("bit_rot", "empty_disk", "lone_survivor", "double_failover", "unheard_join"),
     *("slow_leases", "full_store", "min_insync", "durability_switch", "missed_deletion"),
     *("queued_deletion", "reborn_restart", "take_back", "full_disk"),
+    *("rebuilt_table",),
 )
 """Sequences of faults that need the cluster to themselves: see `episodes`."""
 
@@ -144,6 +145,8 @@ class Scenario:
     committed_readers: int = 0
     txn_partitions: int = 1
     episodes: tuple[str, ...] = ()
+    episode_share: float = 0.25
+    """Of the periods, where there are episodes."""
     pipeliners: int = 0
     malformers: int = 0
     tables: int = 0

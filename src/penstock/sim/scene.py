@@ -17,7 +17,7 @@ from penstock.broker.hosted import HostedPartition
 from penstock.client.errors import ClientError
 from penstock.client.model import TopicPartition
 from penstock.metadata.model import Partition
-from penstock.sim.history import INFO, OK, Probe
+from penstock.sim.history import INFO, OK, TABLE, Probe
 from penstock.sim.invariants import Invariants
 from penstock.sim.mending import send_one
 from penstock.sim.node import BrokerNode
@@ -172,6 +172,14 @@ class Scene:
         else:
             error = ""
         self.probe(what, begun_ms, error)
+
+    async def demand_policy(self, policy: str) -> None:
+        """Have the compacted topic cleaned up so."""
+
+        async def alter(admin: Admin) -> None:
+            await admin.alter_configs(topic=TABLE, set_values={"cleanup.policy": policy})
+
+        await self.demand(f"setting {TABLE} to {policy}", lambda: self.by_admin(alter))
 
     def probe(self, what: str, begun_ms: float, error: str) -> None:
         self.stage.history.add(
