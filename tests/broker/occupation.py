@@ -132,12 +132,12 @@ async def occupation(
 
     `meanwhile` runs while the request waits, `afterwards` when it is answered; both are measured.
     """
-    frame = b"".join(encode_request(request, version, 1, "stage"))[4:]
+    frame = memoryview(bytearray(b"".join(encode_request(request, version, 1, "stage"))))[4:]
     session = stage.broker.server.new_session(stage_module.StagePeer())
     loop = asyncio.get_running_loop()
     begun: asyncio.Future[object] = loop.create_future()
     with metered() as meter:
-        loop.call_soon(lambda: begun.set_result(session.on_frame(memoryview(bytearray(frame)))))
+        loop.call_soon(lambda: begun.set_result(session.on_frame(frame)))
         answer = await begun
         if meanwhile is not None:
             await meanwhile()

@@ -24,7 +24,7 @@ from typing import Final
 
 from penstock.broker.context import RequestContext, spawned
 from penstock.broker.failures import EXPECTED, code_of
-from penstock.broker.large_requests import LARGE_FRAME_BYTES, free
+from penstock.broker.large_requests import LARGE_FRAME_BYTES, LARGE_PRODUCE_BYTES, free
 from penstock.broker.produce_lane import ProduceLanes
 from penstock.broker.services import Services
 from penstock.broker.watch.turns import Turns
@@ -231,7 +231,9 @@ class BrokerSession:
             return answer
         began = self._now()
         self._overlaps = False
-        if len(frame) > LARGE_FRAME_BYTES and _key(frame)[0] != _PRODUCE:
+        if len(frame) > LARGE_FRAME_BYTES and (
+            len(frame) > LARGE_PRODUCE_BYTES or _key(frame)[0] != _PRODUCE
+        ):
             return spawned(self._services, self._serve_large(frame, began))
         try:
             header, request = decode_request(frame, self._dispatcher.served)
@@ -278,7 +280,9 @@ class BrokerSession:
             raise
         except Exception as error:  # noqa: BLE001 - every failure has an answer
             response = self._refuse(request, header, error)
-        if context.is_replica:
+        if isinstance(request, ProduceRequest):
+            self._lanes.learn(frame, header, request)
+        elif context.is_replica:
             self._peer.is_replica = True
         return await self._encode_large(request, header, context, response, began)
 
@@ -297,6 +301,8 @@ class BrokerSession:
         if isinstance(response, asyncio.Future):
             try:
                 response = await response
+            except ProtocolError:
+                raise
             except Exception as error:  # noqa: BLE001 - every failure has an answer
                 response = self._refuse(request, header, error)
         encoded = None

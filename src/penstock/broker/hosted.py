@@ -40,6 +40,7 @@ from penstock.partition.refused import RefusedBatches
 from penstock.partition.replication import AlterIsr, InSyncRules, Leadership
 from penstock.partition.turns import check_turn
 from penstock.records.batch import (
+    LOG_APPEND_TIME,
     BatchHeader,
     HeaderFields,
     stamp_append_time,
@@ -400,8 +401,9 @@ class HostedPartition:
         )
         append_time_ms = -1
         if self._stamps_time:
-            fields = stamp_append_time(batch, 0, now_ms)
-            append_time_ms = now_ms
+            if validated is None or not fields[5] & LOG_APPEND_TIME:
+                fields = stamp_append_time(batch, 0, now_ms)
+            append_time_ms = fields[8]
         if fields[9] >= 0:
             header = BatchHeader._make(fields)
             if verification is None and header.is_transactional:
@@ -418,8 +420,16 @@ class HostedPartition:
         self, records: memoryview, now_ms: int, *, zstd_allowed: bool
     ) -> Callable[[], Validated]:
         """The checks of a `LargeBatch`, to run on a thread; `append` takes what it returns."""
-        rules = self._rules
-        return lambda: Validated(*validate_batch(records, rules, now_ms, zstd_allowed, False))
+        rules, stamps_time = self._rules, self._stamps_time
+
+        def validate() -> Validated:
+            batch, fields = validate_batch(records, rules, now_ms, zstd_allowed, False)
+            if stamps_time:
+                # This takes long as well: the CRC changes with it.
+                fields = stamp_append_time(batch, 0, now_ms)
+            return Validated(batch, fields)
+
+        return validate
 
     def append_own(self, batch: bytearray, now_ms: int) -> Written:
         """Write a batch that this broker made."""

@@ -8,7 +8,7 @@ change between two slices: each element of the answer is true at some time betwe
 the answer, and no more is promised.
 
 Frames above `LARGE_FRAME_BYTES` are decoded on a thread, and so are the answers of large requests
-encoded. This does not concern Produce: records are not decoded.
+encoded; of Produce, frames above `LARGE_PRODUCE_BYTES`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ SMALL: Final = 500
 """Elements that a handler works off at once: a few milliseconds."""
 _FREED_AT_ONCE: Final = 100
 LARGE_FRAME_BYTES: Final = 32 << 10
+LARGE_PRODUCE_BYTES: Final = (1 << 20) + (64 << 10)
+"""Most clients send no larger ones by default, and those that they send need no thread: records are
+not decoded, so what takes time is the number of partitions."""
 
 
 def answered(context: RequestContext, steps: Steps[R], count: int) -> R | asyncio.Future[R]:

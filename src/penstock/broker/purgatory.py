@@ -73,6 +73,48 @@ class CommitWait(Generic[T]):
             self.future.set_result(self._finish(self._outcomes))
 
 
+class GradualCommitWait(CommitWait[T]):
+    """A `CommitWait` for batches that are appended one after the other, with pauses in between.
+
+    Each is registered in the turn of the loop in which it is appended. Later would be wrong: the
+    broker might have lost the partition, cut the batch off and led the partition again, and another
+    batch with the same offsets would pass for this one. The time runs from `close` on.
+    """
+
+    __slots__ = ("_own_disk", "_timeout_s")
+
+    def __init__(
+        self,
+        timeout_s: float,
+        finish: Callable[[Sequence[ErrorCode | None]], T],
+        *,
+        own_disk: bool = False,
+    ) -> None:
+        self._own_disk = own_disk
+        self._timeout_s = timeout_s
+        super().__init__((), timeout_s, finish, own_disk=own_disk)
+        self._timer.cancel()
+        self._left = 1  # `close` is waited for.
+
+    def add(self, hosted: HostedPartition, end_offset: int) -> None:
+        number = len(self._outcomes)
+        self._outcomes.append(ErrorCode.REQUEST_TIMED_OUT)
+        self._left += 1
+        tell = self._teller(number)
+        register = hosted.when_on_own_disk if self._own_disk else hosted.when_committed
+        if register(end_offset, tell):
+            tell(None)
+
+    def close(self) -> None:
+        """All batches are appended."""
+        self._left -= 1
+        if self._left == 0:
+            self._end()
+        else:
+            timeout_s = OWN_DISK_S if self._own_disk else self._timeout_s
+            self._timer = self.future.get_loop().call_later(timeout_s, self._end)
+
+
 class DataWait(Generic[T]):
     """A fetch with too little to answer yet: done when enough bytes were committed, when a
     partition changed hands, or when time is up. `finish` reads what there is by then.

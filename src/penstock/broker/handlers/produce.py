@@ -15,8 +15,9 @@ The first batch of a transaction on a partition waits until the transaction's co
 that the partition is in it (`txn_verification`); with version 12 it joins it by that, which belongs
 to transaction.version 2.
 
-A batch that takes long to check is checked on a thread (`large_batches`). The connection's next
-request begins when this one is answered, so the order of appends is kept.
+A batch that takes long to check is checked on a thread (`large_batches`), and a request of many
+batches is worked off in slices. The connection's next request begins when this one is answered, so
+the order of appends is kept.
 
 zstd is taken from version 7 on. Version 8 added an error message, and names the records that are
 to blame for a refusal (KIP-467). From version 10 on a client that
@@ -26,17 +27,19 @@ came to the wrong broker is told the leader. TRANSACTION_ABORTABLE is known from
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED, code_of
 from penstock.broker.hosted import HostedPartition, Written
-from penstock.broker.purgatory import CommitWait
+from penstock.broker.large_requests import SMALL
+from penstock.broker.purgatory import CommitWait, GradualCommitWait
 from penstock.broker.services import Services
 from penstock.broker.txn_appends import NotVerified
 from penstock.broker.txn_verification import Asker, Word
+from penstock.broker.watch.turns import Turns
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.partition.producers import Verification
 from penstock.partition.record_validation import LargeBatch, RecordsRefused, Validated
@@ -73,13 +76,11 @@ def handle(
     if request.acks not in (-1, 0, 1):
         return refuse(request, context.version, ErrorCode.INVALID_REQUIRED_ACKS)
     producing = _Producing(request, context)
-    for topic in request.topic_data:
-        answers = ProduceResponse.Topic(name=topic.name)
-        producing.response.responses.append(answers)
-        for partition in topic.partition_data:
-            answer = ProduceResponse.Partition(index=partition.index)
-            answers.partition_responses.append(answer)
-            producing.append(_Batch(topic.name, partition, answer))
+    if context.is_large or _has_many(request.topic_data):
+        context.is_large = True
+        return context.spawn(producing.in_slices())
+    for batch in producing.batches():
+        producing.append(batch)
     if producing.is_unfinished:
         return producing.later()
     if request.acks == 0:
@@ -87,6 +88,12 @@ def handle(
         return None
     context.is_appended = True
     return producing.committed()
+
+
+def _has_many(topics: Sequence[ProduceRequest.Topic]) -> bool:
+    if len(topics) == 1:
+        return len(topics[0].partition_data) > SMALL
+    return sum([len(topic.partition_data) for topic in topics]) > SMALL
 
 
 class _Batch(NamedTuple):
@@ -101,6 +108,7 @@ class _Producing:
 
     __slots__ = (
         "_answer",
+        "_commits",
         "_context",
         "_left",
         "_now_ms",
@@ -120,8 +128,40 @@ class _Producing:
         self.response = ProduceResponse()
         self._unverified: list[tuple[_Batch, NotVerified]] = []
         self._answer: asyncio.Future[ProduceResponse | None] | None = None
+        self._commits: GradualCommitWait[ProduceResponse] | None = None
         self._left = 0
         """How many batches wait: for the coordinator's word, or for their partition to be led."""
+
+    def batches(self) -> Iterator[_Batch]:
+        for topic in self._request.topic_data:
+            answers = ProduceResponse.Topic(name=topic.name)
+            self.response.responses.append(answers)
+            for partition in topic.partition_data:
+                answer = ProduceResponse.Partition(index=partition.index)
+                answers.partition_responses.append(answer)
+                yield _Batch(topic.name, partition, answer)
+
+    async def in_slices(self) -> ProduceResponse | None:
+        """Append what takes long in total, and let other requests have their turn in between.
+
+        Each batch is checked and appended in one turn, as if it had come in a request of its own.
+        The connection's next request begins when this one is answered, so a producer's batches
+        stay in order; those of others may come in between, as they may between two requests."""
+        services, count = self._context.services, 0
+        turns = Turns(services.env.clock.monotonic)
+        self._register_gradually()
+        for count, batch in enumerate(self.batches(), 1):  # noqa: B007 - counts
+            self._now_ms = services.now_ms()
+            self.append(batch)
+            await turns.give()
+        self._context.is_large = count > SMALL
+        if self.is_unfinished:
+            return await self.later()
+        if self._request.acks == 0:
+            _close_if_refused(self.response)
+            return None
+        committed = self.committed()
+        return await committed if isinstance(committed, asyncio.Future) else committed
 
     @property
     def is_unfinished(self) -> bool:
@@ -165,8 +205,11 @@ class _Producing:
                 if acks == _ALL
                 else acks and hosted.waits_for_own_disk(end_offset)
             ):
-                self._waits.append((hosted, end_offset))
                 self._waiting.append(answer)
+                if self._commits is None:
+                    self._waits.append((hosted, end_offset))
+                else:
+                    self._commits.add(hosted, end_offset)
 
     def _validate_later(self, batch: _Batch, hosted: HostedPartition) -> None:
         """Check the batch on a thread, then go on with it."""
@@ -230,6 +273,8 @@ class _Producing:
 
     def later(self) -> asyncio.Future[ProduceResponse | None]:
         """The answer, when no batch waits any more and what must be committed is."""
+        if self._commits is None:
+            self._register_gradually()
         self._answer = asyncio.get_running_loop().create_future()
         self._verify()
         return self._answer
@@ -283,11 +328,35 @@ class _Producing:
         else:
             self._answer.set_result(committed)
 
+    def _register_gradually(self) -> None:
+        """Not all batches are appended in this turn of the loop: those that are, wait already."""
+        request = self._request
+        self._commits = GradualCommitWait(
+            max(0, request.timeout_ms) / 1000, self._finish, own_disk=request.acks != _ALL
+        )
+        for hosted, end_offset in self._waits:
+            self._commits.add(hosted, end_offset)
+        self._waits.clear()
+
     def committed(self) -> ProduceResponse | asyncio.Future[ProduceResponse]:
         """The answer, when what must be committed is."""
+        if self._commits is not None:
+            self._commits.close()
+            return self._commits.future
         if not self._waits:
             return self.response
-        return _wait(self.response, self._waits, self._waiting, self._request)
+        request = self._request
+        timeout_s = max(0, request.timeout_ms) / 1000
+        own_disk = request.acks != _ALL
+        return CommitWait(self._waits, timeout_s, self._finish, own_disk=own_disk).future
+
+    def _finish(self, outcomes: Sequence[ErrorCode | None]) -> ProduceResponse:
+        for answer, code in zip(self._waiting, outcomes, strict=True):
+            if code is not None:
+                answer.error_code = code
+                answer.base_offset = -1
+                answer.error_message = code.message
+        return self.response
 
 
 def _pass_on(
@@ -360,24 +429,6 @@ def _tell_leader(answer: ProduceResponse.Partition, services: Services, topic: s
         partition = services.image.partition(topic, answer.index)
         if partition is not None and partition.leader >= 0:
             answer.current_leader = ProduceResponse.Leader(partition.leader, partition.leader_epoch)
-
-
-def _wait(
-    response: ProduceResponse,
-    waits: Sequence[tuple[HostedPartition, int]],
-    answers: Sequence[ProduceResponse.Partition],
-    request: ProduceRequest,
-) -> asyncio.Future[ProduceResponse]:
-    def finish(outcomes: Sequence[ErrorCode | None]) -> ProduceResponse:
-        for answer, code in zip(answers, outcomes, strict=True):
-            if code is not None:
-                answer.error_code = code
-                answer.base_offset = -1
-                answer.error_message = code.message
-        return response
-
-    timeout_s = max(0, request.timeout_ms) / 1000
-    return CommitWait(waits, timeout_s, finish, own_disk=request.acks != _ALL).future
 
 
 def refuse(request: ProduceRequest, version: int, code: ErrorCode) -> ProduceResponse:

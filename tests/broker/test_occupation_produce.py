@@ -1,0 +1,129 @@
+"""A large produce does not occupy the event loop for long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.hosted import HostedPartition
+from penstock.records.batch import Codec
+from penstock.records.record import Record, build_batch
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import ProduceRequest, ProduceResponse
+
+from .occupation import check, counted_executor, occupation, piece_of_work_s
+from .stage import NOW_MS, Stage, on_stage, staged
+
+BIG = "big"
+VERSION = 9
+DEADLINE_S = 300.0
+MANY = 20_000
+BATCH_BYTES = 1 << 20
+REQUEST_BYTES = 100_000_000
+
+
+@asynccontextmanager
+async def leading(directory: Path, partitions: int) -> AsyncIterator[Stage]:
+    """A broker that leads many partitions. They share one log: to make thousands takes minutes."""
+    with counted_executor():
+        async with asyncio.timeout(DEADLINE_S), on_stage(directory) as stage:
+            configs = {"durability": "replicated", "max.message.bytes": str(REQUEST_BYTES)}
+            topic_id = await stage.create("one", configs=configs)
+            replicas, image, like = stage.broker.replicas, stage.services.image, stage.hosted("one")
+            state = image.topics["one"].partitions[0]
+            epoch, now_ms = replicas.broker_epoch, replicas.now_ms()
+            for index in range(partitions):
+                hosted = HostedPartition(
+                    BIG, topic_id, index, like.log, like.settings, replicas.flusher
+                )
+                hosted.lead(0, epoch, state, image.living, now_ms, 30_000)
+                replicas._hosted[BIG, index] = hosted
+            try:
+                yield stage
+            finally:
+                for index in range(partitions):
+                    del replicas._hosted[BIG, index]
+
+
+def batch(size: int, codec: Codec = Codec.NONE) -> bytes:
+    """Records of a kilobyte each, which compress well."""
+    count = max(1, size // 1000)
+    values = [f"{number:08d}".encode() * 120 for number in range(count)]
+    records = [Record(at, NOW_MS + at, None, value) for at, value in enumerate(values)]
+    return bytes(build_batch(records, codec=codec))
+
+
+def request(batches: list[bytes], acks: int = -1) -> ProduceRequest:
+    data = [ProduceRequest.Partition(index, each) for index, each in enumerate(batches)]
+    return ProduceRequest(None, acks, 30_000, [ProduceRequest.Topic(BIG, partition_data=data)])
+
+
+LARGE: dict[str, list[bytes]] = {
+    "100 MB in 95 partitions": [batch(BATCH_BYTES)] * 95,
+    "95 compressed batches of 1 MB": [batch(BATCH_BYTES, Codec.LZ4)] * 95,
+    "20,000 partitions": [batch(1)] * MANY,
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_produce_lets_others_have_their_turn(tmp_path: Path, name: str) -> None:
+    batches = LARGE[name]
+
+    async def play() -> None:
+        async with leading(tmp_path, len(batches)) as stage:
+            await stage.ask(request(batches[:1]), VERSION, ProduceResponse)
+            before_s = piece_of_work_s()
+            answer, meter = await occupation(stage, request(batches), VERSION, ProduceResponse)
+            check(meter, before_s)
+            codes = [part.error_code for part in answer.responses[0].partition_responses]
+            assert codes == [ErrorCode.NONE] * len(batches)
+
+    asyncio.run(play())
+
+
+@staged
+async def test_a_batch_that_was_cut_off_while_the_request_went_on_is_not_confirmed(
+    stage: Stage,
+) -> None:
+    """One batch is in the log, the next is being checked on a thread. Meanwhile the broker loses
+    the first partition, cuts the batch off and leads the partition again. Another batch gets the
+    same offset and is committed: the first batch must not be confirmed in its place."""
+    await stage.create("two", 2, {"max.message.bytes": "10000000"})
+    checked, large_batches = asyncio.Event(), stage.services.large_batches
+    run = large_batches.run
+
+    def run_later(work: object, timeout_s: float) -> asyncio.Future[object]:
+        async def wait() -> object:
+            await checked.wait()
+            return await run(work, timeout_s)  # type: ignore[arg-type]
+
+        return asyncio.ensure_future(wait())
+
+    large_batches.run = run_later  # type: ignore[method-assign, assignment]
+    asked = request([batch(1), batch(BATCH_BYTES, Codec.GZIP)])
+    asked.topic_data[0].name = "two"
+    first, image, replicas = stage.hosted("two"), stage.services.image, stage.broker.replicas
+    state = image.topics["two"].partitions[0]
+
+    def lead(**changes: object) -> None:
+        partition = replace(state, **changes)  # type: ignore[arg-type]
+        first.lead(0, replicas.broker_epoch, partition, image.living, replicas.now_ms(), 30_000)
+
+    # Nothing is committed without the other replica, which is not there.
+    lead(leader_epoch=1, replicas=(0, 1), isr=(0, 1), member_epochs=(replicas.broker_epoch, 99))
+    await stage.until(lambda: first.leadership is not None)
+    produce = asyncio.ensure_future(stage.ask(asked, VERSION, ProduceResponse))
+    await stage.until(lambda: first.log.end_offset == 1)
+    first.rest()
+    async with replicas.flusher.exclusive(first.log):
+        first.log.truncate_to(0)
+    lead(leader_epoch=2)
+    assert await stage.produce("two", [b"another"]) == 0
+    checked.set()
+    codes = [part.error_code for part in (await produce).responses[0].partition_responses]
+    assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE]
