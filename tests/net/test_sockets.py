@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import struct
 from collections.abc import Callable, Coroutine
@@ -13,6 +14,7 @@ import pytest
 import uvloop
 
 from penstock.net.config import ServerConfig
+from penstock.net.connection import Connection
 from penstock.net.server import Server
 from penstock.net.session import Peer
 from penstock.net.sockets import SocketNetwork
@@ -308,3 +310,27 @@ async def test_connecting_out(live: Live) -> None:
     await server.stop(timeout_s=1)
     with pytest.raises(OSError, match=r"."):
         await network.connect("127.0.0.1", 1, lambda: receiver, timeout_s=5)
+
+
+@on_both_loops
+async def test_a_closed_connection_is_forgotten_at_once(live: Live) -> None:
+    """It holds what came of its last request, so it must not wait for the collector of cycles."""
+
+    def alive() -> int:
+        return sum(type(each) is Connection for each in gc.get_objects())
+
+    server = await live.server()
+    gc.collect()
+    gc.disable()
+    try:
+        before = alive()
+        client = await live.client(server)
+        client.writer.write(framed(b"e1") + struct.pack(">i", 50_000_000) + bytes(1_000_000))
+        assert await client.answer() == b"e1"
+        assert alive() == before + 1
+        client.writer.transport.abort()
+        await until(lambda: not server.counters.connections)
+        live.sessions.clear()
+        await until(lambda: alive() == before)
+    finally:
+        gc.enable()

@@ -49,9 +49,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         import uvloop  # noqa: PLC0415 - optional: slower without it, but it works
     except ImportError:
         return None
-    # libuv otherwise sleeps after each connection it accepts, so that others get a share of
-    # them. On a busy machine each of these sleeps lasts as long as a turn of the scheduler.
-    os.environ.setdefault("UV_TCP_SINGLE_ACCEPT", "0")
     return uvloop.new_event_loop
 
 

@@ -120,6 +120,10 @@ class RequestBudget:
             waiter.on_budget()
 
 
+def _do_nothing() -> None:
+    """Nobody is left to be told."""
+
+
 class Share:
     """One connection's part in the budgets: what it holds of a request that has not come whole."""
 
@@ -192,6 +196,11 @@ class Share:
         if held:
             self._budget.hold(-held)
         self._budget.done(self)
+
+    def close(self) -> None:
+        """The connection is gone. It is let go of here, too: a cycle would keep both alive."""
+        self.release()
+        self._resume = _do_nothing
 
     def restart(self) -> None:
         """Another request, or the peer was not read for a while: progress counts from now on."""

@@ -147,6 +147,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         self._forget_waiting()
         self._share.release()
+        self._reader.discard()
         self._stalled_since = self._shared.now
         if not self._dispatching:
             self._steer()
@@ -257,7 +258,10 @@ class Connection(asyncio.BufferedProtocol):
         self._forget_waiting()
         self._pending.clear()
         self._watched = None
-        self._share.release()
+        self._share.close()
+        # What came of a request may be many megabytes: let go of it now, not when the collector of
+        # cycles comes by.
+        self._reader.discard()
         self._budget.give_back(self._pending_bytes)
         self._pending_bytes = 0
         session, self._session = self._session, None

@@ -124,6 +124,12 @@ class FrameReader:
         self._aim()
         return None
 
+    def discard(self) -> None:
+        """Forget what has come of a frame: the rest of it will not come."""
+        self._gathered = bytearray()
+        self.tail = None
+        self.buffered = self.wanted = 0
+
     def _gather(self, data: bytes | bytearray | memoryview, frames: list[memoryview]) -> int:
         """Go on with the frame begun earlier; returns how much of the data belonged to it."""
         view = memoryview(data)
@@ -174,9 +180,7 @@ class FrameReader:
 
     def _take(self) -> memoryview:
         frame = memoryview(self._gathered)[_PREFIX:]
-        self._gathered = bytearray()
-        self.tail = None
-        self.buffered = self.wanted = 0
+        self.discard()
         return frame
 
     def _bad(self, length: int) -> FrameTooLarge:
