@@ -24,7 +24,6 @@ VERSION = 9
 DEADLINE_S = 300.0
 MANY = 20_000
 BATCH_BYTES = 1 << 20
-REQUEST_BYTES = 100_000_000
 
 
 @asynccontextmanager
@@ -32,7 +31,8 @@ async def leading(directory: Path, partitions: int) -> AsyncIterator[Stage]:
     """A broker that leads many partitions. They share one log: to make thousands takes minutes."""
     with counted_executor():
         async with asyncio.timeout(DEADLINE_S), on_stage(directory) as stage:
-            configs = {"durability": "replicated", "max.message.bytes": str(REQUEST_BYTES)}
+            # Small segments: a large file of the simulated disk is copied whenever it grows.
+            configs = {"durability": "replicated", "segment.bytes": str(8 << 20)}
             topic_id = await stage.create("one", configs=configs)
             replicas, image, like = stage.broker.replicas, stage.services.image, stage.hosted("one")
             state = image.topics["one"].partitions[0]

@@ -14,7 +14,7 @@ encoded; of Produce, frames above `LARGE_PRODUCE_BYTES`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Final, TypeVar
 
 from penstock.broker.context import RequestContext
@@ -59,6 +59,15 @@ async def in_slices(steps: Steps[R], turns: Turns) -> R:
             result: R = done.value
             return result
         await turns.give()
+
+
+async def one_by_one(work: Callable[[T], R], elements: Iterable[T], turns: Turns) -> list[R]:
+    """The results of some work for each element, with other requests' turns in between."""
+    results = []
+    for element in elements:
+        results.append(work(element))
+        await turns.give()
+    return results
 
 
 async def free(message: Struct, turns: Turns) -> None:

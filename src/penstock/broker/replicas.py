@@ -46,6 +46,7 @@ from penstock.wire.errors import ErrorCode, KafkaError
 _BETWEEN_PIECES_S: Final = 0.01
 _BUILT_AT_ONCE: Final = 100
 _BUILT_IN_TURN: Final = 25
+_CHANGES_AT_ONCE: Final = 200
 _NEVER: Final = 1 << 62
 _REFUSED_MAX: Final = 100
 _log = logging.getLogger(__name__)
@@ -226,7 +227,8 @@ class Replicas:
         """Work off changes until cancelled."""
         while True:
             changes = [await self._due.get()]
-            while not self._due.empty():
+            # What comes after them is worked off next: in order, and in bounded portions.
+            while not self._due.empty() and len(changes) < _CHANGES_AT_ONCE:
                 changes.append(self._due.get_nowait())
             try:
                 await self._apply(changes)
@@ -260,9 +262,11 @@ class Replicas:
             if before is not None and (after is None or after.topic_id != before.topic_id):
                 await self._remove(before)
         topics = {name: after for name, after in latest.items() if after is not None}
+        turns = Turns(self._env.clock.monotonic)
         for topic in topics.values():
-            await self._drop_moved(topic)
+            await self._drop_moved(topic, turns)
             await self._reopen_failed(topic)
+            await turns.give()
         wanted = [
             (topic, index)
             for topic in topics.values()
@@ -278,7 +282,10 @@ class Replicas:
                 if hosted is not None:
                     if hosted.settings != settings:
                         hosted.configure(settings)
+                    # By the registration and the epochs of this moment: a broker that resigned
+                    # meanwhile takes no role.
                     self._take_role(hosted, partition, configs)
+                await turns.give()
 
     async def _host(self, wanted: list[tuple[Topic, int]]) -> None:
         """Find or make the logs, some on each of a few threads: the disk syncs them together."""
@@ -393,6 +400,8 @@ class Replicas:
     # Logs that failed
 
     async def _reopen_failed(self, topic: Topic) -> None:
+        if not self._reopening:
+            return
         for index, partition in enumerate(topic.partitions):
             place = topic.name, index
             if partition.leader_epoch < self._reopening.get(place, _NEVER):
@@ -452,11 +461,12 @@ class Replicas:
                 # Found on disk at the start, and deleted before it was hosted.
                 await self._doom(topic.name, index)
 
-    async def _drop_moved(self, topic: Topic) -> None:
+    async def _drop_moved(self, topic: Topic, turns: Turns) -> None:
         """Delete the logs of partitions that others have taken over."""
         if self.broker_epoch < 0:
             return
         for index, partition in enumerate(topic.partitions):
+            await turns.give()
             log = self._directory.get(topic.name, index)
             if self._broker_id not in partition.replicas:
                 self._unopened.pop((topic.name, index), None)

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED, code_of
+from penstock.broker.watch.turns import Turns
 from penstock.metadata.decisions import Change, Decision, Guard
 from penstock.metadata.image import ClusterImage
 from penstock.stores.errors import StoreError
@@ -42,11 +43,14 @@ async def decide_each(
     produce to a new topic at once. With `validate_only` the decisions are made, and no more.
     """
     services = context.services
+    turns = Turns(services.env.clock.monotonic)
     outcomes: list[R | Exception] = []
     while len(outcomes) < len(makes):
         some = partial(_as_many_as_fit, makes[len(outcomes) :])
         if validate_only:
+            # The image may change between two portions, as it may before the request that follows.
             outcomes += some(services.image).result
+            await turns.give()
             continue
         try:
             outcomes += await services.controller.decide(some)

@@ -14,11 +14,14 @@ the groups' offsets after a week.
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from penstock.broker.context import RequestContext
 from penstock.broker.creation import topic_defaults
 from penstock.broker.handlers.admin_requests import Make, decide_each, error_of, repeated
+from penstock.broker.large_requests import one_by_one
 from penstock.broker.services import Services
+from penstock.broker.watch.turns import Turns
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.model import INTERNAL_TOPICS, Topic
 from penstock.metadata.topic_ids import ZERO_ID, new_id
@@ -28,6 +31,8 @@ from penstock.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
 _CLUSTER_METADATA = "__cluster_metadata"
 """Kafka's own; its tools would mistake a topic of that name for it."""
+_MANY: Final = 50
+"""With so many topics the answer is encoded on a thread: it has all the configs of each."""
 
 
 def handle(
@@ -38,13 +43,12 @@ def handle(
 
 async def _run(request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
     services = context.services
+    turns = Turns(services.env.clock.monotonic)
+    context.is_large = context.is_large or len(request.topics) > _MANY
     refused = _refused(request)
     wanted = [topic for topic in request.topics if topic.name not in refused]
-    made = await decide_each(
-        context,
-        [_maker(topic, services) for topic in wanted],
-        validate_only=request.validate_only,
-    )
+    makes = await one_by_one(lambda topic: _maker(topic, services), wanted, turns)
+    made = await decide_each(context, makes, validate_only=request.validate_only)
     outcomes: dict[str, Topic | Exception] = {**refused}
     outcomes.update(zip((topic.name for topic in wanted), made, strict=True))
     response = CreateTopicsResponse()
@@ -58,6 +62,7 @@ async def _run(request: CreateTopicsRequest, context: RequestContext) -> CreateT
             if request.validate_only:
                 answer.topic_id = ZERO_ID
         response.topics.append(answer)
+        await turns.give()
     return response
 
 

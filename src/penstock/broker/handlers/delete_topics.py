@@ -12,9 +12,12 @@ throw away all offsets and transactions, the internal topics are refused as well
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.admin_requests import Make, decide_each, error_of, repeated
+from penstock.broker.large_requests import SMALL, one_by_one
+from penstock.broker.watch.turns import Turns
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.model import Topic
@@ -38,14 +41,14 @@ def handle(
 
 async def _run(request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
     services = context.services
+    turns = Turns(services.env.clock.monotonic)
     named = _named(request)
-    twice = repeated(_identity(services.image, each) for each in named)
-    wanted = list(dict.fromkeys(named))
-    made = await decide_each(
-        context,
-        [_maker(each, _identity(services.image, each) in twice) for each in wanted],
-        validate_only=False,
-    )
+    context.is_large = context.is_large or len(named) > SMALL
+    identities = await one_by_one(partial(_identity, services.image), named, turns)
+    twice = repeated(identities)
+    wanted = dict(zip(named, identities, strict=True))
+    makes = await one_by_one(lambda each: _maker(each, wanted[each] in twice), list(wanted), turns)
+    made = await decide_each(context, makes, validate_only=False)
     response = DeleteTopicsResponse()
     for (name, topic_id), outcome in zip(wanted, made, strict=True):
         if isinstance(outcome, Exception):
@@ -54,6 +57,7 @@ async def _run(request: DeleteTopicsRequest, context: RequestContext) -> DeleteT
         else:
             answer = DeleteTopicsResponse.Topic(outcome.name, outcome.topic_id)
         response.responses.append(answer)
+        await turns.give()
     return response
 
 
