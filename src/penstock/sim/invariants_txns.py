@@ -2,7 +2,8 @@
 
 I9   nothing of a producer is committed that was written after another had taken its place, and was
      told so; no two have the same id; a marker says what the coordinator decided, and comes after
-     the decision is committed; readers of committed records are let as far as the first transaction
+     the decision is committed; transactions that are committed together are decided by one batch;
+     readers of committed records are let as far as the first transaction
      that is open, or whose marker is not committed
 I12  what a broker knows of transactions follows from its log alone: which are open and which were
      aborted; of what it has synced nothing is missing when it opens its log again
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from penstock.broker.hosted import HostedPartition
 from penstock.metadata.image import ClusterImage
 from penstock.records.record import ControlType, read_records
+from penstock.sim.history import SINK_IDS, SINK_MEMBERS
 from penstock.sim.invariants_metadata import broken
 from penstock.sim.shadows import Mark, Shadow
 from penstock.txns.formats import TOPIC, read_record
@@ -64,14 +66,19 @@ class TrueTransactions:
         if late is not None:
             raise broken("I9", place, late, mark.base_offset)
         if shadow.bodies is not None and place.startswith(TOPIC) and mark.marker is None:
+            together = 0
             for record in read_records(shadow.bodies[mark.base_offset]):
-                self._note_decision(place, record.key, record.value)
+                together += self._note_decision(place, record.key, record.value)
+            if together not in (0, SINK_MEMBERS):
+                text = f"{together} transactions of a sink are committed, of {SINK_MEMBERS}"
+                raise broken("I9", place, text, mark.base_offset)
 
-    def _note_decision(self, place: str, key: bytes | None, value: bytes | None) -> None:
+    def _note_decision(self, place: str, key: bytes | None, value: bytes | None) -> bool:
+        """Whether it decides to commit a transaction of a sink."""
         entry = read_record(key, value)
         transaction = None if entry is None else entry.transaction
         if transaction is None:
-            return
+            return False
         mine = transaction.transactional_id
         owner = self.owners.setdefault(transaction.producer_id, mine)
         if owner != mine:
@@ -81,6 +88,8 @@ class TrueTransactions:
             committed = transaction.state.is_committed
             kind = ControlType.COMMIT if committed else ControlType.ABORT
             self.decided[transaction.producer_id, transaction.producer_epoch, kind] = None
+            return committed and mine.startswith(SINK_IDS)
+        return False
 
     @property
     def has_markers(self) -> bool:

@@ -18,7 +18,7 @@ from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, check
 from penstock.client.model import TopicPartition
 from penstock.groups.hashing import partition_for_group
-from penstock.sim.history import ACKS_ALL, FAIL, OK, SINK, Stable
+from penstock.sim.history import ACKS_ALL, FAIL, OK, SINK, SINK_IDS, SINK_MEMBERS, Stable
 from penstock.sim.sends import Answered, batch_of, produce, with_cluster
 from penstock.sim.stage import Actor, parse_place
 from penstock.sim.work import Work
@@ -34,8 +34,7 @@ from penstock.wire.messages import (
     TxnOffsetCommitResponse,
 )
 
-_ANCHOR: Final = "sink#driver"
-_MEMBERS: Final = 3
+_ANCHOR: Final = f"{SINK_IDS}driver"
 _TIMEOUT_MS: Final = 8_000
 _ASK_SHARE: Final = 0.3
 
@@ -73,7 +72,10 @@ class _Sink:
         count = actor.stage.scenario.txn_partitions
         self._names = [
             _ANCHOR,
-            *(id_beside(_ANCHOR, f"sink#{number}", count) for number in range(_MEMBERS)),
+            *(
+                id_beside(_ANCHOR, f"{SINK_IDS}{number}", count)
+                for number in range(SINK_MEMBERS - 1)
+            ),
         ]
         self._members: list[_Member] = []
         self._done = 0
