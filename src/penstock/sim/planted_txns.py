@@ -142,8 +142,13 @@ def _forgets_open(patches: ExitStack) -> None:
 @_bug("markers-sent-once")
 def _sends_once(patches: ExitStack) -> None:
     """A partition that does not take its marker is not asked again."""
+    try_later = markers._try_later
 
     def complete(core: Core, transactional_id: str, marking: Any, now: Now) -> None:
+        if not marking.due:
+            # It is the record of the end that could not be written.
+            try_later(core, transactional_id, marking, now)
+            return
         marking.due.clear()
         if not marking.asked:
             markers._complete(core, transactional_id, now)
