@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.partition.replication import Leadership
+from penstock.sim.hunting import HUNTS
 from penstock.sim.planted import BUGS, describe, planted
 from penstock.sim.planted_edges import EDGE_BUGS
 from penstock.sim.planted_txns import TRANSACTION_BUGS
 from penstock.sim.planting import patch
+from penstock.sim.scenario import EPISODES
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_bug_is_gone_after_its_block() -> None:
@@ -51,6 +57,22 @@ def test_a_bug_that_cannot_be_called_is_not_planted() -> None:
             with pytest.raises(TypeError, match="what is planted for work takes"):
                 patch(patches, Product, "work", wrong)
         patch(patches, Product, "work", fitting)
+
+
+def test_the_table_of_faults_names_bugs_and_every_episode() -> None:
+    """docs/ARCHITECTURE.md says which planted bug each fault finds, with the focus of that bug."""
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = [
+        row
+        for row in re.findall(r"^\|(.*)\|$", text.partition("## The simulator")[2], re.MULTILINE)
+        if "`" in row and "make crash" not in row
+    ]
+    named: dict[str, str] = {}
+    for row in rows:
+        fault, bug, *_ = row.split(" | ")
+        named[bug.strip(" `")] = fault.rpartition("(`")[2].removesuffix("`)").strip()
+    assert named == {name: HUNTS[name].focus for name in named}
+    assert {*EPISODES} <= {*named.values()}
 
 
 def test_there_are_enough_of_them() -> None:
