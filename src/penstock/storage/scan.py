@@ -181,19 +181,37 @@ def sound_prefix(
 
 
 def find_batch(file: File, start: int, end: int, offset_min: int, offset_end: int) -> int | None:
-    """Where the next sound batch begins, after a bad place; its CRC makes a false find unlikely."""
-    data = file.pread(end - start, start)
-    at = data.find(b"\x02", MAGIC_POSITION)
-    while at >= 0:
-        candidate = at - MAGIC_POSITION
-        base_offset = int.from_bytes(data[candidate : candidate + 8], "big", signed=True)
-        if offset_min <= base_offset < offset_end:
-            try:
-                header = validate(data, candidate)
-            except CorruptBatch:
-                pass
-            else:
-                if header.last_offset < offset_end:
-                    return start + candidate
-        at = data.find(b"\x02", at + 1)
+    """Where the next sound batch begins, after a bad place; its CRC makes a false find unlikely.
+
+    Reads a chunk at a time: what follows a bad place may be most of a gigabyte.
+    """
+    position = start
+    while end - position >= HEADER_SIZE:
+        chunk = file.pread(min(SCAN_CHUNK_BYTES, end - position), position)
+        # A batch may begin in the chunk wherever there is room for a header.
+        begins = len(chunk) - HEADER_SIZE + 1
+        at = chunk.find(b"\x02", MAGIC_POSITION, max(0, begins) + MAGIC_POSITION)
+        while at >= 0:
+            candidate = at - MAGIC_POSITION
+            base_offset = int.from_bytes(chunk[candidate : candidate + 8], "big", signed=True)
+            if offset_min <= base_offset < offset_end:
+                header = read_header(chunk, candidate)
+                place = position + candidate
+                if header.last_offset < offset_end and _is_sound(file, place, header.size, end):
+                    return place
+            at = chunk.find(b"\x02", at + 1, begins + MAGIC_POSITION)
+        if begins <= 0:
+            # The file is shorter than it was.
+            return None
+        position += begins
     return None
+
+
+def _is_sound(file: File, position: int, size: int, end: int) -> bool:
+    if not HEADER_SIZE <= size <= end - position:
+        return False
+    try:
+        validate(file.pread(size, position))
+    except CorruptBatch:
+        return False
+    return True
