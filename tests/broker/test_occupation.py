@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from penstock.metadata.model import Partition, Topic
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DescribeConfigsRequest,
@@ -20,6 +23,8 @@ from penstock.wire.messages import (
     DescribeGroupsResponse,
     DescribeProducersRequest,
     DescribeProducersResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     MetadataRequest,
@@ -40,12 +45,19 @@ from .stage import Stage, on_stage
 from .test_group_requests import find_coordinator
 
 TOPICS = 10_000
-PARTITIONS = 10_000
+PARTITIONS = 50_000
+OFFSETS = 99_000
+"""A request may have 100,000 elements in total."""
+GROUPS = 20_000
 CONFIGS = 1_000
 DEADLINE_S = 300.0
 BIG = "big"
 NAMED = [(number, f"t{number:05d}") for number in range(TOPICS)]
 NAMES = [name for _, name in NAMED]
+
+
+async def _no_duties() -> None:
+    """A controller would look for leaders of the partitions all the time."""
 
 
 @asynccontextmanager
@@ -55,11 +67,12 @@ async def crowded(directory: Path) -> AsyncIterator[Stage]:
     with counted_executor():
         async with asyncio.timeout(DEADLINE_S), on_stage(directory, kafka=settings) as stage:
             await find_coordinator(stage)
+            stage.services.controller._do_duties = _no_duties  # type: ignore[method-assign]
             image = stage.services.image
             # Their only replica is on a broker that is gone: there is nobody to elect.
             away = Partition((7,), (7,), (), -1, 0, 0, -1, (0,))
             made = [Topic(name, (2 + at).to_bytes(16, "big"), (away,), {}) for at, name in NAMED]
-            made.append(Topic(BIG, bytes([9] * 16), (away,) * PARTITIONS, {}))
+            made.append(Topic(BIG, bytes([9] * 16), (away,) * OFFSETS, {}))
             image._topics.update((topic.name, topic) for topic in made)
             image._topics_by_id.update((topic.topic_id, topic) for topic in made)
             try:
@@ -75,103 +88,114 @@ def offsets_of(count: int) -> OffsetCommitRequest:
     return OffsetCommitRequest("g", topics=[OffsetCommitRequest.Topic(BIG, partitions=partitions)])
 
 
-LARGE: dict[str, tuple[Request, int, type[Response]]] = {
-    "Metadata of all topics": (MetadataRequest(None), 12, MetadataResponse),
-    "Metadata of named topics": (
-        MetadataRequest([MetadataRequest.Topic(name=name) for name in NAMES]),
-        12,
-        MetadataResponse,
+def metadata_of(count: int) -> MetadataRequest:
+    return MetadataRequest([MetadataRequest.Topic(name=name) for name in NAMES[:count]])
+
+
+def configs_of(count: int) -> DescribeConfigsRequest:
+    return DescribeConfigsRequest(
+        [DescribeConfigsRequest.Resource(2, name) for name in NAMES[:count]]
+    )
+
+
+def list_offsets_of(count: int) -> ListOffsetsRequest:
+    partitions = [ListOffsetsRequest.Partition(at, -1, -1) for at in range(count)]
+    return ListOffsetsRequest(-1, 0, [ListOffsetsRequest.Topic(BIG, partitions)])
+
+
+def epochs_of(count: int) -> OffsetForLeaderEpochRequest:
+    partitions = [OffsetForLeaderEpochRequest.Partition(at, -1, 0) for at in range(count)]
+    return OffsetForLeaderEpochRequest(-2, [OffsetForLeaderEpochRequest.Topic(BIG, partitions)])
+
+
+def producers_of(count: int) -> DescribeProducersRequest:
+    return DescribeProducersRequest([DescribeProducersRequest.Topic(BIG, list(range(count)))])
+
+
+def records_of(count: int) -> DeleteRecordsRequest:
+    partitions = [DeleteRecordsRequest.Partition(at, 0) for at in range(count)]
+    return DeleteRecordsRequest([DeleteRecordsRequest.Topic(BIG, partitions)], 10_000)
+
+
+def deleted_offsets_of(count: int) -> OffsetDeleteRequest:
+    partitions = [OffsetDeleteRequest.Partition(at) for at in range(count)]
+    return OffsetDeleteRequest("g", [OffsetDeleteRequest.Topic(BIG, partitions)])
+
+
+def fetched_offsets_of(count: int) -> OffsetFetchRequest:
+    return OffsetFetchRequest("g", [OffsetFetchRequest.Topic(BIG, list(range(count)))])
+
+
+def groups_of(count: int) -> list[str]:
+    return [f"group-{at}" for at in range(count)]
+
+
+class Large(NamedTuple):
+    make: Callable[[int], Request]
+    """A request about so many things."""
+    size: int
+    version: int
+    response: type[Response]
+
+
+LARGE: dict[str, Large] = {
+    "Metadata of all topics": Large(lambda _: MetadataRequest(None), 1, 12, MetadataResponse),
+    "Metadata of one large topic": Large(
+        lambda _: MetadataRequest([MetadataRequest.Topic(name=BIG)]), 1, 12, MetadataResponse
     ),
-    "DescribeConfigs": (
-        DescribeConfigsRequest(
-            [DescribeConfigsRequest.Resource(2, name) for name in NAMES[:CONFIGS]]
-        ),
-        4,
-        DescribeConfigsResponse,
+    "Metadata of named topics": Large(metadata_of, TOPICS, 12, MetadataResponse),
+    "DescribeConfigs": Large(configs_of, CONFIGS, 4, DescribeConfigsResponse),
+    "ListOffsets": Large(list_offsets_of, PARTITIONS, 7, ListOffsetsResponse),
+    "OffsetForLeaderEpoch": Large(epochs_of, PARTITIONS, 4, OffsetForLeaderEpochResponse),
+    "DescribeProducers": Large(producers_of, PARTITIONS, 0, DescribeProducersResponse),
+    "DeleteRecords": Large(records_of, PARTITIONS, 2, DeleteRecordsResponse),
+    "DescribeGroups": Large(
+        lambda count: DescribeGroupsRequest(groups_of(count)), GROUPS, 5, DescribeGroupsResponse
     ),
-    "ListOffsets": (
-        ListOffsetsRequest(
-            -1,
-            0,
-            [
-                ListOffsetsRequest.Topic(
-                    BIG, [ListOffsetsRequest.Partition(at, -1, -1) for at in range(PARTITIONS)]
-                )
-            ],
-        ),
-        7,
-        ListOffsetsResponse,
+    "DeleteGroups": Large(
+        lambda count: DeleteGroupsRequest(groups_of(count)), GROUPS, 1, DeleteGroupsResponse
     ),
-    "OffsetForLeaderEpoch": (
-        OffsetForLeaderEpochRequest(
-            -2,
-            [
-                OffsetForLeaderEpochRequest.Topic(
-                    BIG,
-                    [OffsetForLeaderEpochRequest.Partition(at, -1, 0) for at in range(PARTITIONS)],
-                )
-            ],
-        ),
-        4,
-        OffsetForLeaderEpochResponse,
-    ),
-    "DescribeProducers": (
-        DescribeProducersRequest([DescribeProducersRequest.Topic(BIG, list(range(PARTITIONS)))]),
-        0,
-        DescribeProducersResponse,
-    ),
-    "DeleteRecords": (
-        DeleteRecordsRequest(
-            [
-                DeleteRecordsRequest.Topic(
-                    BIG, [DeleteRecordsRequest.Partition(at, 0) for at in range(PARTITIONS)]
-                )
-            ],
-            10_000,
-        ),
-        2,
-        DeleteRecordsResponse,
-    ),
-    "DescribeGroups": (
-        DescribeGroupsRequest([f"group-{at}" for at in range(PARTITIONS)]),
-        5,
-        DescribeGroupsResponse,
-    ),
-    "OffsetCommit": (offsets_of(PARTITIONS), 8, OffsetCommitResponse),
-    "OffsetFetch of all": (OffsetFetchRequest("g", None), 7, OffsetFetchResponse),
-    "OffsetDelete": (
-        OffsetDeleteRequest(
-            "g",
-            [
-                OffsetDeleteRequest.Topic(
-                    BIG, [OffsetDeleteRequest.Partition(at) for at in range(PARTITIONS)]
-                )
-            ],
-        ),
-        0,
-        OffsetDeleteResponse,
-    ),
+    "ListGroups": Large(lambda _: ListGroupsRequest(), 1, 4, ListGroupsResponse),
+    "OffsetCommit": Large(offsets_of, OFFSETS, 8, OffsetCommitResponse),
+    "OffsetFetch of all": Large(lambda _: OffsetFetchRequest("g", None), 1, 7, OffsetFetchResponse),
+    "OffsetFetch of named": Large(fetched_offsets_of, OFFSETS, 7, OffsetFetchResponse),
+    "OffsetDelete": Large(deleted_offsets_of, OFFSETS, 0, OffsetDeleteResponse),
 }
-NEEDS_OFFSETS = {"OffsetFetch of all", "OffsetDelete"}
+NEEDS_OFFSETS = {"OffsetFetch of all", "OffsetFetch of named", "OffsetDelete"}
+
+
+def add_groups(stage: Stage) -> None:
+    """Many groups: one group under many names."""
+    groups = stage.services.groups.require("g").shard.core.groups
+    (group,) = groups.values()
+    groups.update((name, group) for name in groups_of(GROUPS))
 
 
 @pytest.mark.parametrize("name", LARGE)
 def test_a_large_request_lets_others_have_their_turn(tmp_path: Path, name: str) -> None:
     """The loop is never occupied for longer than the budget; see `occupation`."""
-    request, version, response = LARGE[name]
+    large = LARGE[name]
 
     async def play() -> None:
         async with crowded(tmp_path) as stage:
-            if name in NEEDS_OFFSETS:
-                await stage.ask(offsets_of(PARTITIONS), 8, OffsetCommitResponse)
+            await stage.ask(offsets_of(1), 8, OffsetCommitResponse)
             # The first use of an API compiles its codec, which happens once in a broker's life.
-            await stage.ask(request, version, response)
+            await stage.ask(large.make(1), large.version, large.response)
+            if name in NEEDS_OFFSETS:
+                await stage.ask(offsets_of(OFFSETS), 8, OffsetCommitResponse)
+            if name == "ListGroups":
+                add_groups(stage)
             before_s = piece_of_work_s()
-            answer, meter = await occupation(stage, request, version, response)
+            request = large.make(large.size)
+            answer, meter = await occupation(stage, request, large.version, large.response)
             check(meter, before_s)
             if isinstance(answer, OffsetCommitResponse):
                 codes = [part.error_code for part in answer.topics[0].partitions]
-                assert codes == [ErrorCode.NONE] * PARTITIONS
+                assert codes == [ErrorCode.NONE] * OFFSETS
+            if isinstance(answer, OffsetFetchResponse):
+                assert len(answer.topics[0].partitions) == OFFSETS
+            if isinstance(answer, ListGroupsResponse):
+                assert len(answer.groups) > GROUPS
 
     asyncio.run(play())
 

@@ -14,8 +14,9 @@ encoded; of Produce, frames above `LARGE_PRODUCE_BYTES`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from copy import copy
+from typing import Any, Final, Protocol, TypeVar
 
 from penstock.broker.context import RequestContext
 from penstock.broker.watch.turns import Turns
@@ -74,16 +75,81 @@ async def free(message: Struct, turns: Turns) -> None:
     """Take a message apart that nobody needs any longer: to free all of a large one at once takes
     many milliseconds, which no other thread can use either. Lists of numbers and texts are left
     alone. They are small, and may belong to somebody else."""
-    for name in message.__slots__:
+    for name in _lists_of(message):
         elements = getattr(message, name)
-        if not isinstance(elements, list) or not elements or not isinstance(elements[0], Struct):
-            continue
-        if len(elements) <= SMALL:
-            for element in elements:
-                await free(element, turns)
-        while len(elements) > _FREED_AT_ONCE:
+        nested = _lists_of(elements[0])
+        while elements:
+            for element in elements[-_FREED_AT_ONCE:] if nested else ():
+                if any(len(getattr(element, each) or ()) > SMALL for each in nested):
+                    await free(element, turns)
             del elements[-_FREED_AT_ONCE:]
             await turns.give()
+
+
+def _lists_of(message: Struct) -> list[str]:
+    """The fields that hold a list of messages. An empty one does not count."""
+    return [
+        name
+        for name in message.__slots__
+        if isinstance(held := getattr(message, name), list) and held and isinstance(held[0], Struct)
+    ]
+
+
+class Listed(Protocol):
+    """A topic of a request or of its answer: some partitions under one name."""
+
+    partitions: list[Any]
+
+
+Asked = TypeVar("Asked", bound=Listed)
+Told = TypeVar("Told", bound=Listed)
+
+
+async def ask_in_portions(
+    topics: Iterable[Asked], ask: Callable[[list[Asked]], Awaitable[list[Told] | None]]
+) -> list[Told] | None:
+    """Ask about the partitions of some topics in portions; the answers, topic by topic.
+
+    `ask` gets the topics with a portion of their partitions and answers each of them, in order. If
+    it returns None, nobody is asked any further. Each partition's outcome is its own: one that
+    fails undoes none of those before it.
+    """
+    answers: list[Told] = []
+    for continues, portion in topic_portions(topics):
+        told = await ask(portion)
+        await asyncio.sleep(0)
+        if told is None:
+            return None
+        if continues:
+            answers[-1].partitions += told.pop(0).partitions
+        answers += told
+    return answers
+
+
+def topic_portions(
+    topics: Iterable[Asked], size: int | None = None
+) -> Iterator[tuple[bool, list[Asked]]]:
+    """Topics with at most `size` partitions together. A topic of more is in several portions: True
+    with those that begin with the rest of the topic before."""
+    size = SMALL if size is None else size
+    continues, room = False, size
+    portion: list[Asked] = []
+    for topic in topics:
+        left, is_rest = topic.partitions, False
+        while True:
+            part = copy(topic)
+            part.partitions = left[:room]
+            if not portion:
+                continues = is_rest
+            portion.append(part)
+            left, room, is_rest = left[room:], room - len(part.partitions), True
+            if room == 0 or len(portion) >= size:
+                yield continues, portion
+                continues, portion, room = False, [], size
+            if not left:
+                break
+    if portion:
+        yield continues, portion
 
 
 def portions(elements: Iterable[T], size: int = SMALL) -> list[list[T]]:

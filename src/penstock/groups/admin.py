@@ -56,9 +56,13 @@ def _describe_member(group: Group, member: Member) -> DescribeGroupsResponse.Mem
 
 
 def list_groups(
-    core: Core, states_filter: Iterable[str], types_filter: Iterable[str]
+    core: Core,
+    states_filter: Iterable[str],
+    types_filter: Iterable[str],
+    among: Iterable[str] | None = None,
 ) -> list[ListGroupsResponse.Group]:
-    """All groups, or those in one of the states and of one of the types, whatever their case."""
+    """All groups, or those in one of the states and of one of the types, whatever their case;
+    with `among`, only groups with these ids."""
     states = {state.lower() for state in states_filter}
     types = {kind.lower() for kind in types_filter}
     if types and GROUP_TYPE not in types:
@@ -67,8 +71,9 @@ def list_groups(
         ListGroupsResponse.Group(
             group.group_id, group.protocol_type or "", group.state.value, GROUP_TYPE
         )
-        for group in core.groups.values()
-        if not states or group.state.value.lower() in states
+        for group_id in (core.groups if among is None else among)
+        if (group := core.groups.get(group_id)) is not None
+        and (not states or group.state.value.lower() in states)
     ]
 
 

@@ -11,12 +11,15 @@ transaction that is open, or on its way to be, then has none: ask again when it 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Set
+from typing import TypeVar
 
 from penstock.groups.core import Core
 from penstock.groups.formats import OffsetValue
 from penstock.groups.image import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import OffsetFetchRequest, OffsetFetchResponse
+
+T = TypeVar("T")
 
 _MANY_GROUPS_SINCE = 8
 _NOTHING = OffsetValue(-1)
@@ -39,14 +42,23 @@ def groups_of(request: OffsetFetchRequest, version: int) -> list[OffsetFetchRequ
 
 def response_of(groups: list[OffsetFetchResponse.Group], version: int) -> OffsetFetchResponse:
     """The answers, group by group, in the shape of the version."""
+    return _drained(response_steps(groups, version))
+
+
+def response_steps(
+    groups: list[OffsetFetchResponse.Group], version: int
+) -> Generator[None, None, OffsetFetchResponse]:
+    """The same, with a pause after each part of the work."""
     if version >= _MANY_GROUPS_SINCE:
         return OffsetFetchResponse(groups=groups)
     (group,) = groups
-    return OffsetFetchResponse(
-        topics=[
-            OffsetFetchResponse.Topic(
-                topic.name,
-                [
+    response = OffsetFetchResponse(error_code=group.error_code)
+    for topic in group.topics:
+        answer = OffsetFetchResponse.Topic(topic.name)
+        response.topics.append(answer)
+        for start in range(0, len(topic.partitions), _PER_STEP):
+            for one in topic.partitions[start : start + _PER_STEP]:
+                answer.partitions.append(
                     OffsetFetchResponse.Partition(
                         one.partition_index,
                         one.committed_offset,
@@ -54,25 +66,24 @@ def response_of(groups: list[OffsetFetchResponse.Group], version: int) -> Offset
                         one.metadata,
                         one.error_code,
                     )
-                    for one in topic.partitions
-                ],
-            )
-            for topic in group.topics
-        ],
-        error_code=group.error_code,
-    )
+                )
+            yield
+    return response
 
 
 def fetch_offsets(
     core: Core, asked: OffsetFetchRequest.Group, *, require_stable: bool
 ) -> OffsetFetchResponse.Group:
-    steps = fetch_steps(core, asked, require_stable=require_stable)
+    return _drained(fetch_steps(core, asked, require_stable=require_stable))
+
+
+def _drained(steps: Generator[None, None, T]) -> T:
     while True:
         try:
             next(steps)
         except StopIteration as done:
-            fetched: OffsetFetchResponse.Group = done.value
-            return fetched
+            result: T = done.value
+            return result
 
 
 def fetch_steps(
@@ -82,9 +93,12 @@ def fetch_steps(
     unstable = _unstable(core, asked.group_id) if require_stable else frozenset()
     if asked.topics is None:
         indexes: dict[str, list[int]] = {}
-        for name, index in sorted(known.keys() | unstable):
+        # A copy: offsets may be committed between two steps.
+        for number, (name, index) in enumerate([*known, *(unstable - known.keys())], 1):
             indexes.setdefault(name, []).append(index)
-        wanted = [(name, bytes(16), those) for name, those in indexes.items()]
+            if number % _PER_STEP == 0:
+                yield
+        wanted = [(name, bytes(16), sorted(indexes[name])) for name in sorted(indexes)]
     else:
         wanted = [(each.name, each.topic_id, each.partition_indexes) for each in asked.topics]
     answer = OffsetFetchResponse.Group(asked.group_id)

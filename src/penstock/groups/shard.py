@@ -121,9 +121,12 @@ class GroupShard:
         return [admin.describe_group(self.core, group_id, version) for group_id in group_ids]
 
     def list_groups(
-        self, states_filter: Iterable[str] = (), types_filter: Iterable[str] = ()
+        self,
+        states_filter: Iterable[str] = (),
+        types_filter: Iterable[str] = (),
+        among: Iterable[str] | None = None,
     ) -> list[ListGroupsResponse.Group]:
-        return admin.list_groups(self.core, states_filter, types_filter)
+        return admin.list_groups(self.core, states_filter, types_filter, among)
 
     def fetch_offsets(
         self, group: OffsetFetchRequest.Group, *, require_stable: bool

@@ -8,7 +8,7 @@ for long is forgotten: its producer, should it come back, gets a new producer id
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,9 +53,13 @@ def describe(core: Core, transactional_id: str) -> DescribeTransactionsResponse.
 
 
 def list_all(
-    core: Core, request: ListTransactionsRequest, now: Now
+    core: Core,
+    request: ListTransactionsRequest,
+    now: Now,
+    among: Iterable[str] | None = None,
 ) -> list[ListTransactionsResponse.Transaction]:
-    """Those of this shard that pass every filter; `KafkaError` for a pattern that does not read."""
+    """Those of this shard that pass every filter; with `among`, only those with these ids.
+    `KafkaError` for a pattern that does not read."""
     states = {STATES_BY_TITLE.get(title) for title in request.state_filters}
     producer_ids = set(request.producer_id_filters)
     pattern = request.transactional_id_pattern
@@ -76,8 +80,9 @@ def list_all(
         ListTransactionsResponse.Transaction(
             transaction.transactional_id, transaction.producer_id, transaction.state.title
         )
-        for transaction in core.image.transactions.values()
-        if passes(transaction)
+        for transactional_id in (core.image.transactions if among is None else among)
+        if (transaction := core.image.transactions.get(transactional_id)) is not None
+        and passes(transaction)
     ]
 
 

@@ -21,7 +21,7 @@ partitions refuse markers of a coordinator that has been replaced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from penstock.txns import adding, admin, ending, initializing, markers, together
 from penstock.txns.config import TransactionConfig
@@ -114,9 +114,9 @@ class TransactionShard:
         return admin.describe(self.core, transactional_id)
 
     def list_transactions(
-        self, request: ListTransactionsRequest, now: Now
+        self, request: ListTransactionsRequest, now: Now, among: Iterable[str] | None = None
     ) -> list[ListTransactionsResponse.Transaction]:
-        return admin.list_all(self.core, request, now)
+        return admin.list_all(self.core, request, now, among)
 
     # Events
 

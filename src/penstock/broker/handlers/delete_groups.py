@@ -10,6 +10,8 @@ import asyncio
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.group_requests import info_of
+from penstock.broker.large_requests import SMALL
+from penstock.broker.watch.turns import Turns
 from penstock.groups.effects import Effect, Now, Token
 from penstock.groups.refusals import refuse
 from penstock.groups.shard import GroupShard
@@ -27,6 +29,8 @@ def handle(
 
 async def _delete(request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
     response = DeleteGroupsResponse()
+    context.is_large = context.is_large or len(request.groups_names) > SMALL
+    turns = Turns(context.services.env.clock.monotonic)
     for group_id in dict.fromkeys(request.groups_names):
         try:
             answer = await _delete_one(group_id, context)
@@ -34,6 +38,8 @@ async def _delete(request: DeleteGroupsRequest, context: RequestContext) -> Dele
             response.results.append(DeleteGroupsResponse.Group(group_id, error.code))
         else:
             response.results.extend(answer.results)
+        # A group that is not there is answered without waiting for anything.
+        await turns.give()
     return response
 
 

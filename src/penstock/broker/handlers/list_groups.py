@@ -5,18 +5,34 @@ Version 4 filters by state, 5 by type.
 
 from __future__ import annotations
 
+import asyncio
+
 from penstock.broker.context import RequestContext
+from penstock.broker.large_requests import Steps, answered, portions
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ListGroupsRequest, ListGroupsResponse
 
 
-def handle(request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+def handle(
+    request: ListGroupsRequest, context: RequestContext
+) -> ListGroupsResponse | asyncio.Future[ListGroupsResponse]:
+    count = sum(len(runtime.shard.core.groups) for runtime in context.services.groups.loaded())
+    return answered(context, _steps(request, context), count)
+
+
+def _steps(request: ListGroupsRequest, context: RequestContext) -> Steps[ListGroupsResponse]:
     groups = context.services.groups
     response = ListGroupsResponse()
     if groups.is_loading():
         response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     for runtime in groups.loaded():
-        response.groups.extend(
-            runtime.shard.list_groups(request.states_filter, request.types_filter)
-        )
+        for portion in portions(runtime.shard.core.groups):
+            if runtime.is_over:
+                # Another broker looks after the rest: half a list must not pass for a whole one.
+                response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                break
+            response.groups += runtime.shard.list_groups(
+                request.states_filter, request.types_filter, portion
+            )
+            yield
     return response

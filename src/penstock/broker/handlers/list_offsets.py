@@ -22,11 +22,11 @@ A search by time opens a batch. One that takes long to decompress is opened on a
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED, code_of
-from penstock.broker.handlers.admin_requests import repeated
 from penstock.broker.hosted import HostedPartition
 from penstock.broker.large_requests import Steps, answered
 from penstock.partition.replication import Leadership
@@ -92,12 +92,16 @@ def _listed(
     request: ListOffsetsRequest, context: RequestContext, unfinished: list[_Unfinished]
 ) -> Steps[ListOffsetsResponse]:
     committed = request.isolation_level == _READ_COMMITTED
-    asked_for = [(topic.name, asked) for topic in request.topics for asked in topic.partitions]
     # Searching by time costs something: twice in one request is a mistake, or worse.
-    twice = repeated((name, asked.partition_index) for name, asked in asked_for)
+    once: set[tuple[str, int]] = set()
+    twice: set[tuple[str, int]] = set()
+    for name, asked in _asked(request):
+        yield
+        place = name, asked.partition_index
+        (twice if place in once else once).add(place)
     is_replica = request.replica_id in context.services.image.brokers
     topics: dict[str, dict[int, ListOffsetsResponse.Partition]] = {}
-    for name, asked in asked_for:
+    for name, asked in _asked(request):
         yield
         answer = ListOffsetsResponse.Partition(partition_index=asked.partition_index)
         topics.setdefault(name, {})[asked.partition_index] = answer
@@ -115,6 +119,12 @@ def _listed(
             for name, answers in topics.items()
         ]
     )
+
+
+def _asked(request: ListOffsetsRequest) -> Iterator[tuple[str, ListOffsetsRequest.Partition]]:
+    for topic in request.topics:
+        for asked in topic.partitions:
+            yield topic.name, asked
 
 
 def _fail(answer: ListOffsetsResponse.Partition, error: Exception, version: int) -> None:

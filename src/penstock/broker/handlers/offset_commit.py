@@ -13,7 +13,7 @@ from copy import copy
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.group_requests import ask
-from penstock.broker.large_requests import SMALL, portions
+from penstock.broker.large_requests import SMALL, ask_in_portions
 from penstock.groups.limits import COMMIT_BATCHES_MAX, commit_bytes
 from penstock.groups.refusals import commit_response, refuse
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -41,20 +41,16 @@ async def _commit_in_portions(
     between leaves nothing that the client's next commit does not set right."""
     if commit_bytes(request.group_id, request.topics) > _bytes_max(request.group_id, context):
         return commit_response(request, lambda topic, part: ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
-    response = OffsetCommitResponse()
-    for topic in request.topics:
-        answers = OffsetCommitResponse.Topic(name=topic.name, topic_id=topic.topic_id)
-        response.topics.append(answers)
-        for portion in portions(topic.partitions):
-            part = copy(request)
-            part.topics = [OffsetCommitRequest.Topic(topic.name, topic.topic_id, portion)]
-            answer = _commit(part, context)
-            if isinstance(answer, asyncio.Future):
-                answer = await answer
-            else:
-                await asyncio.sleep(0)
-            answers.partitions.extend(answer.topics[0].partitions)
-    return response
+
+    async def ask_some(
+        topics: list[OffsetCommitRequest.Topic],
+    ) -> list[OffsetCommitResponse.Topic]:
+        part = copy(request)
+        part.topics = topics
+        answer = _commit(part, context)
+        return (await answer if isinstance(answer, asyncio.Future) else answer).topics
+
+    return OffsetCommitResponse(topics=await ask_in_portions(request.topics, ask_some) or [])
 
 
 def _bytes_max(group_id: str, context: RequestContext) -> int:

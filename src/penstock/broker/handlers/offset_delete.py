@@ -10,7 +10,7 @@ import asyncio
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.group_requests import ask
-from penstock.broker.large_requests import SMALL, portions
+from penstock.broker.large_requests import SMALL, ask_in_portions
 from penstock.groups.refusals import refuse
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
@@ -30,23 +30,19 @@ def handle(
 async def _delete_in_portions(
     request: OffsetDeleteRequest, context: RequestContext
 ) -> OffsetDeleteResponse:
-    response = OffsetDeleteResponse()
-    for topic in request.topics:
-        answers = OffsetDeleteResponse.Topic(topic.name)
-        response.topics.append(answers)
-        for portion in portions(topic.partitions):
-            part = OffsetDeleteRequest(
-                request.group_id, [OffsetDeleteRequest.Topic(topic.name, portion)]
-            )
-            answer = _delete(part, context)
-            if isinstance(answer, asyncio.Future):
-                answer = await answer
-            else:
-                await asyncio.sleep(0)
-            if answer.error_code:
-                return answer
-            answers.partitions.extend(answer.topics[0].partitions)
-    return response
+    refused: OffsetDeleteResponse | None = None
+
+    async def ask_some(
+        topics: list[OffsetDeleteRequest.Topic],
+    ) -> list[OffsetDeleteResponse.Topic] | None:
+        nonlocal refused
+        answer = _delete(OffsetDeleteRequest(request.group_id, topics), context)
+        answer = await answer if isinstance(answer, asyncio.Future) else answer
+        refused = answer if answer.error_code else None
+        return None if refused else answer.topics
+
+    topics = await ask_in_portions(request.topics, ask_some)
+    return refused or OffsetDeleteResponse(topics=topics or [])
 
 
 def _delete(

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from penstock.broker.context import RequestContext
 from penstock.broker.large_requests import SMALL, Steps
-from penstock.groups.offset_fetch import groups_of, response_of
+from penstock.groups.offset_fetch import groups_of, response_steps
 from penstock.groups.refusals import refuse, refused_offsets
 from penstock.wire.errors import KafkaError
 from penstock.wire.messages import OffsetFetchRequest, OffsetFetchResponse
@@ -53,4 +53,4 @@ def _answer(request: OffsetFetchRequest, context: RequestContext) -> Steps[Offse
         else:
             fetched = shard.offset_fetch_steps(group, require_stable=request.require_stable)
             answers.append((yield from fetched))
-    return response_of(answers, context.version)
+    return (yield from response_steps(answers, context.version))

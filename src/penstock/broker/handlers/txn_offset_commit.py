@@ -15,7 +15,7 @@ from typing import Final
 from penstock.broker.context import RequestContext
 from penstock.broker.coordinator import ShardRuntime
 from penstock.broker.handlers.transaction_requests import then
-from penstock.broker.large_requests import SMALL, portions
+from penstock.broker.large_requests import SMALL, ask_in_portions
 from penstock.broker.txn_appends import Begin, beginner
 from penstock.broker.txn_verification import Asker
 from penstock.groups.effects import Effect, Now, Token
@@ -59,20 +59,16 @@ async def _commit_in_portions(
     request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse:
     """A large commit is made of several in the same transaction, which is aborted if one fails."""
-    response = TxnOffsetCommitResponse()
-    for topic in request.topics:
-        answers = TxnOffsetCommitResponse.Topic(topic.name)
-        response.topics.append(answers)
-        for portion in portions(topic.partitions):
-            part = copy(request)
-            part.topics = [TxnOffsetCommitRequest.Topic(topic.name, portion)]
-            answer = _handle(part, context)
-            if isinstance(answer, asyncio.Future):
-                answer = await answer
-            else:
-                await asyncio.sleep(0)
-            answers.partitions.extend(answer.topics[0].partitions)
-    return response
+
+    async def ask_some(
+        topics: list[TxnOffsetCommitRequest.Topic],
+    ) -> list[TxnOffsetCommitResponse.Topic]:
+        part = copy(request)
+        part.topics = topics
+        answer = _handle(part, context)
+        return (await answer if isinstance(answer, asyncio.Future) else answer).topics
+
+    return TxnOffsetCommitResponse(topics=await ask_in_portions(request.topics, ask_some) or [])
 
 
 def _handle(request: TxnOffsetCommitRequest, context: RequestContext) -> _Answer:
