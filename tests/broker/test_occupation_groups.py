@@ -1,0 +1,77 @@
+"""A rebalance of 1,000 members does not occupy the event loop for long."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from penstock.net.outbox import in_memory
+from penstock.net.session import Session
+from penstock.wire.codec import decode_response, encode_request
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from penstock.wire.messages.base import Request
+
+from .occupation import R, check, counted_executor, metered, piece_of_work_s
+from .stage import Stage, StagePeer, on_stage
+from .test_group_requests import find_coordinator
+
+MEMBERS = 1_000
+VERSION = 3
+DEADLINE_S = 300.0
+SESSION_MS = 600_000
+SETTINGS = {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "3000"}
+
+
+async def exchange(session: Session, request: Request, response: type[R]) -> R:
+    frame = memoryview(bytearray(b"".join(encode_request(request, VERSION, 1, "stage"))))[4:]
+    answer = session.on_frame(frame)
+    parts = await answer if isinstance(answer, asyncio.Future) else answer
+    assert parts is not None
+    return decode_response(response, memoryview(b"".join(in_memory(parts)))[4:], VERSION)[1]
+
+
+async def rebalance(stage: Stage, group: str, members: int) -> None:
+    sessions = [stage.broker.server.new_session(StagePeer()) for _ in range(members)]
+    protocols = [JoinGroupRequest.Protocol("range", bytes(100))]
+    join = JoinGroupRequest(group, SESSION_MS, SESSION_MS, "", None, "consumer", protocols)
+    joined = await asyncio.gather(
+        *[exchange(session, join, JoinGroupResponse) for session in sessions]
+    )
+    assert {each.error_code for each in joined} == {ErrorCode.NONE}
+    plan = [SyncGroupRequest.Assignment(each.member_id, bytes(200)) for each in joined]
+    requests = [
+        SyncGroupRequest(
+            group,
+            each.generation_id,
+            each.member_id,
+            assignments=plan if each.member_id == each.leader else [],
+        )
+        for each in joined
+    ]
+    synced = await asyncio.gather(
+        *[
+            exchange(session, request, SyncGroupResponse)
+            for session, request in zip(sessions, requests, strict=True)
+        ]
+    )
+    assert {each.error_code for each in synced} == {ErrorCode.NONE}
+
+
+def test_a_thousand_members_join_and_are_assigned(tmp_path: Path) -> None:
+    async def play() -> None:
+        with counted_executor():
+            async with asyncio.timeout(DEADLINE_S), on_stage(tmp_path, kafka=SETTINGS) as stage:
+                await find_coordinator(stage)
+                await rebalance(stage, "first", 2)
+                before_s = piece_of_work_s()
+                with metered() as meter:
+                    await rebalance(stage, "large", MEMBERS)
+                check(meter, before_s)
+
+    asyncio.run(play())
