@@ -40,7 +40,6 @@ _FOCUSED: Final[dict[str, tuple[str, ...]]] = {
     "transactions": (*TRANSACTION_BUGS,),
     "metadata": (
         "no-partition-epoch-check",
-        "no-broker-epoch-check",
         "watch-gap-ignored",
         "leads-on-after-a-restart",
         "isr-shrinks-unasked",
@@ -54,6 +53,7 @@ _FOCUSED: Final[dict[str, tuple[str, ...]]] = {
         "latest-offset-at-once",
         "truncate-to-high-watermark",
         "restarts-taken-for-lossless",
+        "no-broker-epoch-check",
     ),
     "double_failover": (
         "one-round-truncation",
