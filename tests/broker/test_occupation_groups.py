@@ -1,4 +1,5 @@
-"""A rebalance of 1,000 members does not occupy the event loop for long."""
+"""A rebalance of 1,000 members and a list of 20,000 transactions do not occupy the event loop for
+long."""
 
 from __future__ import annotations
 
@@ -10,22 +11,33 @@ from penstock.net.session import Session
 from penstock.wire.codec import decode_response, encode_request
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     JoinGroupRequest,
     JoinGroupResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
 from penstock.wire.messages.base import Request
 
-from .occupation import R, check, counted_executor, metered, piece_of_work_s
+from .occupation import R, check, counted_executor, metered, occupation, piece_of_work_s
 from .stage import Stage, StagePeer, on_stage
 from .test_group_requests import find_coordinator
 
 MEMBERS = 1_000
+TRANSACTIONS = 20_000
 VERSION = 3
 DEADLINE_S = 300.0
 SESSION_MS = 600_000
-SETTINGS = {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "3000"}
+SETTINGS = {
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "3000",
+}
 
 
 async def exchange(session: Session, request: Request, response: type[R]) -> R:
@@ -61,6 +73,34 @@ async def rebalance(stage: Stage, group: str, members: int) -> None:
         ]
     )
     assert {each.error_code for each in synced} == {ErrorCode.NONE}
+
+
+def test_a_list_of_many_transactions(tmp_path: Path) -> None:
+    """One transaction under many names: to begin as many takes long."""
+
+    async def play() -> None:
+        with counted_executor():
+            async with asyncio.timeout(DEADLINE_S), on_stage(tmp_path, kafka=SETTINGS) as stage:
+                initialized = InitProducerIdResponse(error_code=ErrorCode.NOT_COORDINATOR)
+                while initialized.error_code:
+                    find = FindCoordinatorRequest("first", 1)
+                    await stage.ask(find, 3, FindCoordinatorResponse)
+                    begin = InitProducerIdRequest("first", 60_000)
+                    initialized = await stage.ask(begin, 4, InitProducerIdResponse)
+                    await asyncio.sleep(0.01)
+                (shell,) = stage.services.transactions.loaded()
+                known = shell.shard.core.image.transactions
+                known.update((f"id-{at}", known["first"]) for at in range(TRANSACTIONS))
+                request = ListTransactionsRequest()
+                await stage.ask(request, 1, ListTransactionsResponse)
+                before_s = piece_of_work_s()
+                answer, meter = await occupation(stage, request, 1, ListTransactionsResponse)
+                check(meter, before_s)
+                assert len(answer.transaction_states) == TRANSACTIONS + 1
+                for at in range(TRANSACTIONS):
+                    del known[f"id-{at}"]
+
+    asyncio.run(play())
 
 
 def test_a_thousand_members_join_and_are_assigned(tmp_path: Path) -> None:
