@@ -48,7 +48,7 @@ CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40
 
 _HEADER: Final = Struct(">qiibIhiqqqhii")
-_unpack: Final = _HEADER.unpack_from
+unpack_fields: Final = _HEADER.unpack_from
 # `BatchHeader._make` checks a length that the format string has settled; this does not.
 _make: Final = tuple.__new__
 _OFFSET: Final = Struct(">q")
@@ -155,7 +155,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     room = len(buffer) - position
     if room < HEADER_SIZE:
         raise _short(room)
-    return _make(BatchHeader, _unpack(buffer, position))
+    return _make(BatchHeader, unpack_fields(buffer, position))
 
 
 def validate(buffer: Buffer, position: int = 0, *, check_crc: bool = True) -> BatchHeader:
@@ -172,7 +172,7 @@ def validate_fields(buffer: Buffer, position: int = 0, *, check_crc: bool = True
     room = len(buffer) - position
     if room < HEADER_SIZE:
         raise _short(room)
-    fields = _unpack(buffer, position)
+    fields = unpack_fields(buffer, position)
     base_offset, length, _, magic, crc, attributes, delta, _, _, _, _, _, count = fields
     size = length + LOG_OVERHEAD
     if size < HEADER_SIZE or size > room or magic != MAGIC:

@@ -20,7 +20,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from penstock.records.batch import CorruptBatch, HeaderFields
+from penstock.records.batch import CorruptBatch, HeaderFields, unpack_fields
 
 try:
     import cython
@@ -373,14 +373,9 @@ class Walk:
         else:
             self.data = memoryview(payload)
             self.state = [0] * 6
-        self.stop = len(payload)
-        self.count = count
-        self.base_timestamp = base_timestamp
-        self.state[0] = 0
-        self.state[1] = 0
-        self.state[2] = 0
+        self.stop, self.count, self.base_timestamp = len(payload), count, base_timestamp
         # A record without a timestamp has -1.
-        self.state[3] = -1
+        self.state[0], self.state[1], self.state[2], self.state[3] = 0, 0, 0, -1
 
     def __dealloc__(self) -> None:
         if cython.compiled and self.is_bound:
@@ -446,89 +441,65 @@ def big_endian(
     return cython.cast(cython.longlong, raw << (64 - 8 * size)) >> (64 - 8 * size)
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def has_ordinary_header(
+    data: cython.pointer[cython.const[cython.uchar]],
+    size: cython.Py_ssize_t,
+    newest_max: cython.longlong,
+) -> cython.bint:
+    """Whether the header of a batch of `size` bytes says nothing that needs a closer look."""
+    attributes: cython.longlong = big_endian(data, 21, 2)
+    delta: cython.longlong = big_endian(data, 23, 4)
+    producer: cython.longlong = big_endian(data, 43, 8)
+    # Another length, another format, a codec, or a control batch.
+    if big_endian(data, 8, 4) + 12 != size or data[16] != 2 or attributes & 0x27:
+        return False
+    # A time in the future, a base offset that is none, or more or fewer records than offsets.
+    if big_endian(data, 35, 8) > newest_max or big_endian(data, 0, 8) >> 62 != 0:
+        return False
+    if delta < 0 or big_endian(data, 57, 4) != delta + 1:
+        return False
+    if producer == -1:
+        # A batch of a transaction names its producer.
+        return attributes & 0x10 == 0
+    return producer >= 0 and big_endian(data, 51, 2) >= 0 and big_endian(data, 53, 4) >= 0
+
+
 def ordinary_fields(
     batch: Any, bytes_max: int, unusual: int, newest_max: int
 ) -> HeaderFields | None:
-    """The header of a producer's batch with nothing unusual about it.
+    """The header of a producer's batch with nothing unusual about it; None for any other batch.
 
-    None if something may be wrong, or if this is not compiled: the caller then checks one thing
-    after the other, to say what it is. Ordinary is one whole batch of at most `bytes_max` bytes,
-    not compressed and no control batch, with the right CRC and well-formed records: as many as
-    the header says, numbered 0, 1, 2 and so on, none after `newest_max`, and none with a bit of
-    `unusual`. One call does all of this, since it is part of every append.
+    Ordinary is one whole batch of at most `bytes_max` bytes, not compressed, with the right CRC and
+    sound records: none after `newest_max`, and none with a bit of `unusual`. Of others the caller
+    checks one thing after the other, to say what is wrong; of all, where this is not compiled.
     """
     if not cython.compiled:
         return None
     view = cython.declare(Py_buffer)
     state = cython.declare(cython.longlong[6])
     data: cython.pointer[cython.const[cython.uchar]]
-    attributes: cython.longlong
-    producer: cython.longlong
-    epoch: cython.longlong
-    sequence: cython.longlong
+    base: cython.longlong
     PyObject_GetBuffer(batch, cython.address(view), PyBUF_SIMPLE)
     try:
         data = cython.cast(cython.pointer[cython.const[cython.uchar]], view.buf)
-        if view.len < 61 or view.len > cython.cast(cython.longlong, bytes_max):
-            return None
-        if big_endian(data, 8, 4) + 12 != view.len or data[16] != 2:
-            return None
-        attributes = big_endian(data, 21, 2)
-        # A codec, or a control batch.
-        if attributes & 0x27:
-            return None
-        # Offsets: a base that is no offset at all, or another count than the span.
-        if big_endian(data, 0, 8) >> 62 != 0 or big_endian(data, 23, 4) < 0:
-            return None
-        if big_endian(data, 57, 4) != big_endian(data, 23, 4) + 1:
-            return None
-        producer = big_endian(data, 43, 8)
-        epoch = big_endian(data, 51, 2)
-        sequence = big_endian(data, 53, 4)
-        if producer == -1:
-            # A batch of a transaction names its producer.
-            if attributes & 0x10:
-                return None
-        elif producer < 0 or epoch < 0 or sequence < 0:
-            return None
-        if big_endian(data, 35, 8) > cython.cast(cython.longlong, newest_max):
-            return None
-        if crc32c(batch[21:]) != big_endian(data, 17, 4) & 0xFFFFFFFF:
-            return None
-        state[0] = 61
-        state[1] = state[2] = 0
-        state[3] = -1
-        if scan(
-            data,
-            view.len,
-            big_endian(data, 57, 4),
-            big_endian(data, 27, 8),
-            big_endian(data, 27, 8),
-            0x7FFFFFFFFFFFFFFF,
-            -0x7FFFFFFFFFFFFFFF,
-            0,
-            state,
+        if (
+            not 61 <= view.len <= cython.cast(cython.longlong, bytes_max)
+            or not has_ordinary_header(data, view.len, newest_max)
+            or crc32c(batch[21:]) != big_endian(data, 17, 4) & 0xFFFFFFFF
         ):
+            return None
+        base = big_endian(data, 27, 8)
+        state[0], state[1], state[2], state[3] = 61, 0, 0, -1
+        if scan(data, view.len, big_endian(data, 57, 4), base, base, _ALL, -_ALL, 0, state):
             return None
         if state[3] != big_endian(data, 35, 8):
             state[2] |= 8
         if state[0] != view.len or state[2] & (16 | cython.cast(cython.longlong, unusual)):
             return None
-        return (
-            big_endian(data, 0, 8),
-            big_endian(data, 8, 4),
-            big_endian(data, 12, 4),
-            2,
-            big_endian(data, 17, 4) & 0xFFFFFFFF,
-            attributes,
-            big_endian(data, 23, 4),
-            big_endian(data, 27, 8),
-            big_endian(data, 35, 8),
-            producer,
-            epoch,
-            sequence,
-            big_endian(data, 57, 4),
-        )
+        return unpack_fields(batch, 0)
     finally:
         PyBuffer_Release(cython.address(view))
 
