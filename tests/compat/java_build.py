@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from compat.toolchain import HERE, java_class_path, tool
+from penstock.testing.slowness import patient
 
 VERSIONS = ["3.9.2", "4.4.0"]
 COMPILE_S = 150
@@ -17,13 +18,13 @@ def compiled(version: str, directory: Path, *names: str) -> str:
     """The class path of these, compiled into a directory; skips where Java is not there."""
     jars = java_class_path(version)
     compiler = tool("javac", "install a JDK")
-    sources = [str(Path(HERE, "java", f"{name}.java")) for name in names]
+    sources = [str(Path(HERE, "java", f"{name}.java")) for name in ("Patience", *names)]
     result = subprocess.run(
         [compiler, "-nowarn", "-cp", jars, "-d", str(directory), *sources],
         capture_output=True,
         text=True,
         check=False,
-        timeout=COMPILE_S,
+        timeout=patient(COMPILE_S),
     )
     assert result.returncode == 0, result.stderr
     return f"{directory}:{jars}"

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from compat.clients.base import HOUR_AGO_MS
-from compat.toolchain import HERE, java_class_path, run_scenario, tool
+from compat.toolchain import HERE, java_class_path, java_flags, run_scenario, tool
+from penstock.testing.slowness import patient
 
 VERSIONS = ["3.9.2", "4.4.0"]
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -31,7 +32,7 @@ def java(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         capture_output=True,
         text=True,
         check=False,
-        timeout=COMPILE_S,
+        timeout=patient(COMPILE_S),
     )
     assert result.returncode == 0, result.stderr
     return f"{classes}:{jars}"
@@ -40,10 +41,8 @@ def java(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture
 def scenario(java: str, broker: str, name: Callable[[], str]) -> Scenario:
     def run(which: str) -> dict[str, Any]:
-        # Short-lived programs: the first compiler level is enough, and starts sooner.
         arguments = [broker, which, name(), str(HOUR_AGO_MS)]
-        flags = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
-        return run_scenario(["java", *flags, "-cp", java, "Scenarios", *arguments])
+        return run_scenario(["java", *java_flags(), "-cp", java, "Scenarios", *arguments])
 
     return run
 

@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import pytest
 
@@ -14,6 +15,8 @@ from client.membership.company import OURS, PARTITIONS, Company
 from compat.clients.base import DEADLINE_S, Consumer, Received
 from compat.conftest import TopicFactory
 from compat.java_build import compiled
+from compat.toolchain import java_flags
+from penstock.testing.slowness import patient
 
 VERSION = "4.4.0"
 JAVA = "java"
@@ -39,7 +42,7 @@ class JavaMember(Consumer):
 
     def __init__(self, class_path: str, bootstrap: str, group: str, topic: str, strategy: str):
         super().__init__(topic)
-        flags = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", "-cp", class_path]
+        flags = [*java_flags("128m"), "-cp", class_path]
         self._process = subprocess.Popen(
             ["java", *flags, "Member", bootstrap, group, topic, CLASSES[strategy]],
             stdin=subprocess.PIPE,
@@ -89,7 +92,7 @@ class JavaMember(Consumer):
 
     def commit(self, offsets: Mapping[int, tuple[int, str]] | None = None) -> None:
         self._tell("commit")
-        self._committed.get(timeout=DEADLINE_S)
+        self._committed.get(timeout=patient(DEADLINE_S))
 
     def shut(self) -> None:
         try:
@@ -101,7 +104,9 @@ class JavaMember(Consumer):
             self._thread.join(DEADLINE_S)
             for stream in (self._process.stdin, self._process.stdout):
                 assert stream is not None
-                stream.close()
+                # It may hold a command for a process that is gone.
+                with suppress(BrokenPipeError):
+                    stream.close()
 
     def seek(self, partition: int, offset: int) -> None:
         raise NotImplementedError(LACKS)

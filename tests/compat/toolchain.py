@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from penstock.testing.slowness import patient, slowness
+
 FETCH_S = 150
 RUN_S = 150
 HERE = Path(__file__).parent
@@ -102,6 +104,12 @@ def node_modules(packages: Mapping[str, str]) -> Path:
     return directory / "node_modules"
 
 
+def java_flags(memory: str = "256m") -> list[str]:
+    """For short-lived programs: the first compiler level is enough, and starts sooner."""
+    slow = f"-Dslowness={slowness():.1f}"
+    return ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Xmx{memory}", slow]
+
+
 def run_scenario(command: Sequence[str], extra: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Run a program that prints one JSON object per step; its steps by name.
 
@@ -113,7 +121,7 @@ def run_scenario(command: Sequence[str], extra: Mapping[str, str] | None = None)
             capture_output=True,
             text=True,
             check=False,
-            timeout=RUN_S,
+            timeout=patient(RUN_S),
             env={**os.environ, **(extra or {})},
         )
     except subprocess.TimeoutExpired as late:

@@ -99,8 +99,10 @@ def _sparks_own_warnings() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    """The broker of all tests; tests take topics under names of their own from it."""
-    with Broker() as running:
+    """The broker of all tests; tests take topics under names of their own from it.
+
+    It keeps records for ever: some tests write old ones, and retention comes by when it likes."""
+    with Broker({"log.retention.ms": "-1"}) as running:
         yield running
 
 

@@ -63,7 +63,7 @@ class Company:
             ]
 
         assert wait_until(lambda: len(news()) >= len(numbers), *self.members), self._shown()
-        assert sorted(news()) == list(numbers), self._shown()
+        assert sorted(news()) == list(numbers), f"{news()}\n{self._shown()}"
         for member in self.members:
             got = {record.partition for record in member.received[before[id(member)] :]}
             assert got == member.assignment()

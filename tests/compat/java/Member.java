@@ -33,7 +33,7 @@ final class Member {
                         "org.apache.kafka.clients.consumer." + arguments[3]),
                 Map.entry("auto.offset.reset", "earliest"),
                 Map.entry("enable.auto.commit", false),
-                Map.entry("session.timeout.ms", 10_000),
+                Map.entry("session.timeout.ms", Patience.ms(10_000)),
                 Map.entry("heartbeat.interval.ms", 150),
                 Map.entry("fetch.max.wait.ms", 100),
                 Map.entry("retry.backoff.ms", 50),
@@ -53,7 +53,7 @@ final class Member {
                 }
                 command = commands.poll();
                 if ("commit".equals(command)) {
-                    consumer.commitSync(Duration.ofSeconds(10));
+                    consumer.commitSync(Duration.ofMillis(Patience.ms(10_000)));
                     say("committed");
                 }
             }

@@ -37,7 +37,7 @@ final class Offsets {
     }
 
     private static long firstRead(KafkaConsumer<byte[], byte[]> consumer) {
-        return Scenarios.read(consumer, 1, 10_000).get(0).offset();
+        return Scenarios.read(consumer, 1, Patience.ms(10_000)).get(0).offset();
     }
 
     private static void seek(KafkaConsumer<byte[], byte[]> consumer, TopicPartition partition) {
@@ -45,7 +45,7 @@ final class Offsets {
             consumer.seek(partition, target);
             int count = (int) (50 - target);
             Scenarios.step("seek " + target,
-                    "offsets", Scenarios.offsets(Scenarios.read(consumer, count, 10_000)),
+                    "offsets", Scenarios.offsets(Scenarios.read(consumer, count, Patience.ms(10_000))),
                     "position", consumer.position(partition));
         }
     }
@@ -70,7 +70,7 @@ final class Offsets {
         consumer.resume(List.of(partition));
         Scenarios.step("pause",
                 "paused", paused,
-                "resumed", Scenarios.offsets(Scenarios.read(consumer, 3, 10_000)));
+                "resumed", Scenarios.offsets(Scenarios.read(consumer, 3, Patience.ms(10_000))));
     }
 
     private static void resets(String topic, TopicPartition partition) {
@@ -78,7 +78,7 @@ final class Offsets {
                 "auto.offset.reset", "none", "group.id", topic + "-none")) {
             consumer.assign(List.of(partition));
             Scenarios.step("reset none", "failure",
-                    Scenarios.failure(() -> consumer.poll(Duration.ofSeconds(10))));
+                    Scenarios.failure(() -> consumer.poll(Duration.ofMillis(Patience.ms(10_000)))));
         }
         try (KafkaConsumer<byte[], byte[]> consumer = Scenarios.consumer(
                 "auto.offset.reset", "latest", "group.id", topic + "-latest")) {

@@ -65,7 +65,7 @@ final class Records {
                     Scenarios.consumer("isolation.level", isolation)) {
                 consumer.assign(Scenarios.partitions(topic, 1));
                 List<Object> shown = new ArrayList<>();
-                Scenarios.read(consumer, records.size(), 15_000)
+                Scenarios.read(consumer, records.size(), Patience.ms(15_000))
                         .forEach(record -> shown.add(Scenarios.shown(record)));
                 Scenarios.step(codec + " " + isolation, "records", shown);
             }
@@ -91,7 +91,7 @@ final class Records {
                     new ProducerRecord<>(topic, data),
                     new ProducerRecord<>(topic, Scenarios.bytes("after"))));
             consumer.assign(Scenarios.partitions(topic, 1));
-            List<ConsumerRecord<byte[], byte[]>> got = Scenarios.read(consumer, 3, 15_000);
+            List<ConsumerRecord<byte[], byte[]>> got = Scenarios.read(consumer, 3, Patience.ms(15_000));
             Scenarios.step("large",
                     "offsets", Scenarios.offsets(got),
                     "same", got.size() == 3 && Arrays.equals(got.get(1).value(), data));
@@ -119,7 +119,7 @@ final class Records {
         try (KafkaConsumer<byte[], byte[]> consumer = Scenarios.consumer()) {
             consumer.assign(Scenarios.partitions(topic, 3));
             Set<String> values = new TreeSet<>();
-            List<ConsumerRecord<byte[], byte[]>> got = Scenarios.read(consumer, 1500, 15_000);
+            List<ConsumerRecord<byte[], byte[]>> got = Scenarios.read(consumer, 1500, Patience.ms(15_000));
             got.forEach(record -> values.add(new String(record.value())));
             Scenarios.step("idempotent",
                     "dense", dense, "read", got.size(), "distinct", values.size(),
@@ -139,7 +139,7 @@ final class Records {
                 producer.flush();
                 consumer.assign(Scenarios.partitions(topic, 1));
                 Scenarios.step("acks " + acks,
-                        "offsets", Scenarios.offsets(Scenarios.read(consumer, 50, 15_000)));
+                        "offsets", Scenarios.offsets(Scenarios.read(consumer, 50, Patience.ms(15_000))));
             }
         }
     }
@@ -155,7 +155,7 @@ final class Records {
                 Scenarios.read(consumer, 1, 400);
                 long started = System.nanoTime();
                 producer.send(new ProducerRecord<>(topic, Scenarios.bytes("" + i))).get();
-                int count = Scenarios.read(consumer, 1, 6000).size();
+                int count = Scenarios.read(consumer, 1, Patience.ms(6000)).size();
                 waits.add(count == 1 ? (System.nanoTime() - started) / 1_000_000 : -1);
             }
         }

@@ -35,7 +35,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * a name nobody has used before, the timestamp of the first record.
  */
 public final class Scenarios {
-    static final long DEADLINE_MS = 20_000;
+    static final long DEADLINE_MS = Patience.ms(20_000);
     static String bootstrap;
     static String prefix;
     static long time;
@@ -58,8 +58,8 @@ public final class Scenarios {
     static Map<String, Object> common() {
         Map<String, Object> config = new LinkedHashMap<>();
         config.put("bootstrap.servers", bootstrap);
-        config.put("request.timeout.ms", 10_000);
-        config.put("default.api.timeout.ms", 15_000);
+        config.put("request.timeout.ms", Patience.ms(10_000));
+        config.put("default.api.timeout.ms", Patience.ms(15_000));
         config.put("retry.backoff.ms", 50);
         return config;
     }
@@ -76,7 +76,7 @@ public final class Scenarios {
             settings.put(configs[i], configs[i + 1]);
         }
         NewTopic topic = new NewTopic(name, partitions, (short) 1).configs(settings);
-        admin.createTopics(List.of(topic)).all().get(15, TimeUnit.SECONDS);
+        admin.createTopics(List.of(topic)).all().get(Patience.ms(15_000), TimeUnit.MILLISECONDS);
         until(() -> {
             try {
                 return admin.describeTopics(List.of(name)).allTopicNames().get()
@@ -90,7 +90,7 @@ public final class Scenarios {
 
     static KafkaProducer<byte[], byte[]> producer(Object... settings) {
         Map<String, Object> config = common();
-        config.put("delivery.timeout.ms", 15_000);
+        config.put("delivery.timeout.ms", Patience.ms(15_000));
         config.put("linger.ms", 5);
         put(config, settings);
         return new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer());
@@ -100,7 +100,7 @@ public final class Scenarios {
         Map<String, Object> config = common();
         config.put("auto.offset.reset", "earliest");
         config.put("enable.auto.commit", false);
-        config.put("session.timeout.ms", 10_000);
+        config.put("session.timeout.ms", Patience.ms(10_000));
         config.put("heartbeat.interval.ms", 150);
         config.put("fetch.max.wait.ms", 250);
         config.put("allow.auto.create.topics", false);
@@ -125,7 +125,7 @@ public final class Scenarios {
         producer.flush();
         List<RecordMetadata> placed = new ArrayList<>();
         for (Future<RecordMetadata> future : futures) {
-            placed.add(future.get(15, TimeUnit.SECONDS));
+            placed.add(future.get(Patience.ms(15_000), TimeUnit.MILLISECONDS));
         }
         return placed;
     }
