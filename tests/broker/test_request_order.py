@@ -126,7 +126,12 @@ class Lane:
             self.broker_id = found.node_id
             await self.line.close()
             self.line = await line_to(self.cluster, found.node_id)
-        return "g"
+        # The coordinator may still load its groups.
+        while True:
+            (loaded,) = await self.line.send(committed("g", "t"))
+            if loaded.error_code == ErrorCode.NONE:
+                return "g"
+            await asyncio.sleep(0.05)
 
 
 async def line_to(cluster: Trio, broker_id: int) -> Line:
