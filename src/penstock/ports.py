@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
@@ -288,6 +288,31 @@ def no_boot_id() -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Slicing:
+    """When a node divides long work on its event loop, so that others get their turn.
+
+    The simulator divides everything: virtual time stands still while work is done, so it would
+    divide nothing."""
+
+    slice_s: float = 0.004
+    """A turn of a busy loop may take as long: shorter slices would make the whole take ages."""
+    elements: int = 500
+    """Elements of a request that a handler works off at once: a few milliseconds."""
+    fetch_portion: int = 64
+    """Partitions of a large fetch that are handled in one step: about a millisecond, if their
+    records are few."""
+    frame_bytes: int = 32 << 10
+    """Larger requests are decoded on a thread."""
+    produce_bytes: int = (1 << 20) + (64 << 10)
+    """Larger produces are decoded on a thread. Most clients send no larger ones by default, and
+    those that they send need no thread: records are not decoded."""
+
+
+DIVIDE_ALL: Final = Slicing(-1.0, elements=0, fetch_portion=1, frame_bytes=0, produce_bytes=0)
+"""Every request is decoded on a thread and worked off in the smallest slices."""
+
+
+@dataclass(frozen=True, slots=True)
 class Env:
     """All the doors of one node, passed down from where it is wired; never a global."""
 
@@ -300,3 +325,4 @@ class Env:
     boot_id: Callable[[], str] = no_boot_id
     """Names the present boot of the machine: as long as it is the same, what was written to files
     and not synced is still there, in the page cache. Empty where it is not known."""
+    slicing: Slicing = Slicing()

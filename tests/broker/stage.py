@@ -25,7 +25,7 @@ from penstock.broker.hosted import HostedPartition
 from penstock.broker.services import Services
 from penstock.net.outbox import in_memory
 from penstock.net.session import Session
-from penstock.ports import Env, Listener, Receiver, Transport
+from penstock.ports import Env, Listener, Receiver, Slicing, Transport
 from penstock.records.record import Record, build_batch
 from penstock.runtime import SystemClock, SystemRandom, Threads
 from penstock.sim.disk import SimDisk
@@ -179,6 +179,7 @@ async def on_stage(
     brokers: int = 1,
     kafka: Mapping[str, str] | None = None,
     base: BrokerConfig | None = None,
+    slicing: Slicing | None = None,
 ) -> AsyncIterator[Stage]:
     """Brokers that are ready, and stopped in the end; broker 0 is the controller.
 
@@ -199,7 +200,8 @@ async def on_stage(
                 kafka=tuple({**internal_replicas(brokers), **(kafka or {})}.items()),
             )
             disk = SimDisk(Random(broker_id), Random(broker_id))
-            broker = await stack.enter_async_context(_running(config, disk, directory, threads))
+            life = _running(config, disk, directory, threads, slicing or Slicing())
+            broker = await stack.enter_async_context(life)
             running.append(broker)
             disks.append(disk)
         revision = max(broker.cluster.image.revision for broker in running)
@@ -210,7 +212,7 @@ async def on_stage(
 
 @asynccontextmanager
 async def _running(
-    config: BrokerConfig, disk: SimDisk, directory: Path, threads: Threads
+    config: BrokerConfig, disk: SimDisk, directory: Path, threads: Threads, slicing: Slicing
 ) -> AsyncIterator[Broker]:
     clock = SystemClock()
     store = await SqliteStore.open(str(directory / "metadata.db"), threads, clock)
@@ -221,6 +223,7 @@ async def _running(
         network=NoNetwork(),
         executor=InTurn(),
         store=store,
+        slicing=slicing,
     )
     stop, ready = asyncio.Event(), asyncio.Event()
     broker = Broker(env, config)
@@ -239,13 +242,17 @@ async def _running(
 
 
 def staged_with(
-    *, brokers: int = 1, kafka: Mapping[str, str] | None = None
+    *,
+    brokers: int = 1,
+    kafka: Mapping[str, str] | None = None,
+    slicing: Slicing | None = None,
 ) -> Callable[[Scenario], Callable[[Path], None]]:
     """A test that plays on a stage of its own."""
 
     def wrap(scenario: Scenario) -> Callable[[Path], None]:
         async def play(directory: Path) -> None:
-            async with asyncio.timeout(TIMEOUT_S), on_stage(directory, brokers, kafka) as stage:
+            staging = on_stage(directory, brokers, kafka, slicing=slicing)
+            async with asyncio.timeout(TIMEOUT_S), staging as stage:
                 await scenario(stage)
 
         def test(tmp_path: Path) -> None:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from penstock.broker import large_fetch, large_requests
-from penstock.broker.handlers import fetch as fetch_handler
 from penstock.broker.hosted import HostedPartition
-from penstock.broker.watch import turns
+from penstock.ports import DIVIDE_ALL
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DeleteTopicsRequest,
@@ -18,20 +14,15 @@ from penstock.wire.messages import (
     FetchResponse,
 )
 
-from .stage import Stage, staged
+from .stage import Stage, staged_with
 
 PARTITIONS = 6
 VERSION = 17
 LONG_MS = 90_000
 
 
-@pytest.fixture(autouse=True)
-def _slices_of_one_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every fetch is large, and the loop goes on after every single partition."""
-    monkeypatch.setattr(fetch_handler, "SMALL", 0)
-    monkeypatch.setattr(large_requests, "SMALL", 0)
-    monkeypatch.setattr(large_fetch, "PORTION", 1)
-    monkeypatch.setattr(turns, "SLICE_S", -1.0)
+staged = staged_with(slicing=DIVIDE_ALL)
+"""Every fetch is large, and the loop goes on after every single partition."""
 
 
 def request(

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from penstock.broker.large_requests import ask_in_portions, topic_portions
+from penstock.ports import Slicing
 from penstock.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
 
 Asked = OffsetDeleteRequest.Topic
@@ -52,7 +53,7 @@ def test_the_answer_names_every_topic_and_partition_in_order(sizes: tuple[int, .
             for topic in portion
         ]
 
-    answers = asyncio.run(ask_in_portions(topics(*sizes), ask))
+    answers = asyncio.run(ask_in_portions(topics(*sizes), ask, Slicing()))
     assert answers is not None
     assert [(each.name, len(each.partitions)) for each in answers] == [
         (f"t{number}", size) for number, size in enumerate(sizes)
@@ -70,5 +71,5 @@ def test_nobody_is_asked_after_a_refusal() -> None:
         asked.append(portion)
         return None
 
-    assert asyncio.run(ask_in_portions(topics(2000), ask)) is None
+    assert asyncio.run(ask_in_portions(topics(2000), ask, Slicing())) is None
     assert len(asked) == 1

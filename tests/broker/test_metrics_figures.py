@@ -15,7 +15,8 @@ from penstock.broker.watch.figures import Figures, Histogram, Requests, Sampled,
 from penstock.broker.watch.group_lag import Lag, limited
 from penstock.broker.watch.names import METRICS, OTHER, Kind
 from penstock.broker.watch.places import IDLE_S, TopicPlaces, Traffic
-from penstock.broker.watch.turns import SLICE_S, Turns
+from penstock.broker.watch.turns import Turns
+from penstock.ports import Slicing
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode
 
@@ -159,7 +160,7 @@ def test_long_work_gives_turns_by_time() -> None:
         for _ in range(10):
             await turns.give()
         assert others == 0
-        clock.now += SLICE_S
+        clock.now += Slicing().slice_s
         await turns.give()
         assert others == 1
         await turns.give()

@@ -72,6 +72,13 @@ def test_an_episode_happens_and_nothing_breaks(episode: str) -> None:
     assert verdict.counters[f"episode_{episode}"] >= 1
 
 
+def test_requests_may_be_worked_off_in_slices() -> None:
+    """As large ones are: decoded elsewhere, and with others' turns after every partition."""
+    more: dict[str, Any] = {"transactors": ("reading",), "members": 1, "faults": ("kill", "freeze")}
+    divided = run(1, divides_all=True, **more)
+    assert divided.steps > run(1, **more).steps
+
+
 def test_with_replicated_durability_not_all_lose_power() -> None:
     """It is more than is promised."""
     verdict = run(1, faults=("power_cut",), topics=(replace(TOPIC, durability="replicated"),))

@@ -34,6 +34,7 @@ def test_seeds_cover_what_there_is() -> None:
     assert {name for each in scenarios for name in each.producers} == {*PRODUCER_KINDS}
     assert any(not each.faults for each in scenarios)
     assert {each.brokers for each in scenarios} == {3, 4, 5}
+    assert {each.divides_all for each in scenarios} == {True, False}
     topics = [topic for each in scenarios for topic in each.topics]
     assert {topic.durability for topic in topics} == {"fsync", "replicated"}
     assert {topic.replication_factor for topic in topics} >= {1, 2, 3}

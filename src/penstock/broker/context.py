@@ -7,6 +7,8 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from penstock.broker.services import Services
+from penstock.broker.watch.turns import Turns, turns_of
+from penstock.ports import Slicing
 
 T = TypeVar("T")
 
@@ -35,6 +37,13 @@ class RequestContext:
         """Set by a fetch of a broker that is registered with the epoch it names."""
         self.is_large = False
         """The answer is large: it is encoded on a thread. Read when the answer is there."""
+
+    @property
+    def slicing(self) -> Slicing:
+        return self.services.env.slicing
+
+    def turns(self) -> Turns:
+        return turns_of(self.services.env)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Run a handler's coroutine under the broker's task group; its result answers."""

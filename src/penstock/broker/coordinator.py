@@ -25,7 +25,7 @@ from penstock.broker.hosted import HostedPartition, Written
 from penstock.broker.large_requests import Steps, in_slices
 from penstock.broker.shard_shell import Shards, ShardShell
 from penstock.broker.txn_appends import append_in_transaction, append_marker
-from penstock.broker.watch.turns import Turns
+from penstock.broker.watch.turns import turns_of
 from penstock.groups.config import GroupConfig
 from penstock.groups.effects import (
     Append,
@@ -223,7 +223,7 @@ class GroupCoordinator(Shards[ShardRuntime]):
             except (StoreError, TimeoutError):
                 for runtime in {id(one): one for one in map(self.require, group_ids)}.values():
                     await _confirmation(runtime)
-            response = await in_slices(answer(), Turns(self._env.clock.monotonic))
+            response = await in_slices(answer(), turns_of(self._env))
         except Exception as error:  # noqa: BLE001 - whoever waits for the reply tells the client
             if not reply.done():
                 reply.set_exception(error)

@@ -24,10 +24,10 @@ from typing import Final
 
 from penstock.broker.context import RequestContext, spawned
 from penstock.broker.failures import EXPECTED, code_of
-from penstock.broker.large_requests import LARGE_FRAME_BYTES, LARGE_PRODUCE_BYTES, free
+from penstock.broker.large_requests import free
 from penstock.broker.produce_lane import ProduceLanes
 from penstock.broker.services import Services
-from penstock.broker.watch.turns import Turns
+from penstock.broker.watch.turns import turns_of
 from penstock.net.session import Answer, Part, Peer
 from penstock.wire.api import ApiKey, advertised, served
 from penstock.wire.codec import (
@@ -170,6 +170,7 @@ class BrokerSession:
         "_overlaps",
         "_peer",
         "_services",
+        "_slicing",
         "_waited",
     )
 
@@ -179,6 +180,7 @@ class BrokerSession:
         self._answered, self._waited = figures.answered, figures.waited
         self._now = services.figures.now
         self._dispatcher = dispatcher
+        self._slicing = services.env.slicing
         self._lanes = ProduceLanes(services)
         self._peer = peer
         self._host = peer.host
@@ -231,8 +233,8 @@ class BrokerSession:
             return answer
         began = self._now()
         self._overlaps = False
-        if len(frame) > LARGE_FRAME_BYTES and (
-            len(frame) > LARGE_PRODUCE_BYTES or _key(frame)[0] != _PRODUCE
+        if len(frame) > self._slicing.frame_bytes and (
+            len(frame) > self._slicing.produce_bytes or _key(frame)[0] != _PRODUCE
         ):
             return spawned(self._services, self._serve_large(frame, began))
         try:
@@ -310,7 +312,7 @@ class BrokerSession:
             encoded = _encode(response, header)
         elif response is not None:
             encoded = await self._services.env.executor.run(partial(_encode, response, header))
-            turns = Turns(self._services.env.clock.monotonic)
+            turns = turns_of(self._services.env)
             await free(response, turns)
             await free(request, turns)
         self._figures.observe(header.api_key, self._now() - began)

@@ -24,7 +24,7 @@ from penstock.broker.controller import ControllerRuntime
 from penstock.broker.failures import EXPECTED
 from penstock.broker.hosted import HostedPartition
 from penstock.broker.replicas import Replicas
-from penstock.broker.watch.turns import Turns
+from penstock.broker.watch.turns import turns_of
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
@@ -101,7 +101,7 @@ class IsrChanges:
     async def _proposals(self, due: Iterable[HostedPartition]) -> list[_Proposed]:
         """A term may end before its proposal is sent, or while it is: `_take` leaves it alone."""
         proposed = []
-        turns = Turns(self._env.clock.monotonic)
+        turns = turns_of(self._env)
         for hosted in due:
             term = hosted.leadership
             proposal = None if term is None else term.propose(self._replicas.now_ms())

@@ -17,19 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Final
 
 from penstock.broker.context import RequestContext
 from penstock.broker.fetch_reads import IDS_SINCE, READ_COMMITTED, FetchReads, Reading
 from penstock.broker.fetch_sessions import Session, Wanted
 from penstock.broker.hosted import HostedPartition
-from penstock.broker.large_requests import SMALL, free, in_slices
+from penstock.broker.large_requests import free, in_slices
 from penstock.broker.purgatory import COMMITS_S, DataWait, end_with_news_of_roles
-from penstock.broker.watch.turns import Turns
 from penstock.wire.messages import FetchRequest, FetchResponse
-
-PORTION: Final = 64
-"""Partitions that are handled in one step: about a millisecond, if their records are few."""
 
 
 class PartitionsWait(DataWait[None]):
@@ -76,7 +71,8 @@ class LargeFetch:
         self._privileged = privileged
         self._services = context.services
         self._now = context.services.env.clock.monotonic
-        self._turns = Turns(self._now)
+        self._turns = context.turns()
+        self._portion = context.slicing.fetch_portion
 
     async def serve(self) -> FetchResponse:
         request = self._request
@@ -97,10 +93,10 @@ class LargeFetch:
         finally:
             if wait is not None:
                 wait.end()
-                while wait.remove(PORTION):
+                while wait.remove(self._portion):
                     await self._turns.give()
             while fetch.wanted:
-                del fetch.wanted[-PORTION:]
+                del fetch.wanted[-self._portion :]
                 await self._turns.give()
 
     async def _begin(self, now: float) -> tuple[Session | None, list[Wanted]]:
@@ -119,7 +115,7 @@ class LargeFetch:
             # Before the first read: a role that changes after it must not be missed.
             forget_roles = end_with_news_of_roles(wait, self._services.replicas)
         reading = fetch.begin()
-        for start, stop in _portions(len(fetch.wanted)):
+        for start, stop in self._portions(fetch):
             fetch.look_up(start, stop)
             fetch.read_some(reading, start, stop)
             if wait is not None:
@@ -141,26 +137,25 @@ class LargeFetch:
             wait.end_within(COMMITS_S)
         await wait.future
         reading = fetch.begin()
-        for start, stop in _portions(len(fetch.wanted)):
+        for start, stop in self._portions(fetch):
             fetch.read_some(reading, start, stop)
             await self._turns.give()
         return reading
 
     async def _answer(self, fetch: FetchReads, reading: Reading) -> FetchResponse:
         response = fetch.begin_answer()
-        for start, stop in _portions(len(fetch.wanted)):
+        for start, stop in self._portions(fetch):
             fetch.answer_some(response, reading, start, stop)
             reading.free(start, stop)
             await self._turns.give()
         # Of a session with thousands of partitions most answers name only a few.
         answered = sum([len(topic.partitions) for topic in response.responses])
-        self._context.is_large = answered > SMALL
+        self._context.is_large = answered > self._context.slicing.elements
         return response
 
-
-def _portions(count: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, count, PORTION):
-        yield start, start + PORTION
+    def _portions(self, fetch: FetchReads) -> Iterator[tuple[int, int]]:
+        for start in range(0, len(fetch.wanted), self._portion):
+            yield start, start + self._portion
 
 
 def _readable(fetch: FetchReads, start: int, stop: int) -> Iterable[HostedPartition]:

@@ -7,8 +7,8 @@ connection keep their order, as the next one begins when this one is answered. W
 change between two slices: each element of the answer is true at some time between the request and
 the answer, and no more is promised.
 
-Frames above `LARGE_FRAME_BYTES` are decoded on a thread, and so are the answers of large requests
-encoded; of Produce, frames above `LARGE_PRODUCE_BYTES`.
+Large frames are decoded on a thread, and so are the answers of large requests encoded.
+`ports.Slicing` says what is large.
 """
 
 from __future__ import annotations
@@ -20,27 +20,23 @@ from typing import Any, Final, Protocol, TypeVar
 
 from penstock.broker.context import RequestContext
 from penstock.broker.watch.turns import Turns
+from penstock.ports import Slicing
 from penstock.wire.messages.base import Struct
 
 R = TypeVar("R")
 T = TypeVar("T")
 Steps = Generator[None, None, R]
 
-SMALL: Final = 500
-"""Elements that a handler works off at once: a few milliseconds."""
+_ELEMENTS: Final = Slicing().elements
 _FREED_AT_ONCE: Final = 100
-LARGE_FRAME_BYTES: Final = 32 << 10
-LARGE_PRODUCE_BYTES: Final = (1 << 20) + (64 << 10)
-"""Most clients send no larger ones by default, and those that they send need no thread: records are
-not decoded, so what takes time is the number of partitions."""
 
 
 def answered(context: RequestContext, steps: Steps[R], count: int) -> R | asyncio.Future[R]:
-    """The result of these steps: now, or later if there are more than `SMALL` elements."""
-    if count <= SMALL:
+    """The result of these steps: now, or later if there are more than a few elements."""
+    if count <= context.slicing.elements:
         return at_once(steps)
     context.is_large = True
-    return context.spawn(in_slices(steps, Turns(context.services.env.clock.monotonic)))
+    return context.spawn(in_slices(steps, context.turns()))
 
 
 def at_once(steps: Steps[R]) -> R:
@@ -80,7 +76,7 @@ async def free(message: Struct, turns: Turns) -> None:
         nested = _lists_of(elements[0])
         while elements:
             for element in elements[-_FREED_AT_ONCE:] if nested else ():
-                if any(len(getattr(element, each) or ()) > SMALL for each in nested):
+                if any(len(getattr(element, each) or ()) > _ELEMENTS for each in nested):
                     await free(element, turns)
             del elements[-_FREED_AT_ONCE:]
             await turns.give()
@@ -106,7 +102,9 @@ Told = TypeVar("Told", bound=Listed)
 
 
 async def ask_in_portions(
-    topics: Iterable[Asked], ask: Callable[[list[Asked]], Awaitable[list[Told] | None]]
+    topics: Iterable[Asked],
+    ask: Callable[[list[Asked]], Awaitable[list[Told] | None]],
+    slicing: Slicing,
 ) -> list[Told] | None:
     """Ask about the partitions of some topics in portions; the answers, topic by topic.
 
@@ -115,7 +113,7 @@ async def ask_in_portions(
     fails undoes none of those before it.
     """
     answers: list[Told] = []
-    for continues, portion in topic_portions(topics):
+    for continues, portion in topic_portions(topics, max(1, slicing.elements)):
         told = await ask(portion)
         await asyncio.sleep(0)
         if told is None:
@@ -126,12 +124,9 @@ async def ask_in_portions(
     return answers
 
 
-def topic_portions(
-    topics: Iterable[Asked], size: int | None = None
-) -> Iterator[tuple[bool, list[Asked]]]:
+def topic_portions(topics: Iterable[Asked], size: int) -> Iterator[tuple[bool, list[Asked]]]:
     """Topics with at most `size` partitions together. A topic of more is in several portions: True
     with those that begin with the rest of the topic before."""
-    size = SMALL if size is None else size
     continues, room = False, size
     portion: list[Asked] = []
     for topic in topics:
@@ -152,7 +147,7 @@ def topic_portions(
         yield continues, portion
 
 
-def portions(elements: Iterable[T], size: int = SMALL) -> list[list[T]]:
+def portions(elements: Iterable[T], size: int = _ELEMENTS) -> list[list[T]]:
     """The elements in lists of at most `size`."""
     held = list(elements)
     return [held[start : start + size] for start in range(0, len(held), size)]

@@ -26,7 +26,7 @@ from penstock.broker.hosted import HostedPartition
 from penstock.broker.replica_throttle import ReplicaThrottle
 from penstock.broker.topic_rules import log_config
 from penstock.broker.watch.figures import Figures, TimedExecutor
-from penstock.broker.watch.turns import Turns
+from penstock.broker.watch.turns import Turns, turns_of
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import Changed, TopicChange
 from penstock.metadata.model import NO_LEADER, Partition, Topic
@@ -102,7 +102,7 @@ class Replicas:
     async def where(self, holds: Callable[[HostedPartition], bool]) -> list[HostedPartition]:
         """The partitions of which something holds. Other tasks have their turn in between, so one
         that was found may have been dropped since."""
-        turns, found = Turns(self._env.clock.monotonic), []
+        turns, found = turns_of(self._env), []
         for hosted in self:
             if holds(hosted):
                 found.append(hosted)
@@ -262,7 +262,7 @@ class Replicas:
             if before is not None and (after is None or after.topic_id != before.topic_id):
                 await self._remove(before)
         topics = {name: after for name, after in latest.items() if after is not None}
-        turns = Turns(self._env.clock.monotonic)
+        turns = turns_of(self._env)
         for topic in topics.values():
             await self._drop_moved(topic, turns)
             await self._reopen_failed(topic)

@@ -220,6 +220,7 @@ class BrokerNode(Node):
             executor=self._executor,
             store=store,
             boot_id=lambda: f"boot {self.boots}",
+            slicing=self._world.config.slicing,
         )
         self.broker = Broker(env, self.config)
         try:

@@ -151,6 +151,8 @@ class Scenario:
     malformers: int = 0
     tables: int = 0
     """Compacted topics: 0 or 1."""
+    divides_all: bool = False
+    """Brokers work off every request in the smallest slices, as they do large ones."""
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -230,7 +232,8 @@ def draw(seed: int, *, virtual_s: float = 60.0, also: Collection[str] = ()) -> S
         disk_delay_ms=random.choice((1.0, 5.0, 20.0)),
         check_every=1,
     )
-    return _with_edges(_with_transactions(plain), also)
+    divides_all = Random(f"slices {seed}").random() < 0.2  # noqa: S311 - as above
+    return replace(_with_edges(_with_transactions(plain), also), divides_all=divides_all)
 
 
 def _with_transactions(plain: Scenario) -> Scenario:

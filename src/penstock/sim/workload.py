@@ -18,6 +18,7 @@ from penstock.aio import Admin
 from penstock.broker.config import BrokerConfig
 from penstock.client.errors import ClientError
 from penstock.metadata.model import NO_LEADER
+from penstock.ports import DIVIDE_ALL, Slicing
 from penstock.sim.actors import Actors, Plan
 from penstock.sim.checker import check_history
 from penstock.sim.checker_logs import Violation
@@ -104,6 +105,7 @@ def world_config(scenario: Scenario, *, keep_trace: bool = False) -> WorldConfig
             watch_lag_s=scenario.watch_lag_ms / 1000,
         ),
         disk=replace(DiskSpeed(), delay_mean_s=scenario.disk_delay_ms / 1000),
+        slicing=DIVIDE_ALL if scenario.divides_all else Slicing(),
         keep_trace=keep_trace,
     )
 

@@ -27,6 +27,7 @@ from typing import Final, Generic, TypeVar
 
 from penstock.broker.config import BrokerConfig
 from penstock.client.connection import _software_version
+from penstock.ports import Slicing
 from penstock.sim.draws import Streams
 from penstock.sim.executor import DiskSpeed
 from penstock.sim.faults import Faults
@@ -54,6 +55,8 @@ class WorldConfig:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
     disk: DiskSpeed = field(default_factory=DiskSpeed)
+    slicing: Slicing = Slicing()  # noqa: RUF009 - it is frozen
+    """How brokers divide long work."""
     capacity_bytes: int = 1 << 40
     restart_pause_s: tuple[float, float] = (0.5, 2.0)
     """How long a supervisor waits before it starts a broker that ended by itself."""

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED, code_of
-from penstock.broker.watch.turns import Turns
+from penstock.broker.watch.turns import turns_of
 from penstock.metadata.decisions import Change, Decision, Guard
 from penstock.metadata.image import ClusterImage
 from penstock.stores.errors import StoreError
@@ -43,7 +43,7 @@ async def decide_each(
     produce to a new topic at once. With `validate_only` the decisions are made, and no more.
     """
     services = context.services
-    turns = Turns(services.env.clock.monotonic)
+    turns = turns_of(services.env)
     outcomes: list[R | Exception] = []
     while len(outcomes) < len(makes):
         some = partial(_as_many_as_fit, makes[len(outcomes) :])

@@ -21,7 +21,7 @@ from penstock.broker.creation import topic_defaults
 from penstock.broker.handlers.admin_requests import Make, decide_each, error_of, repeated
 from penstock.broker.large_requests import one_by_one
 from penstock.broker.services import Services
-from penstock.broker.watch.turns import Turns
+from penstock.broker.watch.turns import turns_of
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.model import INTERNAL_TOPICS, Topic
 from penstock.metadata.topic_ids import ZERO_ID, new_id
@@ -43,7 +43,7 @@ def handle(
 
 async def _run(request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
     services = context.services
-    turns = Turns(services.env.clock.monotonic)
+    turns = turns_of(services.env)
     context.is_large = context.is_large or len(request.topics) > _MANY
     refused = _refused(request)
     wanted = [topic for topic in request.topics if topic.name not in refused]

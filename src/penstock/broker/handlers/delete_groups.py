@@ -10,8 +10,6 @@ import asyncio
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.group_requests import info_of
-from penstock.broker.large_requests import SMALL
-from penstock.broker.watch.turns import Turns
 from penstock.groups.effects import Effect, Now, Token
 from penstock.groups.refusals import refuse
 from penstock.groups.shard import GroupShard
@@ -29,8 +27,8 @@ def handle(
 
 async def _delete(request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
     response = DeleteGroupsResponse()
-    context.is_large = context.is_large or len(request.groups_names) > SMALL
-    turns = Turns(context.services.env.clock.monotonic)
+    context.is_large = context.is_large or len(request.groups_names) > context.slicing.elements
+    turns = context.turns()
     for group_id in dict.fromkeys(request.groups_names):
         try:
             answer = await _delete_one(group_id, context)

@@ -19,9 +19,8 @@ from typing import Final
 from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED, code_of
 from penstock.broker.hosted import HostedPartition
-from penstock.broker.large_requests import SMALL
 from penstock.broker.services import Services
-from penstock.broker.watch.turns import Turns
+from penstock.broker.watch.turns import turns_of
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.partition.replication import Leadership
 from penstock.storage.errors import StorageError
@@ -37,7 +36,9 @@ _log = logging.getLogger(__name__)
 def handle(
     request: DeleteRecordsRequest, context: RequestContext
 ) -> asyncio.Future[DeleteRecordsResponse]:
-    context.is_large = sum(len(topic.partitions) for topic in request.topics) > SMALL
+    context.is_large = (
+        sum(len(topic.partitions) for topic in request.topics) > context.slicing.elements
+    )
     return context.spawn(_run(request, context.services))
 
 
@@ -45,7 +46,7 @@ async def _run(request: DeleteRecordsRequest, services: Services) -> DeleteRecor
     deadline = services.env.clock.monotonic() + max(0, request.timeout_ms) / 1000
     response = DeleteRecordsResponse()
     deleted: list[tuple[DeleteRecordsResponse.Partition, HostedPartition, Leadership]] = []
-    turns = Turns(services.env.clock.monotonic)
+    turns = turns_of(services.env)
     for topic in request.topics:
         answers = DeleteRecordsResponse.Topic(topic.name)
         response.topics.append(answers)

@@ -16,8 +16,8 @@ from functools import partial
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.admin_requests import Make, decide_each, error_of, repeated
-from penstock.broker.large_requests import SMALL, one_by_one
-from penstock.broker.watch.turns import Turns
+from penstock.broker.large_requests import one_by_one
+from penstock.broker.watch.turns import turns_of
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.model import Topic
@@ -41,9 +41,9 @@ def handle(
 
 async def _run(request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
     services = context.services
-    turns = Turns(services.env.clock.monotonic)
+    turns = turns_of(services.env)
     named = _named(request)
-    context.is_large = context.is_large or len(named) > SMALL
+    context.is_large = context.is_large or len(named) > context.slicing.elements
     identities = await one_by_one(partial(_identity, services.image), named, turns)
     twice = repeated(identities)
     wanted = dict(zip(named, identities, strict=True))

@@ -24,7 +24,7 @@ from penstock.broker.failures import EXPECTED
 from penstock.broker.fresh_topics import with_fresh_topics
 from penstock.broker.handlers.admin_requests import error_of
 from penstock.broker.handlers.config_requests import require_this_broker
-from penstock.broker.large_requests import SMALL, Steps, answered
+from penstock.broker.large_requests import Steps, answered
 from penstock.broker.services import Services
 from penstock.metadata.config_changes import NO_CONFIGS, ResourceType
 from penstock.metadata.configs import BrokerConfigs, ConfigSource, ConfigType, ConfigValue
@@ -40,7 +40,7 @@ def handle(
 ) -> DescribeConfigsResponse | asyncio.Future[DescribeConfigsResponse]:
     # Each resource has some dozens of settings.
     count = _SETTINGS * len(request.resources)
-    context.is_large = count > SMALL
+    context.is_large = count > context.slicing.elements
     return with_fresh_topics(
         context,
         [

@@ -40,7 +40,6 @@ from penstock.broker.fetch_reads import (
     is_registered,
 )
 from penstock.broker.large_fetch import LargeFetch
-from penstock.broker.large_requests import SMALL
 from penstock.broker.purgatory import COMMITS_S, DataWait, end_with_news_of_roles
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import FetchRequest, FetchResponse
@@ -54,7 +53,7 @@ def handle(
     is_known = replica is not None and is_registered(replica, services)
     context.is_replica = is_known
     sessions = services.fetch_sessions
-    if sessions.partitions_of(request) > SMALL:
+    if sessions.partitions_of(request) > context.slicing.elements:
         context.is_large = True
         return context.spawn(LargeFetch(request, context, privileged=is_known).serve())
     session, wanted = sessions.begin(

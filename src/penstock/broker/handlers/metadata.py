@@ -21,7 +21,7 @@ from penstock.broker.handlers.authorized_operations import (
     NOT_ASKED,
     TOPIC_OPERATIONS,
 )
-from penstock.broker.large_requests import SMALL, Steps, answered
+from penstock.broker.large_requests import Steps, answered
 from penstock.broker.services import Services
 from penstock.metadata.model import NO_LEADER, Topic
 from penstock.metadata.topic_ids import ZERO_ID
@@ -39,7 +39,7 @@ def handle(
 ) -> MetadataResponse | asyncio.Future[MetadataResponse]:
     asked = request.topics or []
     count = _count(request, context)
-    context.is_large = count > SMALL
+    context.is_large = count > context.slicing.elements
     return with_fresh_topics(
         context,
         [each.name for each in asked if each.name is not None],

@@ -13,7 +13,7 @@ from copy import copy
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.group_requests import ask
-from penstock.broker.large_requests import SMALL, ask_in_portions
+from penstock.broker.large_requests import ask_in_portions
 from penstock.groups.limits import COMMIT_BATCHES_MAX, commit_bytes
 from penstock.groups.refusals import commit_response, refuse
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -28,7 +28,7 @@ _Places = list[tuple[str, list[OffsetCommitRequest.Partition]]]
 def handle(
     request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse | asyncio.Future[OffsetCommitResponse]:
-    if sum(len(topic.partitions) for topic in request.topics) <= SMALL:
+    if sum(len(topic.partitions) for topic in request.topics) <= context.slicing.elements:
         return _commit(request, context)
     context.is_large = True
     return context.spawn(_commit_in_portions(request, context))
@@ -50,7 +50,8 @@ async def _commit_in_portions(
         answer = _commit(part, context)
         return (await answer if isinstance(answer, asyncio.Future) else answer).topics
 
-    return OffsetCommitResponse(topics=await ask_in_portions(request.topics, ask_some) or [])
+    topics = await ask_in_portions(request.topics, ask_some, context.slicing)
+    return OffsetCommitResponse(topics=topics or [])
 
 
 def _bytes_max(group_id: str, context: RequestContext) -> int:

@@ -10,7 +10,7 @@ import asyncio
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.group_requests import ask
-from penstock.broker.large_requests import SMALL, ask_in_portions
+from penstock.broker.large_requests import ask_in_portions
 from penstock.groups.refusals import refuse
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
@@ -21,7 +21,7 @@ __all__ = ["handle", "refuse"]
 def handle(
     request: OffsetDeleteRequest, context: RequestContext
 ) -> OffsetDeleteResponse | asyncio.Future[OffsetDeleteResponse]:
-    if sum(len(topic.partitions) for topic in request.topics) <= SMALL:
+    if sum(len(topic.partitions) for topic in request.topics) <= context.slicing.elements:
         return _delete(request, context)
     context.is_large = True
     return context.spawn(_delete_in_portions(request, context))
@@ -41,7 +41,7 @@ async def _delete_in_portions(
         refused = answer if answer.error_code else None
         return None if refused else answer.topics
 
-    topics = await ask_in_portions(request.topics, ask_some)
+    topics = await ask_in_portions(request.topics, ask_some, context.slicing)
     return refused or OffsetDeleteResponse(topics=topics or [])
 
 

@@ -9,7 +9,7 @@ import asyncio
 from contextlib import suppress
 
 from penstock.broker.context import RequestContext
-from penstock.broker.large_requests import SMALL, Steps
+from penstock.broker.large_requests import Steps
 from penstock.groups.offset_fetch import groups_of, response_steps
 from penstock.groups.refusals import refuse, refused_offsets
 from penstock.wire.errors import KafkaError
@@ -21,7 +21,7 @@ __all__ = ["handle", "refuse"]
 
 def handle(request: OffsetFetchRequest, context: RequestContext) -> asyncio.Future[Response]:
     names = [group.group_id for group in groups_of(request, context.version)]
-    context.is_large = _count(request, context) > SMALL
+    context.is_large = _count(request, context) > context.slicing.elements
     return context.services.groups.confirmed(names, lambda: _answer(request, context))
 
 

@@ -34,12 +34,11 @@ from typing import Final, NamedTuple
 from penstock.broker.context import RequestContext
 from penstock.broker.failures import EXPECTED, code_of
 from penstock.broker.hosted import HostedPartition, Written
-from penstock.broker.large_requests import SMALL
 from penstock.broker.purgatory import CommitWait, GradualCommitWait
 from penstock.broker.services import Services
 from penstock.broker.txn_appends import NotVerified
 from penstock.broker.txn_verification import Asker, Word
-from penstock.broker.watch.turns import Turns
+from penstock.broker.watch.turns import turns_of
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.partition.producers import Verification
 from penstock.partition.record_validation import LargeBatch, RecordsRefused, Validated
@@ -76,7 +75,7 @@ def handle(
     if request.acks not in (-1, 0, 1):
         return refuse(request, context.version, ErrorCode.INVALID_REQUIRED_ACKS)
     producing = _Producing(request, context)
-    if context.is_large or _has_many(request.topic_data):
+    if context.is_large or _has_many(request.topic_data, context.slicing.elements):
         context.is_large = True
         return context.spawn(producing.in_slices())
     for batch in producing.batches():
@@ -90,10 +89,10 @@ def handle(
     return producing.committed()
 
 
-def _has_many(topics: Sequence[ProduceRequest.Topic]) -> bool:
+def _has_many(topics: Sequence[ProduceRequest.Topic], elements: int) -> bool:
     if len(topics) == 1:
-        return len(topics[0].partition_data) > SMALL
-    return sum([len(topic.partition_data) for topic in topics]) > SMALL
+        return len(topics[0].partition_data) > elements
+    return sum([len(topic.partition_data) for topic in topics]) > elements
 
 
 class _Batch(NamedTuple):
@@ -148,13 +147,13 @@ class _Producing:
         The connection's next request begins when this one is answered, so a producer's batches
         stay in order; those of others may come in between, as they may between two requests."""
         services, count = self._context.services, 0
-        turns = Turns(services.env.clock.monotonic)
+        turns = turns_of(services.env)
         self._register_gradually()
         for count, batch in enumerate(self.batches(), 1):  # noqa: B007 - counts
             self._now_ms = services.now_ms()
             self.append(batch)
             await turns.give()
-        self._context.is_large = count > SMALL
+        self._context.is_large = count > self._context.slicing.elements
         if self.is_unfinished:
             return await self.later()
         if self._request.acks == 0:

@@ -15,7 +15,7 @@ from typing import Final
 from penstock.broker.context import RequestContext
 from penstock.broker.coordinator import ShardRuntime
 from penstock.broker.handlers.transaction_requests import then
-from penstock.broker.large_requests import SMALL, ask_in_portions
+from penstock.broker.large_requests import ask_in_portions
 from penstock.broker.txn_appends import Begin, beginner
 from penstock.broker.txn_verification import Asker
 from penstock.groups.effects import Effect, Now, Token
@@ -49,7 +49,7 @@ _Places = list[tuple[str, list[TxnOffsetCommitRequest.Partition]]]
 
 
 def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> _Answer:
-    if sum(len(topic.partitions) for topic in request.topics) <= SMALL:
+    if sum(len(topic.partitions) for topic in request.topics) <= context.slicing.elements:
         return _handle(request, context)
     context.is_large = True
     return context.spawn(_commit_in_portions(request, context))
@@ -68,7 +68,8 @@ async def _commit_in_portions(
         answer = _handle(part, context)
         return (await answer if isinstance(answer, asyncio.Future) else answer).topics
 
-    return TxnOffsetCommitResponse(topics=await ask_in_portions(request.topics, ask_some) or [])
+    topics = await ask_in_portions(request.topics, ask_some, context.slicing)
+    return TxnOffsetCommitResponse(topics=topics or [])
 
 
 def _handle(request: TxnOffsetCommitRequest, context: RequestContext) -> _Answer:
