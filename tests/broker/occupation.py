@@ -29,6 +29,8 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Response)
 BUDGET_S = 0.020
 _REFERENCE_S = 0.008
+_NOISE = 3.0
+"""The processor time of a virtual machine is not exact: what its host does meanwhile may count."""
 _PIECE = 20_000
 _DUTIES = ("ControllerRuntime.watch_over",)
 """Duties of a broker that look at all its partitions now and then: no request is to blame."""
@@ -153,7 +155,8 @@ async def occupation(
 def check(meter: Meter, before_s: float) -> None:
     """`before_s` is `piece_of_work_s` from before: the machine may be slower by now."""
     slowness = max(1.0, max(before_s, piece_of_work_s()) / _REFERENCE_S)
-    assert meter.longest_s <= BUDGET_S * slowness, (
+    limit_s = BUDGET_S * slowness * _NOISE
+    assert meter.longest_s <= limit_s, (
         f"the loop was occupied for {meter.longest_s * 1000:.1f} ms of CPU time; at most "
-        f"{BUDGET_S * slowness * 1000:.1f} ms are allowed here: {meter.what}"
+        f"{limit_s * 1000:.1f} ms are allowed here: {meter.what}"
     )
