@@ -21,6 +21,7 @@ from compat.clients.base import Client, Consumer, wait_until
 from compat.clients.confluent import ConfluentClient
 from compat.clients.kafkapython import KafkaPythonClient
 from compat.cluster import Cluster
+from penstock import Admin
 
 CLIENTS: dict[str, type[Client]] = {
     kind.name: kind for kind in (ConfluentClient, KafkaPythonClient, AioClient)
@@ -64,7 +65,12 @@ def broker(
     cluster = Cluster(tmp_path_factory.mktemp("compat") / "data")
     failed = request.session.testsfailed
     try:
-        yield cluster.start()
+        bootstrap = cluster.start()
+        with Admin(bootstrap) as admin:
+            # Some clients do not ask again when the coordinator of a group is still loading.
+            for number in range(50):
+                admin.group_offsets(f"warm-up-{number}")
+        yield bootstrap
         cluster.stop()
     finally:
         cluster.kill()
