@@ -289,13 +289,14 @@ def no_boot_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Slicing:
-    """When a node divides long work on its event loop, so that others get their turn.
+    """When a broker divides long work on its event loop, so that other requests get their turn.
 
-    The simulator divides everything: virtual time stands still while work is done, so it would
-    divide nothing."""
+    In the simulator no time passes while a broker works, so `slice_s` alone would divide nothing.
+    Some of its seeds use `DIVIDE_ALL` instead."""
 
     slice_s: float = 0.004
-    """A turn of a busy loop may take as long: shorter slices would make the whole take ages."""
+    """How long one slice takes. On a busy loop the wait for the next slice may take as long, so
+    shorter slices would delay the answer too much."""
     elements: int = 500
     """Elements of a request that a handler works off at once: a few milliseconds."""
     fetch_portion: int = 64

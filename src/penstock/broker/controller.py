@@ -165,7 +165,7 @@ class ControllerRuntime:
             self._cancel_timer()
 
     async def _do_duties(self) -> Exception | None:
-        """Each duty on its own; the first error of any of them."""
+        """Run every duty, even if another one fails. Returns the first error."""
         first: Exception | None = None
         for duty in (self.claim, self._prefer_if_due):
             try:
@@ -330,7 +330,7 @@ def _is_altered(change: TopicChange) -> bool:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether retrying later may succeed without anybody's help."""
+    """Whether a later retry may succeed without an operator's help."""
     if isinstance(error, StoreError):
         return error.retriable or isinstance(error, OutcomeUnknown | LeaseNotFound)
     return isinstance(error, KafkaError | TimeoutError)

@@ -85,7 +85,7 @@ class Reading:
 
 
 class FetchReads:
-    """One fetch: see the module's docstring."""
+    """One fetch: which partitions it wants, what was read of them, and its answer."""
 
     __slots__ = (
         "_by_id",
@@ -139,7 +139,7 @@ class FetchReads:
         self.throttled: set[HostedPartition] = set()
         """A follower that lags is given nothing of these now: what is written there is no news."""
         self.throttled_ms = 0
-        """When it may be given more."""
+        """In how many milliseconds the throttle allows more bytes."""
         self._racks = self._known_racks() if self._has_racks and request.rack_id else None
         self._bytes_max = services.configs().int_value("fetch.max.bytes")
         self.wanted = wanted
