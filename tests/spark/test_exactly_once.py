@@ -42,8 +42,9 @@ def sink(request: pytest.FixtureRequest) -> str:
 
 
 def ends(broker: Broker, topic: str, partitions: int = 3) -> list[int]:
-    """Where the topic's logs end: what was ever written, committed or not."""
+    """Where the topic's logs end: what was ever written, committed or not, with its markers."""
     with Admin(broker.bootstrap) as admin:
+        settled(admin)
         places = [TopicPartition(topic, partition) for partition in range(partitions)]
         found = admin.list_offsets(dict.fromkeys(places, "latest"))
         return [each.offset for each in found.values() if each is not None]
