@@ -61,11 +61,13 @@ test: lint tools
 
 # The same tests beside eight busy loops, as on a machine that others use: each test that fails is named.
 # `make starve LOOPS=0 CPUS=0.5` gives them half a processor instead, and leaves you the rest (needs root).
+# `make starve LATE=1` also delays what brokers do after their answer: markers, loads, news of changes.
 LOOPS ?= 8
 CPUS  ?=
+LATE  ?=
 TESTS ?= tests
 starve: tools
-	cd tests && ../$(BIN)/python -m starve --loops $(LOOPS) $(if $(CPUS),--cpus $(CPUS)) $(TESTS)
+	cd tests && ../$(BIN)/python -m starve --loops $(LOOPS) $(if $(CPUS),--cpus $(CPUS)) $(if $(LATE),--late) $(TESTS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

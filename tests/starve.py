@@ -3,10 +3,12 @@
 A test that fails here and passes on a quiet machine assumes that something has happened "by now".
 The run prints each test that failed, and each that was slowest; it exits with 1 if any failed.
 
-    python -m starve [--loops 8] [--cpus 0.5] [--workers 2] [pytest's arguments]
+    python -m starve [--loops 8] [--cpus 0.5] [--late] [--workers 2] [pytest's arguments]
 
 With `--cpus` the tests also run in a cgroup that may use no more than so many processors. The rest
 of the machine stays free for other work. This needs root.
+
+With `--late` brokers carry out late what they do after an answer (`late/sitecustomize.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+HERE = Path(__file__).parent
 SLOWEST = 15
 LOOP = "import os\nstarter = os.getppid()\nwhile os.getppid() == starter: sum(range(1_000_000))"
 """Ends when the process that started it ends, even by SIGKILL."""
@@ -83,10 +86,21 @@ def leave(group: Path) -> None:
     group.rmdir()
 
 
+def environment(*, late: bool) -> dict[str, str]:
+    """The environment of the tests, and of the brokers that they start."""
+    found = dict(os.environ)
+    if late:
+        paths = [str(HERE / "late"), *filter(None, [found.get("PYTHONPATH")])]
+        found["PYTHONPATH"] = os.pathsep.join(paths)
+        found["PYTEST_PLUGINS"] = "sitecustomize"
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="starve", description=__doc__)
     parser.add_argument("--loops", type=int, default=8, help="busy processes beside the tests")
     parser.add_argument("--cpus", type=float, help="the most processors that the tests may use")
+    parser.add_argument("--late", action="store_true", help="delay what brokers do afterwards")
     parser.add_argument("--workers", type=int, default=2, help="processes that run tests")
     chosen, rest = parser.parse_known_args(arguments)
     began = time.monotonic()
@@ -102,7 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.workers > 1:
             command += ["-n", str(chosen.workers), "--dist", "loadgroup", "--no-loadscope-reorder"]
             command += ["--max-worker-restart", "0"]
-        done = subprocess.run([*command, *rest], check=False, cwd=Path(__file__).parent.parent)
+        done = subprocess.run(
+            [*command, *rest], check=False, cwd=HERE.parent, env=environment(late=chosen.late)
+        )
         outcomes = read_report(report.read_text()) if report.exists() else []
     for line in verdict(outcomes):
         print(line)

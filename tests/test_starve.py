@@ -1,4 +1,4 @@
-"""`make starve` names each test that fails on a busy machine."""
+"""`make starve` names each test that fails on a busy machine, or with late brokers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,19 @@ def test_bad():
     assert 1 == 2, "it had not happened by now"
 """
 
+LATE_TESTS = """
+from importlib import import_module
+
+import pytest
+import sitecustomize
+
+@pytest.mark.parametrize("name", sitecustomize.DELAYS)
+def test_delayed(name):
+    found = list(vars(import_module(name)).values())
+    found += [method for each in found if isinstance(each, type) for method in vars(each).values()]
+    assert any(getattr(each, "__module__", "") == "sitecustomize" for each in found)
+"""
+
 
 def test_the_failed_tests_are_named_and_the_loops_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -30,3 +43,17 @@ def test_the_failed_tests_are_named_and_the_loops_end(
     assert "it had not happened by now" in said
     assert "FAILED test_sample::test_good" not in said
     assert "1 passed or skipped, 1 failed" in said
+
+
+def test_late_brokers_are_late_with_everything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = tmp_path / "test_sample.py"
+    sample.write_text(LATE_TESTS)
+    arguments = ["--loops", "0", "--late", "--workers", "1", str(sample)]
+    code = starve.main(
+        [*arguments, "--rootdir", str(tmp_path), "-p", "no:cacheprovider", "-c", "/dev/null"]
+    )
+    said = capsys.readouterr().out
+    assert code == 0, said
+    assert "5 passed or skipped, 0 failed" in said

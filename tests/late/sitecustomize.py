@@ -1,0 +1,122 @@
+"""Delays in every Python process that has this directory on its path: `make starve LATE=1`.
+
+A broker answers some requests before it has carried out what they decided: a committed transaction
+has its markers a moment later, another broker hears of a new topic a moment later. On a quiet
+machine that moment is too short to notice, so a test that does not wait for it passes nearly
+always. Here each such moment is long, and the test fails every time.
+
+Python imports a module of this name at its start. The classes are changed when a program imports
+their modules, so that programs without a broker start as fast as ever. pytest imports the modules
+in its own way, so it loads this one as a plugin too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from contextlib import aclosing
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+MARKERS_S = 0.6
+LOAD_S = 0.6
+WATCH_S = 0.25
+FSYNC_S = 0.03
+
+
+def delay_markers(module: ModuleType) -> None:
+    """The partitions hear of a transaction's end after the client does."""
+    send = module.MarkerSender.send
+
+    def late(sender: Any, marker: Any, partitions: Iterable[Any], tell: Any) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(MARKERS_S, send, sender, marker, tuple(partitions), tell)
+
+    module.MarkerSender.send = late
+
+
+def delay_load(module: ModuleType) -> None:
+    """A coordinator of groups or transactions needs time to read its partition."""
+    load: Callable[[Any], Coroutine[Any, Any, None]] = module.ShardShell.load
+
+    async def late(shell: Any) -> None:
+        await asyncio.sleep(LOAD_S)
+        if not shell.is_over:
+            await load(shell)
+
+    module.ShardShell.load = late
+
+
+def delay_watch(module: ModuleType) -> None:
+    """Brokers hear of changes to the cluster late, the one that made them too."""
+    store = module.SqliteStore if hasattr(module, "SqliteStore") else module.EtcdStore
+    watch: Callable[..., AsyncGenerator[Sequence[Any], None]] = store.watch
+
+    async def late(
+        held: Any, prefix: str, from_revision: int
+    ) -> AsyncGenerator[Sequence[Any], None]:
+        async with aclosing(watch(held, prefix, from_revision)) as found:
+            async for events in found:
+                await asyncio.sleep(WATCH_S)
+                yield events
+
+    store.watch = late
+
+
+def delay_fsync(module: ModuleType) -> None:
+    """The disk is slow to say that it has something."""
+    fsync: Callable[[Any], None] = module.OsFile.fsync
+
+    def late(file: Any) -> None:
+        time.sleep(FSYNC_S)
+        fsync(file)
+
+    module.OsFile.fsync = late
+
+
+DELAYS: dict[str, Callable[[ModuleType], None]] = {
+    "penstock.broker.txn_markers": delay_markers,
+    "penstock.broker.shard_shell": delay_load,
+    "penstock.stores.sqlite": delay_watch,
+    "penstock.stores.etcd": delay_watch,
+    "penstock.storage.disk": delay_fsync,
+}
+
+
+class _Delaying(Loader):
+    def __init__(self, inner: Loader, delay: Callable[[ModuleType], None]) -> None:
+        self._inner = inner
+        self._delay = delay
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._inner.exec_module(module)
+        self._delay(module)
+
+
+class Finder(MetaPathFinder):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        delay = DELAYS.get(name)
+        spec = PathFinder.find_spec(name, path, target) if delay is not None else None
+        if delay is not None and spec is not None and spec.loader is not None:
+            spec.loader = _Delaying(spec.loader, delay)
+        return spec
+
+
+def pytest_configure() -> None:
+    for name, delay in DELAYS.items():
+        module = import_module(name)
+        if not isinstance(module.__loader__, _Delaying):
+            delay(module)
+
+
+sys.meta_path.insert(0, Finder())
