@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import socket
 from pathlib import Path
@@ -9,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Runner
-from penstock.cli import doctor_cluster, doctor_machine
+from penstock.broker.config import METRICS_OFFSET
+from penstock.cli import doctor_cluster, doctor_health, doctor_machine
 from penstock.cli.doctor_finding import Finding, State
+from penstock.client.address import Address
+from penstock.client.admin import BrokerInfo
 from penstock.client.errors import BrokerError
 from penstock.client.inspection import LogDirInfo
 from penstock.storage.disk import OsDisk
@@ -65,6 +70,8 @@ def test_a_real_broker_is_asked_and_probed(
     assert penstock_broker.bootstrap in found["broker 0"]["found"]
     assert "its clock agrees with ours" in found["probe 0"]["found"]
     assert found["probe reads"]["state"] == "ok"
+    # A broker whose usual port for metrics is taken has them elsewhere.
+    assert found["health of 0"]["found"] == "ready" or found["health of 0"]["state"] == "note"
     topics = penstock("topic", "list", "--json", "-b", penstock_broker.bootstrap).json["topics"]
     assert not [each for each in topics if each["name"].startswith("penstock-doctor")]
 
@@ -227,6 +234,55 @@ def test_clocks_are_compared_within_what_is_certain(
     found = doctor_cluster.compare_clocks("probe 1", 1_000, broker_ms, 1_010)
     assert found.state is state
     assert word in found.found
+
+
+def answering(page: bytes, broker_id: int = 3) -> list[Finding]:
+    """What the doctor finds where a server answers with this page."""
+
+    async def ask() -> list[Finding]:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(page)
+            writer.close()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1] - METRICS_OFFSET
+            broker = BrokerInfo(broker_id, Address("127.0.0.1", port), None)
+            return await doctor_health.check_health(broker)
+
+    return asyncio.run(ask())
+
+
+def test_what_a_broker_says_of_itself_is_told_with_its_advice() -> None:
+    checks = [
+        {"check": "disk", "ok": True, "what": "takes writes", "advice": ""},
+        {"check": "store", "ok": False, "what": "takes no writes: full", "advice": "Make room."},
+        {"check": "fetchers", "ok": False, "what": "1 replica not in sync", "advice": "Wait."},
+    ]
+    report = json.dumps({"ready": False, "broker": 3, "checks": checks}).encode()
+    length = f"Content-Length: {len(report)}\r\n\r\n".encode()
+    found = answering(b"HTTP/1.1 503 Service Unavailable\r\n" + length + report)
+    assert found == [
+        Finding("health of 3", State.PROBLEM, "takes no writes: full", "Make room."),
+        Finding("health of 3", State.WARNING, "1 replica not in sync", "Wait."),
+    ]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<html>",
+        b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{"broker": 4, "checks": []}',
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b" " * (2 << 20),
+        b"",
+    ],
+    ids=["not HTTP", "not JSON", "another broker", "endless", "nothing"],
+)
+def test_another_program_at_a_brokers_metrics_port_is_no_problem(page: bytes) -> None:
+    (found,) = answering(page)
+    assert found.state is State.NOTE
+    assert "run this on the broker's machine" in found.advice
 
 
 def test_disks_of_brokers() -> None:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from penstock import Admin, Consumer, Producer
+from penstock.broker.config import METRICS_OFFSET
+from penstock.cli.doctor_finding import State
+from penstock.cli.doctor_health import check_health
+from penstock.client.address import parse_bootstrap
+from penstock.client.admin import BrokerInfo
+from penstock.runtime import SystemRandom
 from penstock.stores import sqlite_reserve
+from penstock.testing.ports import free_port
 
 from .test_etcd_broker import PATIENCE_S, broker
 from .test_sqlite_full_disk import HOG, fill, small_disk
@@ -17,14 +27,36 @@ __all__ = ["small_disk"]
 SESSION_S = 1.5
 
 
+def port_with_metrics() -> int:
+    """A free port; the one where its broker's metrics will be is free too."""
+    random = SystemRandom()
+    while True:
+        port = free_port(random)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port + METRICS_OFFSET))
+            return port
+
+
+def wait_for_finding(bootstrap: str, state: State, words: str) -> None:
+    """Until `penstock doctor` says this of the broker's health."""
+    broker = BrokerInfo(0, parse_bootstrap(bootstrap)[0], None)
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        found = asyncio.run(check_health(broker))
+        if any(each.state is state and words in each.found for each in found):
+            return
+        assert time.monotonic() < deadline, found
+        time.sleep(0.2)
+
+
 @pytest.mark.parametrize("small_disk", ["tmpfs"], indirect=True)
 def test_a_full_disk_does_not_end_the_broker(small_disk: Path, tmp_path: Path) -> None:
     """It serves reads, keeps its lease and its leadership, and takes writes again when there is
     room. Its lease used to be refused with SQLITE_FULL, which ended the process."""
     config = tmp_path / "broker.toml"
     config.write_text(
-        f'port = 0\ndata_dir = "{small_disk / "data"}"\nsession_timeout_s = {SESSION_S}\n'
-        "disk_reserve_bytes = 1000000\nmetrics = 'off'\n"
+        f'port = {port_with_metrics()}\ndata_dir = "{small_disk / "data"}"\n'
+        f"session_timeout_s = {SESSION_S}\ndisk_reserve_bytes = 1000000\n"
     )
     with broker(config) as (bootstrap, process), Producer(bootstrap) as producer:
         with Admin(bootstrap) as admin:
@@ -38,6 +70,7 @@ def test_a_full_disk_does_not_end_the_broker(small_disk: Path, tmp_path: Path) -
         fill(small_disk)
         time.sleep(4 * SESSION_S)
         assert process.poll() is None
+        wait_for_finding(bootstrap, State.PROBLEM, str(small_disk))
         with Consumer(
             bootstrap, topics=["orders"], group_id=None, auto_offset_reset="earliest"
         ) as consumer:
@@ -46,4 +79,5 @@ def test_a_full_disk_does_not_end_the_broker(small_disk: Path, tmp_path: Path) -
         assert producer.send("orders", b"two").result(PATIENCE_S).offset == 1
         with Admin(bootstrap) as admin:
             admin.create_topic("later", 1)
+        wait_for_finding(bootstrap, State.OK, "ready")
     assert process.returncode == 0

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final
 
 from penstock.cli.doctor_finding import Finding, State
+from penstock.cli.doctor_health import check_health
 from penstock.cli.output import count, size_text
 from penstock.cli.session import CLIENT_ID, CONNECT_TIMEOUT_MS, checked, connect
 from penstock.cli.status import gather
@@ -59,6 +60,8 @@ async def _check(admin: Admin, bootstrap: str, probe: bool) -> AsyncIterator[Fin
     info = await admin.describe_cluster()
     for broker in info.brokers:
         yield await _check_broker(broker, clock)
+        for each in await check_health(broker):
+            yield each
     for each in check_standing(await gather(admin)):
         yield each
     async for each in _check_internal_topics(admin, [broker.id for broker in info.brokers]):

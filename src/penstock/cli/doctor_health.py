@@ -1,0 +1,81 @@
+"""What `penstock doctor` is told by the brokers themselves, on their pages for health checks.
+
+A broker knows things that no client can see: that its metadata store is full, that a log has
+failed, that a duty of the controller fails. The page is at the port of the metrics, which is found
+where it is by default, and by default answers only on the broker's own machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import h11
+
+from penstock.broker.config import METRICS_OFFSET
+from penstock.cli.doctor_finding import Finding, State
+from penstock.client.admin import BrokerInfo
+
+_PATIENCE_S: Final = 5.0
+"""The broker itself gives its disk and its store two seconds each."""
+_PAGE_BYTES_MAX: Final = 1 << 20
+_READ_BYTES: Final = 1 << 16
+_PASSING: Final = ("serving", "fetchers")
+"""Checks that fail for a while after each start of a broker."""
+_ANOTHER: Final = "another program answers there"
+
+
+async def check_health(broker: BrokerInfo) -> list[Finding]:
+    """What the broker says of itself; one note if it cannot be asked from here."""
+    name = f"health of {broker.id}"
+    host, port = broker.address.host, broker.address.port + METRICS_OFFSET
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            page = await _page(host, port, "/health/ready")
+        return [*findings_of(name, _report(page, broker.id))]
+    except TimeoutError:
+        reason = "no answer in time"
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    advice = "run this on the broker's machine, or read /health/ready at its metrics address"
+    return [Finding(name, State.NOTE, f"cannot be read at {host}:{port}: {reason}", advice)]
+
+
+def _report(page: bytes, broker_id: int) -> dict[str, Any]:
+    report = json.loads(page)
+    if not isinstance(report, dict) or report.get("broker") != broker_id:
+        raise ValueError(_ANOTHER)
+    return report
+
+
+def findings_of(name: str, report: dict[str, Any]) -> Iterator[Finding]:
+    """One for each check that failed, or one that says that all is well."""
+    failed = [check for check in report.get("checks", ()) if not check["ok"]]
+    for check in failed:
+        state = State.WARNING if check["check"] in _PASSING else State.PROBLEM
+        yield Finding(name, state, check["what"], check["advice"])
+    if not failed:
+        yield Finding(name, State.OK, "ready")
+
+
+async def _page(host: str, port: int, path: str) -> bytes:
+    """The body, whatever the status: a broker that is not ready answers 503."""
+    reader, writer = await asyncio.open_connection(host, port)
+    http, body = h11.Connection(h11.CLIENT), bytearray()
+    try:
+        asked = h11.Request(method="GET", target=path, headers=[("Host", f"{host}:{port}")])
+        writer.write((http.send(asked) or b"") + (http.send(h11.EndOfMessage()) or b""))
+        while not isinstance(event := http.next_event(), (h11.EndOfMessage, h11.ConnectionClosed)):
+            if event is h11.NEED_DATA:
+                http.receive_data(await reader.read(_READ_BYTES))
+            elif isinstance(event, h11.Data):
+                body += event.data
+            if len(body) > _PAGE_BYTES_MAX:
+                raise ValueError(_ANOTHER)
+    except h11.RemoteProtocolError as error:
+        raise ValueError(_ANOTHER) from error
+    finally:
+        writer.close()
+    return bytes(body)
