@@ -61,7 +61,7 @@ test: lint tools
 
 # The same tests beside eight busy loops, as on a machine that others use: each test that fails is named.
 # `make starve LOOPS=0 CPUS=0.5` gives them half a processor instead, and leaves you the rest (needs root).
-# `make starve LATE=1` also delays what brokers do after their answer: markers, loads, news of changes.
+# `make starve LATE=1` also delays the work that brokers do after they answer, such as markers.
 LOOPS ?= 8
 CPUS  ?=
 LATE  ?=

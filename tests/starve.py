@@ -8,7 +8,7 @@ The run prints each test that failed, and each that was slowest; it exits with 1
 With `--cpus` the tests also run in a cgroup that may use no more than so many processors. The rest
 of the machine stays free for other work. This needs root.
 
-With `--late` brokers carry out late what they do after an answer (`late/sitecustomize.py`).
+With `--late` brokers delay the work that they do after they answer (`late/sitecustomize.py`).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="starve", description=__doc__)
     parser.add_argument("--loops", type=int, default=8, help="busy processes beside the tests")
     parser.add_argument("--cpus", type=float, help="the most processors that the tests may use")
-    parser.add_argument("--late", action="store_true", help="delay what brokers do afterwards")
+    parser.add_argument("--late", action="store_true", help="delay the work after an answer")
     parser.add_argument("--workers", type=int, default=2, help="processes that run tests")
     chosen, rest = parser.parse_known_args(arguments)
     began = time.monotonic()

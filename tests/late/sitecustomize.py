@@ -1,13 +1,13 @@
-"""Delays in every Python process that has this directory on its path: `make starve LATE=1`.
+"""Adds delays to brokers, in every Python process that has this directory on its path.
 
-A broker answers some requests before it has carried out what they decided: a committed transaction
-has its markers a moment later, another broker hears of a new topic a moment later. On a quiet
-machine that moment is too short to notice, so a test that does not wait for it passes nearly
-always. Here each such moment is long, and the test fails every time.
+`make starve LATE=1` uses it. A broker answers some requests before all their effects are visible.
+A transaction is committed, and its markers are written a moment later. A topic is created, and the
+other brokers learn of it a moment later. On a quiet machine that moment is so short that a test
+which does not wait for the effect passes nearly always. With these delays it fails every time.
 
-Python imports a module of this name at its start. The classes are changed when a program imports
-their modules, so that programs without a broker start as fast as ever. pytest imports the modules
-in its own way, so it loads this one as a plugin too.
+Python imports a module named `sitecustomize` when it starts. The delays are added when a program
+imports the modules concerned, so programs without a broker start as fast as before. pytest imports
+modules in its own way, so it loads this file as a plugin too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FSYNC_S = 0.03
 
 
 def delay_markers(module: ModuleType) -> None:
-    """The partitions hear of a transaction's end after the client does."""
+    """Transaction markers are written some time after the client's commit is answered."""
     send = module.MarkerSender.send
 
     def late(sender: Any, marker: Any, partitions: Iterable[Any], tell: Any) -> None:
@@ -41,7 +41,7 @@ def delay_markers(module: ModuleType) -> None:
 
 
 def delay_load(module: ModuleType) -> None:
-    """A coordinator of groups or transactions needs time to read its partition."""
+    """A group or transaction coordinator takes some time to load its partition."""
     load: Callable[[Any], Coroutine[Any, Any, None]] = module.ShardShell.load
 
     async def late(shell: Any) -> None:
@@ -53,7 +53,7 @@ def delay_load(module: ModuleType) -> None:
 
 
 def delay_watch(module: ModuleType) -> None:
-    """Brokers hear of changes to the cluster late, the one that made them too."""
+    """Brokers learn of metadata changes late, including the broker that made them."""
     store = module.SqliteStore if hasattr(module, "SqliteStore") else module.EtcdStore
     watch: Callable[..., AsyncGenerator[Sequence[Any], None]] = store.watch
 
@@ -69,7 +69,7 @@ def delay_watch(module: ModuleType) -> None:
 
 
 def delay_fsync(module: ModuleType) -> None:
-    """The disk is slow to say that it has something."""
+    """Every fsync is slow."""
     fsync: Callable[[Any], None] = module.OsFile.fsync
 
     def late(file: Any) -> None:

@@ -1,8 +1,9 @@
-"""What `penstock doctor` is told by the brokers themselves, on their pages for health checks.
+"""Reads each broker's own health report for `penstock doctor`.
 
-A broker knows things that no client can see: that its metadata store is full, that a log has
-failed, that a duty of the controller fails. The page is at the port of the metrics, which is found
-where it is by default, and by default answers only on the broker's own machine.
+A broker knows things that clients cannot see: the metadata store is full, a log has failed, a duty
+of the controller fails. It reports them at `/health/ready` on its metrics port. The doctor looks
+for the metrics port in its default place. By default it accepts connections from the broker's own
+machine only.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from penstock.cli.doctor_finding import Finding, State
 from penstock.client.admin import BrokerInfo
 
 _PATIENCE_S: Final = 5.0
-"""The broker itself gives its disk and its store two seconds each."""
+"""The broker waits up to two seconds for its disk, and up to two for its store."""
 _PAGE_BYTES_MAX: Final = 1 << 20
 _READ_BYTES: Final = 1 << 16
 _PASSING: Final = ("serving", "fetchers")
-"""Checks that fail for a while after each start of a broker."""
+"""Checks that fail for a while after every start of a broker."""
 _ANOTHER: Final = "another program answers there"
 
 
 async def check_health(broker: BrokerInfo) -> list[Finding]:
-    """What the broker says of itself; one note if it cannot be asked from here."""
+    """The findings of the broker's health report, or one note if the report cannot be read."""
     name = f"health of {broker.id}"
     host, port = broker.address.host, broker.address.port + METRICS_OFFSET
     try:
@@ -39,7 +40,7 @@ async def check_health(broker: BrokerInfo) -> list[Finding]:
         reason = "no answer in time"
     except (OSError, ValueError) as error:
         reason = str(error)
-    advice = "run this on the broker's machine, or read /health/ready at its metrics address"
+    advice = "run this on the broker's machine, or open /health/ready at its metrics address"
     return [Finding(name, State.NOTE, f"cannot be read at {host}:{port}: {reason}", advice)]
 
 
@@ -51,7 +52,7 @@ def _report(page: bytes, broker_id: int) -> dict[str, Any]:
 
 
 def findings_of(name: str, report: dict[str, Any]) -> Iterator[Finding]:
-    """One for each check that failed, or one that says that all is well."""
+    """One finding for each failed check; a single OK if none failed."""
     failed = [check for check in report.get("checks", ()) if not check["ok"]]
     for check in failed:
         state = State.WARNING if check["check"] in _PASSING else State.PROBLEM
@@ -61,7 +62,7 @@ def findings_of(name: str, report: dict[str, Any]) -> Iterator[Finding]:
 
 
 async def _page(host: str, port: int, path: str) -> bytes:
-    """The body, whatever the status: a broker that is not ready answers 503."""
+    """The body of the page. The status does not matter: a broker that is not ready answers 503."""
     reader, writer = await asyncio.open_connection(host, port)
     http, body = h11.Connection(h11.CLIENT), bytearray()
     try:
