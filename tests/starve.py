@@ -27,6 +27,8 @@ from xml.etree import ElementTree
 
 HERE = Path(__file__).parent
 SLOWEST = 15
+LATE_SLOWNESS = 3
+"""Late brokers are given that much more time."""
 LOOP = "import os\nstarter = os.getppid()\nwhile os.getppid() == starter: sum(range(1_000_000))"
 """Ends when the process that started it ends, even by SIGKILL."""
 
@@ -93,6 +95,7 @@ def environment(*, late: bool) -> dict[str, str]:
         paths = [str(HERE / "late"), *filter(None, [found.get("PYTHONPATH")])]
         found["PYTHONPATH"] = os.pathsep.join(paths)
         found["PYTEST_PLUGINS"] = "sitecustomize"
+        found.setdefault("PENSTOCK_SLOWNESS", str(LATE_SLOWNESS))
     return found
 
 

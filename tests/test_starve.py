@@ -53,6 +53,7 @@ def test_late_brokers_are_late_with_everything(
     arguments = ["--loops", "0", "--late", "--workers", "1", str(sample)]
     code = starve.main(
         [*arguments, "--rootdir", str(tmp_path), "-p", "no:cacheprovider", "-c", "/dev/null"]
+        + ["-W", "error"]
     )
     said = capsys.readouterr().out
     assert code == 0, said

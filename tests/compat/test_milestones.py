@@ -25,7 +25,15 @@ import confluent_kafka as ck
 import pytest
 
 from chaos import network
-from compat.clients.base import Client, Consumer, ConsumerOptions, Record, wait_until
+from compat.clients.base import (
+    Client,
+    Code,
+    Consumer,
+    ConsumerOptions,
+    Record,
+    Refused,
+    wait_until,
+)
 from compat.clients.confluent import ConfluentClient
 from compat.clients.kafkapython import KafkaPythonClient
 from compat.cluster import PENSTOCK, Cluster
@@ -322,6 +330,15 @@ def test_two_consumers_share_commit_and_inherit(
     assert inherited() == [(p, offset) for p in sorted(own[second]) for offset in range(20, 25)]
 
 
+def loaded_offsets(client: Client) -> dict[int, int] | None:
+    """The committed offsets; None while the coordinator loads them after a restart."""
+    try:
+        return dict(client.group_offsets("grp1", "events"))
+    except Refused as refused:
+        assert refused.code == Code.COORDINATOR_LOAD_IN_PROGRESS
+        return None
+
+
 def test_offsets_outlive_the_broker(cluster: Cluster, client: Client, keep: Keep) -> None:
     """Milestone 3: what was committed is in the internal topic, and holds after kill -9."""
     client.create_topic("events", 2)
@@ -341,7 +358,7 @@ def test_offsets_outlive_the_broker(cluster: Cluster, client: Client, keep: Keep
     cluster.start()
     again = KafkaPythonClient(cluster.bootstrap)
     try:
-        assert again.group_offsets("grp1", "events") == {0: 20, 1: 20}
+        assert wait_until(lambda: loaded_offsets(again) == {0: 20, 1: 20})
         produce_numbered(again, "events", 2, range(40, 50))
         resumed = keep(again.member("grp1", "events"))
         assert wait_until(lambda: len(resumed.received) >= 10, resumed)

@@ -7,7 +7,8 @@ which does not wait for the effect passes nearly always. With these delays it fa
 
 Python imports a module named `sitecustomize` when it starts. The delays are added when a program
 imports the modules concerned, so programs without a broker start as fast as before. pytest imports
-modules in its own way, so it loads this file as a plugin too.
+modules in its own way, so it loads this file as a plugin too. It cannot rewrite the assertions of a
+module that is imported already, and is told so: PYTEST_DONT_REWRITE.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from penstock.client.errors import Fenced, OptionError, TransactionAborted
 from penstock.client.transactions import TransactionInfo
 from penstock.interceptors import ProducerRecord
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 
 SCRIPT = Path(__file__).with_name("copying_in_transactions.py")
 LIMIT_S = 150.0
@@ -31,7 +32,7 @@ Made = list[ProducerRecord[Bytes, Bytes]]
 
 def play(scenario: Callable[[], Awaitable[None]]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             await scenario()
 
     asyncio.run(limited())

@@ -17,9 +17,9 @@ PARTITIONS = 3
 SENDING_S = 1.2
 
 
-async def steadily(producer: Any, topic: str, stop: asyncio.Event) -> list[Any]:
-    """Records to all partitions, until told to stop; their values and deliveries."""
-    sent: list[Any] = []
+async def steadily(producer: Any, topic: str, stop: asyncio.Event, sent: list[Any]) -> list[Any]:
+    """Send records to all partitions until `stop` is set. Adds their values and deliveries to
+    `sent` and returns it."""
     while not stop.is_set():
         for _ in range(20):
             number = len(sent)
@@ -33,7 +33,10 @@ async def steadily(producer: Any, topic: str, stop: asyncio.Event) -> list[Any]:
 async def under(trouble: Any, producer: Any, topic: str, *, after_s: float = 0.3) -> list[Any]:
     """What was sent while the broker was in trouble."""
     stop = asyncio.Event()
-    sending = asyncio.ensure_future(steadily(producer, topic, stop))
+    # Once a record is acknowledged, the producer has all it needs to send without waiting.
+    first = await producer.send(topic, b"0", partition=0)
+    await first
+    sending = asyncio.ensure_future(steadily(producer, topic, stop, [(b"0", first)]))
     await asyncio.sleep(after_s)
     await asyncio.to_thread(trouble)
     await asyncio.sleep(after_s)

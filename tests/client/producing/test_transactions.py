@@ -71,8 +71,11 @@ async def fail_after(producer: Producer[bytes | None, bytes | None]) -> None:
     raise Trouble
 
 
-async def read(broker: Broker, topic: str, wanted: int) -> list[bytes | None]:
-    """The committed records; waits for as many as are wanted, and a moment for more."""
+async def read(
+    broker: Broker, topic: str, wanted: int, *, last: bytes | None = None
+) -> list[bytes | None]:
+    """The committed records. Waits for `wanted` records, for the record `last` if one is given,
+    and a moment for more."""
     found: list[bytes | None] = []
     async with Consumer(
         broker.bootstrap,
@@ -81,7 +84,7 @@ async def read(broker: Broker, topic: str, wanted: int) -> list[bytes | None]:
         isolation_level="read_committed",
         fetch_max_wait_ms=50,
     ) as consumer:
-        while len(found) < wanted:
+        while len(found) < wanted or (last is not None and last not in found):
             found += [record.value for record in await consumer.poll(timeout_ms=200)]
         found += [record.value for record in await consumer.poll(timeout_ms=200)]
     return found
@@ -243,7 +246,7 @@ def test_who_is_interrupted_at_the_end_is_finished(own_broker: Broker, aborts: b
                     pass
         async with producer_on(own_broker, topic) as another, another.transaction():
             await another.send(topic, b"next", partition=0)
-        found = await read(own_broker, topic, 1)
+        found = await read(own_broker, topic, 1, last=b"next")
         assert found == [b"next"] or (not aborts and found == [b"left", b"next"])
 
     play(scenario)
