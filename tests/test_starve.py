@@ -50,10 +50,9 @@ def test_late_brokers_are_late_with_everything(
 ) -> None:
     sample = tmp_path / "test_sample.py"
     sample.write_text(LATE_TESTS)
-    arguments = ["--loops", "0", "--late", "--workers", "1", str(sample)]
+    arguments = ["--loops", "0", "--late", "--workers", "1", str(sample), "-W", "error"]
     code = starve.main(
         [*arguments, "--rootdir", str(tmp_path), "-p", "no:cacheprovider", "-c", "/dev/null"]
-        + ["-W", "error"]
     )
     said = capsys.readouterr().out
     assert code == 0, said
