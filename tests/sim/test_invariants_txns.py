@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.partition.producers import ProducerStates
+from penstock.records.batch import HEADER_SIZE
 from penstock.records.record import ControlType, Record, build_batch
 from penstock.sim.disk import SimDisk
 from penstock.sim.invariants_metadata import InvariantBroken
@@ -15,7 +16,7 @@ from penstock.sim.shadows import Shadow
 from penstock.txns.effects import TopicPartition
 from penstock.txns.formats import transaction_record
 from penstock.txns.transaction import State, Transaction
-from sim.little import Cluster, breaks, sound_cluster
+from sim.little import Cluster, Hosted, breaks, sound_cluster
 from storage.bench import NOW_MS, LogBench
 
 PRODUCER: dict[str, Any] = {"producer_id": 5, "base_sequence": 0, "transactional": True}
@@ -171,3 +172,40 @@ def test_a_log_that_failed_while_it_was_cut(cluster: Cluster, *, is_committed: b
         return
     with pytest.raises(InvariantBroken, match="2 records, of 3"):
         cluster.invariants.txns.check_opened(1, "t-0", shadow)
+
+
+@pytest.mark.parametrize("position", [0, 8, 14])
+def test_a_marker_that_rots_is_unknown_until_it_is_fetched_again(
+    cluster: Cluster, position: int
+) -> None:
+    """The broker holds readers back as long as it does not know how the transaction ended. Whatever
+    the rotten bytes look like, the log is the same batch by batch."""
+    decide(cluster, State.PREPARE_COMMIT, 2)
+    for broker_id in (0, 1):
+        cluster.mark(broker_id, ControlType.COMMIT, 5, 2)
+        cluster.write(broker_id, b"e")
+    cluster.check()
+    node, txns = cluster.nodes[1], cluster.invariants.txns
+    sound = Shadow(node.log, node.bench.sim.peek)
+    sound.refresh()
+    bench = node.bench
+    bench.kill()
+    bench.flip_bit(bench.log_path(), bench.position_of(3) + HEADER_SIZE + position)
+    hosted = Hosted(bench.open(cache_is_intact=True))
+    hosted.known = 5
+    assert [(held.start_offset, held.end_offset) for held in hosted.log.damage] == [(3, 4)]
+    assert hosted.last_stable_offset == 2
+    rotten = Shadow(hosted.log, bench.sim.peek)
+    rotten.refresh()
+    assert [rotten.chain_at(end) for end in range(6)] == [sound.chain_at(end) for end in range(6)]
+    assert rotten.marks[3].marker is None
+    txns.check_known(1, "t-0", rotten, hosted)  # type: ignore[arg-type]
+    txns.check_aborted(1, "t-0", rotten, 0)
+    # Cut and fetched again: what is known is checked again, and a wrong end would be found.
+    hosted.log.truncate_to(3)
+    hosted.known = 3
+    rotten.refresh()
+    txns.check_known(1, "t-0", rotten, hosted)  # type: ignore[arg-type]
+    hosted.log.producers.clear()
+    with pytest.raises(InvariantBroken):
+        txns.check_known(1, "t-0", rotten, hosted)  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ from penstock.ports import WatchEvent
 from penstock.sim.history import TABLE
 from penstock.sim.invariants_metadata import InvariantBroken, TrueMetadata, broken, is_synced
 from penstock.sim.invariants_txns import TrueTransactions
-from penstock.sim.shadows import Mark, Peek, Shadow
+from penstock.sim.shadows import Mark, Peek, Shadow, chain_with
 from penstock.sim.state_watch import StateWatch
 from penstock.txns.formats import TOPIC as DECISIONS
 
@@ -78,7 +78,7 @@ class Truth:
             self.marks.append(mark)
             before = self.chains[self.end_offset]
             self.end_offset = mark.next_offset
-            self.chains[self.end_offset] = hash((before, mark))
+            self.chains[self.end_offset] = chain_with(before, mark)
 
     def _check_sequence(self, mark: Mark, start_offset: int) -> None:
         if mark.producer_id < 0:

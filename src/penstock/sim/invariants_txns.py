@@ -112,8 +112,12 @@ class TrueTransactions:
     def check_known(
         self, broker_id: int, place: str, shadow: Shadow, hosted: HostedPartition
     ) -> None:
-        """What a broker has worked out of a log, against the log itself."""
-        if not shadow.is_whole:
+        """What a broker has worked out of a log, against the log itself.
+
+        A broker cannot know what a quarantined batch said. The log of such a replica is cut there
+        and fetched again, and is checked then.
+        """
+        if not shadow.is_whole or shadow.log.damage:
             return
         log, high = hosted.log, hosted.high_watermark
         due = shadow.last_stable_offset(high)
@@ -134,7 +138,7 @@ class TrueTransactions:
 
     def check_aborted(self, broker_id: int, place: str, shadow: Shadow, first: int) -> None:
         """The list that fetches are answered with, of all that ended since a look."""
-        if not shadow.is_whole:
+        if not shadow.is_whole or shadow.log.damage:
             return
         log = shadow.log
         for each in shadow.ended[first:]:

@@ -38,7 +38,13 @@ class Mark(NamedTuple):
     record_count: int
     is_transactional: bool = False
     marker: ControlType | None = None
-    """How a transaction ended, where it is that."""
+    """How a transaction ended, where it is that. None where the batch is quarantined."""
+
+
+def chain_with(before: int, mark: Mark) -> int:
+    """The chain up to and with a batch. The marker is left out, since a quarantined batch does not
+    show it: the CRC stands for it."""
+    return hash((before, mark[:-1]))
 
 
 class Ended(NamedTuple):
@@ -124,7 +130,7 @@ class Shadow:
     def _mark(self, data: bytes, path: str, position: int) -> Mark:
         header = read_header(data)
         marker = None
-        if header.attributes & CONTROL:
+        if header.attributes & CONTROL and not self._is_quarantined(header.base_offset):
             batch = self._peek(path, position, header.size)
             marker = read_control(read_records(batch, header)[0]).type
         return Mark(
@@ -140,11 +146,15 @@ class Shadow:
             marker,
         )
 
+    def _is_quarantined(self, offset: int) -> bool:
+        """Whether the bytes there are rotten: the header is as it was, the marker may not be."""
+        return any(held.start_offset <= offset < held.end_offset for held in self.log.damage)
+
     def _add(self, mark: Mark) -> None:
         before = self._chains[-1] if self._chains else 0
         self.marks.append(mark)
         self._ends.append(mark.next_offset)
-        self._chains.append(hash((before, mark)))
+        self._chains.append(chain_with(before, mark))
         if mark.is_transactional:
             self._follow(mark)
 
