@@ -8,6 +8,7 @@ import os
 import selectors
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 
 from penstock.runtime import SystemClock
 from penstock.testing.broker import Broker
+from penstock.testing.slowness import patient
 
 READY_S = 150.0
 
@@ -144,7 +146,8 @@ class Browserless:
 def eventually(look: Any, seconds: float = 15.0) -> Any:
     """What `look` returns once that is true."""
     clock = SystemClock()
-    end = clock.monotonic() + seconds
+    began = clock.monotonic()
     while not (found := look()):
-        assert clock.monotonic() < end, "it did not come about in time"
+        assert clock.monotonic() < began + patient(seconds), "it did not come about in time"
+        time.sleep(0.05)
     return found

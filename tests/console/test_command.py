@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import selectors
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from console.running import Browserless, eventually
-from penstock.runtime import SystemClock
 
 PROGRAM = (sys.executable, "-m", "penstock.cli.main")
 PATIENCE_S = 150.0
@@ -41,16 +40,15 @@ def started(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[st
 def line_with(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
     """The first line that has it, from a program that writes it in time."""
     assert process.stdout is not None
-    clock = SystemClock()
-    end = clock.monotonic() + PATIENCE_S
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while selector.select(max(0.0, end - clock.monotonic())):
-            line = process.stdout.readline()
+    watchdog = threading.Timer(PATIENCE_S, process.kill)
+    watchdog.start()
+    try:
+        for line in process.stdout:
             if match := re.search(pattern, line):
                 return match
-            assert line, "it ended without saying so"
-    raise AssertionError(f"no line with {pattern}")
+    finally:
+        watchdog.cancel()
+    raise AssertionError(f"it ended, or was killed after {PATIENCE_S:g} s, without {pattern}")
 
 
 def refused(url: str) -> bool:

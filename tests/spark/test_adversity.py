@@ -366,7 +366,7 @@ def test_empty_topics(broker: Broker, read: Read, read_stream: Read, checkpoint:
     assert read_span(options_for(broker, topic), rows.schema, InputPartition(None)) is not None
     stream = read_stream(topic, startingOffsets="earliest").writeStream.format("noop")
     query = stream.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(300)
     assert query.exception() is None
 
 

@@ -233,7 +233,7 @@ def test_a_compacted_topic_has_gaps() -> None:
         producer.flush()
         offsets = list(range(50))
         deadline = Deadline(30.0)
-        while 40 in offsets:
+        while any(0 < offset < 48 for offset in offsets):
             deadline.check("compaction")
             # A record more rolls the segment, so that those before it can be compacted.
             producer.send(topic, value=b"roll", key=b"0").result(120)

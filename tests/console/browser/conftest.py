@@ -14,6 +14,7 @@ import pytest
 from console.running import brokers, running_console
 from penstock import Admin, Producer
 from penstock.testing.broker import Broker
+from penstock.testing.slowness import patient
 
 CHROMIUM = shutil.which("chromium")
 PATIENCE_MS = 20_000
@@ -64,7 +65,7 @@ def page(chromium: Any, url: str) -> Iterator[Any]:
     test that met it."""
     context = chromium.new_context(permissions=["clipboard-read", "clipboard-write"])
     opened = context.new_page()
-    opened.set_default_timeout(PATIENCE_MS)
+    opened.set_default_timeout(patient(PATIENCE_MS))
     wrong: list[str] = []
     opened.on("pageerror", lambda error: wrong.append(str(error)))
     opened.on("console", lambda message: note(message, wrong))
@@ -102,9 +103,9 @@ def send(bootstrap: str) -> Iterator[Send]:
 
         def work(topic: str, values: tuple[bytes | None, ...], how: dict[str, Any]) -> int:
             sent = [producer.send(topic, value, **how) for value in values]
-            return [delivery.result(timeout_s=20) for delivery in sent][-1].offset
+            return [delivery.result(timeout_s=patient(20)) for delivery in sent][-1].offset
 
         def run(topic: str, *values: bytes | None, **how: Any) -> int:
-            return thread.submit(work, topic, values, how).result(120)
+            return thread.submit(work, topic, values, how).result(patient(120))
 
         yield run

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from console.browser.conftest import Send
+from console.running import eventually
 from penstock import Admin, Consumer
 from penstock.client import moving
 from penstock.client.model import TopicPartition
@@ -17,6 +18,7 @@ from penstock.metadata.config_types import ConfigSource
 from penstock.runtime import SystemClock
 from penstock.spark.reports import TOPIC, TOPIC_SETTINGS, Report
 from penstock.testing.broker import Broker
+from penstock.testing.slowness import patient
 
 SOON_MS = 5_000
 DYNAMIC = ConfigSource.DYNAMIC_BROKER_CONFIG
@@ -37,16 +39,15 @@ def test_the_overview_counts_and_draws(page: Any, url: str, admin: Admin, send: 
     written = page.locator(".card", has_text=re.compile(r"[1-9][\d.,]*/s\s*records written"))
     sizes = page.locator(".card", has_text=re.compile(r"[1-9][\d.,]* \w+/s\s*bytes written"))
     drawn = page.locator("#written polyline"), page.locator("#bytes-written polyline")
-    for _ in range(100):
+    clock = SystemClock()
+    end = clock.monotonic() + patient(60)
+    while not all(each.count() for each in (written, sizes, *drawn)):
+        assert clock.monotonic() < end, "nothing of what was written was drawn"
         send("busy", *[b"v" * 100] * 50)
-        if all(each.count() for each in (written, sizes, *drawn)):
-            break
         page.wait_for_timeout(200)
-    else:
-        raise AssertionError("nothing of what was written was drawn")
-    cards = page.locator(".cards").inner_text()
-    assert "3\nbrokers" in cards
-    assert re.search(r"broker \d\ncontroller", cards)
+    # A broker that answers late is not counted for a moment.
+    page.locator(".card", has_text=re.compile(r"^3\s*brokers$")).wait_for()
+    page.locator(".card", has_text=re.compile(r"^broker \d\s*controller$")).wait_for()
     assert page.locator("#overview-brokers tbody tr").count() == 3
 
 
@@ -94,7 +95,7 @@ def test_members_are_shown_and_hold_off_a_reset(
         client_id="reader-one",
         auto_offset_reset="earliest",
     ) as consumer:
-        assert consumer.poll(timeout_ms=20_000)
+        assert consumer.poll(timeout_ms=int(patient(20_000)))
         consumer.commit()
         page.goto(f"{url}#/groups/readers")
         page.locator("#group-members", has_text="shared-0").wait_for()
@@ -128,7 +129,7 @@ def test_a_broker_is_drained_and_the_cluster_rebalanced(page: Any, url: str, adm
     page.locator(".job", has_text="drain broker 1").filter(has_text="done:").wait_for()
     held = {each for part in admin.describe_topic("spread").partitions for each in part.replicas}
     assert held == {0, 2}
-    assert admin.describe_configs(broker=0)[moving.RATE].source != DYNAMIC  # lifted
+    eventually(lambda: admin.describe_configs(broker=0)[moving.RATE].source != DYNAMIC)  # lifted
     page.locator("#brokers tbody tr").nth(1).locator("td").nth(5).filter(
         has_text=re.compile("^0$")
     ).wait_for()
@@ -149,13 +150,14 @@ def test_a_broker_is_drained_and_the_cluster_rebalanced(page: Any, url: str, adm
 def test_a_broker_that_dies_is_told_and_its_return_too(
     page: Any, url: str, cluster: list[Broker]
 ) -> None:
-    """Killed while the page is open: within five seconds it says so; once back it is well."""
+    """Killed while the page is open: within five seconds it says so (on a quiet machine); once
+    back it is well."""
     page.goto(url)
     page.locator("#standing.good").wait_for()
     cluster[2].kill()
     try:
         page.locator("#problems .critical", has_text="broker 2 does not answer").wait_for(
-            timeout=SOON_MS
+            timeout=patient(SOON_MS)
         )
         assert "problem" in page.locator("#standing").inner_text()
         page.locator("#problems .critical", has_text="broker 2 is not running").wait_for()
