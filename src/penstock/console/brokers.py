@@ -92,8 +92,7 @@ class Brokers:
             moves = Moves(admin, planned.steps, self._link.env.clock, None, lead=True)
             async with moving.braked(admin, moves, throttle, self._link.env.clock, _log_eased):
                 ended = await moves.run(job.advance)
-            await self._watch.survey_topics()
-            await self._watch.survey_disks()
+            await self._watch.look_again(self._watch.survey_topics, self._watch.survey_disks)
             return _outcome(ended, len(planned.steps))
 
         return self._jobs.begin(title, work).as_dict()
@@ -104,13 +103,13 @@ class Brokers:
         if self._picture.info is None or broker in self._picture.missing:
             raise BadRequest(f"broker {broker} is not running")
         was_drained = await uncordon(admin, broker)
-        await self._watch.survey_disks()
+        await self._watch.look_again(self._watch.survey_disks)
         return {"broker": broker, "was_drained": was_drained}
 
     async def elect(self) -> dict[str, Any]:
         admin = await self._link.changing("elect preferred leaders")
         outcomes = await admin.elect_leaders()
-        await self._watch.survey_topics()
+        await self._watch.look_again(self._watch.survey_topics)
         refused = [
             str(error)
             for error in outcomes.values()
@@ -124,7 +123,7 @@ class Brokers:
         if under_way:
             await admin.alter_partition_reassignments(dict.fromkeys(under_way))
         await moving.lift_throttle(admin)
-        await self._watch.survey_topics()
+        await self._watch.look_again(self._watch.survey_topics)
         return {"cancelled": len(under_way)}
 
 

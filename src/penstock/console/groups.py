@@ -159,7 +159,7 @@ class Groups:
         refused = [error for error in outcomes.values() if error is not None]
         if refused:
             raise refused[0]
-        await self._watch.survey_groups()
+        await self._watch.look_again(self._watch.survey_groups)
         return {"group": name, "moved": len(outcomes)}
 
     async def delete(self, name: str, typed: str) -> dict[str, Any]:
@@ -167,5 +167,5 @@ class Groups:
         if typed != name:
             raise BadRequest(f"type the group's name, {name}, to delete it and its offsets")
         await admin.delete_group(name)
-        await self._watch.survey_groups()
+        await self._watch.look_again(self._watch.survey_groups)
         return {"group": name}

@@ -27,6 +27,8 @@ from penstock.console.shown import Format, show_record
 LIMIT_MAX: Final = 500
 _CHUNK: Final = 2_000
 _BUDGET_S: Final = 4.0
+_SILENCE_S: Final = 8.0
+"""Without a deadline, a reading ends when no record has come for this long."""
 _POLL_MS: Final = 250
 _TAIL_RECORDS_MAX: Final = 200
 """Of what comes in one moment a page is shown the last; nobody reads more."""
@@ -169,7 +171,10 @@ class Messages:
         self, topic: str, bounds: Bounds, ends: Mapping[int, int], query: Query
     ) -> tuple[list[BytesRecord], dict[int, int], int]:
         """The youngest first. Each round reads a chunk of every partition and keeps the youngest
-        of all; a partition goes back only as far as what of it was kept."""
+        of all; a partition goes back only as far as what of it was kept.
+
+        A chunk is read from its oldest record on. Of a chunk that was read in part the youngest
+        records are missing: none of it is kept, and the next page reads it again."""
         cursor = {part: min(ends[part], end) for part, (_, end) in bounds.items()}
         low = dict(cursor)
         kept: list[BytesRecord] = []
@@ -185,11 +190,20 @@ class Messages:
                 }
                 if not places:
                     break
+                passed: list[BytesRecord] = []
                 async for record in self._range(consumer, places):
                     scanned += 1
                     if query.test(_candidate(record)):
-                        kept.append(record)
-                low.update({place.partition: at for place, (at, _) in places.items()})
+                        passed.append(record)
+                whole = {
+                    place.partition: at
+                    for place, (at, high) in places.items()
+                    if (consumer.known_position(place) or 0) >= high
+                }
+                kept += [record for record in passed if record.partition in whole]
+                low.update(whole)
+                if len(whole) < len(places):
+                    break
         kept.sort(key=lambda each: (each.timestamp, each.partition, each.offset), reverse=True)
         shown, left = kept[: query.limit], kept[query.limit :]
         for record in left:
@@ -203,8 +217,9 @@ class Messages:
         places: Mapping[TopicPartition, tuple[int, int]],
         deadline: float | None = None,
     ) -> AsyncIterator[BytesRecord]:
-        """The records of these ranges, or as many as come until the deadline."""
-        end = deadline or self._clock.monotonic() + _BUDGET_S * 2
+        """The records of these ranges, or as many as come until the deadline. Without a deadline:
+        as many as come without a long silence."""
+        end = deadline or self._clock.monotonic() + _SILENCE_S
         consumer.assign(places)
         for place, (low, _) in places.items():
             consumer.seek(place, low)
@@ -222,6 +237,8 @@ class Messages:
                 return  # retention was quicker: the next look finds new bounds
             for record in records:
                 if record.offset < places[record.place][1]:
+                    if deadline is None:
+                        end = self._clock.monotonic() + _SILENCE_S
                     yield record
 
     async def follow(

@@ -143,7 +143,7 @@ class Topics:
             BROKER_DEFAULT if replicas is None else replicas,
             configs,
         )
-        await self._watch.survey_topics()
+        await self._watch.look_again(self._watch.survey_topics)
         return {"name": created.name, "partitions": created.partitions}
 
     async def configure(
@@ -157,7 +157,7 @@ class Topics:
     async def grow(self, name: str, total: int) -> dict[str, Any]:
         admin = await self._link.changing(f"grow topic {name} to {total} partitions")
         await admin.create_partitions(name, total)
-        await self._watch.survey_topics()
+        await self._watch.look_again(self._watch.survey_topics)
         return {"name": name, "partitions": total}
 
     async def delete(self, name: str, typed: str) -> dict[str, Any]:
@@ -165,5 +165,5 @@ class Topics:
         if typed != name:
             raise BadRequest(f"type the topic's name, {name}, to delete it and all its records")
         await admin.delete_topic(name)
-        await self._watch.survey_topics()
+        await self._watch.look_again(self._watch.survey_topics)
         return {"name": name}

@@ -76,6 +76,15 @@ class Watch:
                     async with asyncio.timeout(rest_s):
                         await self._hurry.wait()
 
+    async def look_again(self, *surveys: Callable[[], Awaitable[None]]) -> None:
+        """After a change, so that the next page shows it. The change is made: a survey that fails
+        is not a failure of the change, and the loops repeat it."""
+        for survey in surveys:
+            try:
+                await survey()
+            except ClientError as error:
+                _log.debug("%s after a change: %s", getattr(survey, "__name__", "survey"), error)
+
     async def look(self) -> None:
         now_ms = self._clock.wall_ms()
         try:
