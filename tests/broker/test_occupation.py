@@ -40,7 +40,7 @@ from penstock.wire.messages import (
 )
 from penstock.wire.messages.base import Request, Response
 
-from .occupation import check, counted_executor, occupation, piece_of_work_s
+from .occupation import at_best, check, counted_executor, occupation, piece_of_work_s
 from .stage import Stage, on_stage
 from .test_group_requests import find_coordinator
 
@@ -176,8 +176,8 @@ def test_a_large_request_lets_others_have_their_turn(tmp_path: Path, name: str) 
     """The loop is never occupied for longer than the budget; see `occupation`."""
     large = LARGE[name]
 
-    async def play() -> None:
-        async with crowded(tmp_path) as stage:
+    async def play(folder: Path) -> None:
+        async with crowded(folder) as stage:
             await stage.ask(offsets_of(1), 8, OffsetCommitResponse)
             # The first use of an API compiles its codec, which happens once in a broker's life.
             await stage.ask(large.make(1), large.version, large.response)
@@ -197,7 +197,7 @@ def test_a_large_request_lets_others_have_their_turn(tmp_path: Path, name: str) 
             if isinstance(answer, ListGroupsResponse):
                 assert len(answer.groups) > GROUPS
 
-    asyncio.run(play())
+    at_best(play, tmp_path)
 
 
 def test_a_request_that_occupies_the_loop_is_found(tmp_path: Path) -> None:

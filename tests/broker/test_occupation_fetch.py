@@ -19,7 +19,7 @@ from penstock.wire.messages import (
     FetchResponse,
 )
 
-from .occupation import Meter, check, counted_executor, occupation, piece_of_work_s
+from .occupation import Meter, at_best, check, counted_executor, occupation, piece_of_work_s
 from .stage import Stage, on_stage
 
 PARTITIONS = 50_000
@@ -194,10 +194,10 @@ def test_a_fetch_of_50000_partitions(tmp_path: Path, who: str) -> None:
     """In one go, with a session, waiting in vain, refused, woken up. One broker serves all of them:
     it takes a while until it leads so many partitions."""
 
-    async def run() -> None:
-        async with leading(tmp_path, in_sync=who == "followers") as stage:
+    async def run(folder: Path) -> None:
+        async with leading(folder, in_sync=who == "followers") as stage:
             await _warm(stage)
             for play in PLAYS[who]:
                 await play(stage)
 
-    asyncio.run(run())
+    at_best(run, tmp_path)

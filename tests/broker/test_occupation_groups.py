@@ -24,7 +24,7 @@ from penstock.wire.messages import (
 )
 from penstock.wire.messages.base import Request
 
-from .occupation import R, check, counted_executor, metered, occupation, piece_of_work_s
+from .occupation import R, at_best, check, counted_executor, metered, occupation, piece_of_work_s
 from .stage import Stage, StagePeer, on_stage
 from .test_group_requests import find_coordinator
 
@@ -78,9 +78,9 @@ async def rebalance(stage: Stage, group: str, members: int) -> None:
 def test_a_list_of_many_transactions(tmp_path: Path) -> None:
     """One transaction under many names: to begin as many takes long."""
 
-    async def play() -> None:
+    async def play(folder: Path) -> None:
         with counted_executor():
-            async with asyncio.timeout(DEADLINE_S), on_stage(tmp_path, kafka=SETTINGS) as stage:
+            async with asyncio.timeout(DEADLINE_S), on_stage(folder, kafka=SETTINGS) as stage:
                 initialized = InitProducerIdResponse(error_code=ErrorCode.NOT_COORDINATOR)
                 while initialized.error_code:
                     find = FindCoordinatorRequest("first", 1)
@@ -100,13 +100,13 @@ def test_a_list_of_many_transactions(tmp_path: Path) -> None:
                 for at in range(TRANSACTIONS):
                     del known[f"id-{at}"]
 
-    asyncio.run(play())
+    at_best(play, tmp_path)
 
 
 def test_a_thousand_members_join_and_are_assigned(tmp_path: Path) -> None:
-    async def play() -> None:
+    async def play(folder: Path) -> None:
         with counted_executor():
-            async with asyncio.timeout(DEADLINE_S), on_stage(tmp_path, kafka=SETTINGS) as stage:
+            async with asyncio.timeout(DEADLINE_S), on_stage(folder, kafka=SETTINGS) as stage:
                 await find_coordinator(stage)
                 await rebalance(stage, "first", 2)
                 before_s = piece_of_work_s()
@@ -114,4 +114,4 @@ def test_a_thousand_members_join_and_are_assigned(tmp_path: Path) -> None:
                     await rebalance(stage, "large", MEMBERS)
                 check(meter, before_s)
 
-    asyncio.run(play())
+    at_best(play, tmp_path)
