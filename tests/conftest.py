@@ -20,7 +20,7 @@ import faulthandler
 import importlib.util
 import os
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import PurePath
@@ -110,6 +110,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput"):  # Those wait until the last of them is done.
         # On a starved machine a large process takes minutes to exit.
         _watch(session.config, patient(60.0))
+
+
+@pytest.fixture(scope="session")
+def penstock_broker_settings() -> Mapping[str, str]:
+    """Some tests write records of years ago: retention must not come by and delete them."""
+    return {"log.retention.check.interval.ms": "86400000"}
 
 
 def _folder(item: pytest.Item) -> str:

@@ -28,7 +28,7 @@ TOPIC = "audit"
 FIRST, MORE = 50, 20
 LATEST = -1
 CONSUMER = -1
-NEWS_S = 2.0
+NEWS_S = 30.0
 
 
 class Walk:

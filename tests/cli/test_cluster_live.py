@@ -13,6 +13,7 @@ import pytest
 from cli.conftest import Runner
 from cli.test_live import Newcomer, cluster
 from penstock.runtime import SystemClock
+from penstock.testing.slowness import patient
 
 VALUES = "".join(f"{number}\n" for number in range(500))
 PATIENCE_S = 150.0
@@ -40,9 +41,12 @@ def replicas(found: Any) -> list[int]:
     return [broker["replicas"] for broker in found["brokers"]]
 
 
-def test_a_cluster_is_drained_rebalanced_and_mended(tmp_path: Path, newcomer: Newcomer) -> None:
+def test_a_cluster_is_drained_rebalanced_and_mended(
+    tmp_path: Path, newcomer: Newcomer, penstock: Runner
+) -> None:
     """Nothing is lost on the way, and `status` says at each moment what there is to do."""
-    settings = ("--set", "session_timeout_s=2", "--set", "offsets.topic.num.partitions=2")
+    session = f"session_timeout_s={patient(2):.1f}"
+    settings = ("--set", session, "--set", "offsets.topic.num.partitions=2")
     with cluster(tmp_path / "data", "--brokers", "3", *settings) as (bootstrap, _):
         newcomer.at(bootstrap)
         newcomer("topic", "create", "orders", "--partitions", "6", "--replication-factor", "2")
@@ -51,7 +55,9 @@ def test_a_cluster_is_drained_rebalanced_and_mended(tmp_path: Path, newcomer: Ne
         drained = newcomer("cluster", "drain", "1", "--timeout", "20", "--json").json
         assert drained["done"] == len(drained["moves"]) > 0
         described(newcomer, lambda found: replicas(found) == [6, 0, 6])
-        status = newcomer("status", "--json", "--check").json
+        status = eventually(
+            lambda: penstock("status", "--json", "--check"), lambda ended: ended.code == 0
+        ).json
         assert not any("broker 1 holds nothing" in each for each in status["advice"])
 
         newcomer("topic", "create", "later", "--partitions", "6", "--replication-factor", "2")
@@ -61,8 +67,11 @@ def test_a_cluster_is_drained_rebalanced_and_mended(tmp_path: Path, newcomer: Ne
         described(newcomer, lambda found: replicas(found) == [6, 0, 6])
         newcomer("cluster", "undrain", "1")
         eventually(
-            lambda: newcomer("status", "--json", "--check").json["advice"],
-            lambda advice: any("broker 1 holds nothing" in each for each in advice),
+            lambda: penstock("status", "--json", "--check"),
+            lambda ended: (
+                ended.code == 0
+                and any("broker 1 holds nothing" in each for each in ended.json["advice"])
+            ),
         )
 
         planned = newcomer("cluster", "rebalance", "--json").json

@@ -50,7 +50,7 @@ def test_a_group_goes_on_where_it_stopped(
     assert penstock(*consume, "-e").out.split() == [str(number) for number in range(7, 20)]
     assert penstock(*consume, "-e").out == ""
     produce(range(20, 22))
-    assert penstock(*consume, "--timeout", "1").out.split() == ["20", "21"]
+    assert penstock(*consume, "-n", "2", "--timeout", "60").out.split() == ["20", "21"]
 
 
 def test_a_new_group_begins_at_the_end(

@@ -7,7 +7,7 @@ stops it for the sake of a test takes `own_broker`, which nobody else has: half 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -23,6 +23,6 @@ def live_broker(penstock_broker: Broker) -> Broker:
 
 
 @pytest.fixture
-def own_broker() -> Iterator[Broker]:
-    with Broker() as broker:
+def own_broker(penstock_broker_settings: Mapping[str, str]) -> Iterator[Broker]:
+    with Broker(penstock_broker_settings) as broker:
         yield broker

@@ -16,6 +16,7 @@ from compat.toolchain import HERE, java_class_path, tool
 from penstock.testing import Broker
 from penstock.testing.ask import ask
 from penstock.testing.ports import free_port
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     FindCoordinatorRequest,
@@ -52,8 +53,6 @@ SETTINGS = {
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    # A node that comes back is let in when the session of its former life has run out.
-    "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "200",
     "group.initial.rebalance.delay.ms": "0",
     # Records of tests are years old; nothing may expire in the middle of one.
@@ -73,7 +72,9 @@ class ApacheKafka(Broker):
     ) -> None:
         super().__init__()
         self.features = [f"{name}={level}" for name, level in (features or {}).items()]
-        self.settings = {**SETTINGS, **(settings or {})}
+        # A node that comes back is let in when the session of its former life has run out.
+        session = {"broker.session.timeout.ms": f"{patient(2_000):.0f}"}
+        self.settings = {**SETTINGS, **session, **(settings or {})}
         self.class_path = java_class_path(VERSION, "kafka_2.13")
         self.java = tool("java", "install a JDK")
         tool("javac", "install a JDK: a JRE cannot run the program that starts Kafka")

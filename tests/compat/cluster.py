@@ -20,8 +20,12 @@ LOWEST_PORT = 12_000
 FIRST_OUTGOING_PORT = int(
     Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0]
 )
-SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
-"""Kafka waits three seconds for more members before a group's first rebalance."""
+SETTINGS = {
+    # Kafka waits three seconds for more members before a group's first rebalance.
+    "group.initial.rebalance.delay.ms": "0",
+    # Some tests write records of years ago: retention must not come by and delete them.
+    "log.retention.check.interval.ms": "86400000",
+}
 
 _READY = re.compile(r"^ready bootstrap=(\S+)$", re.MULTILINE)
 

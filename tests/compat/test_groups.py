@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -27,17 +28,19 @@ STRATEGIES = [(kind.name, strategy) for kind in CLIENTS.values() for strategy in
 
 
 def is_covered(partitions: int, *members: Consumer) -> bool:
-    """Every partition has exactly one owner, and every member owns some."""
-    owned = [p for member in members for p in member.assignment()]
-    return sorted(owned) == list(range(partitions)) and all(m.assignment() for m in members)
+    """Every partition has exactly one owner, and the members own equally many.
+
+    In the midst of a cooperative rebalance they may own all, but not equally many."""
+    owned = [member.assignment() for member in members]
+    sizes = sorted(map(len, owned))
+    is_even = sizes[0] > 0 and sizes[-1] - sizes[0] <= 1
+    return is_even and sorted(p for each in owned for p in each) == list(range(partitions))
 
 
 def assert_covered(partitions: int, *members: Consumer) -> None:
     assert wait_until(lambda: is_covered(partitions, *members), *members), [
         (sorted(m.assignment()), m.rebalances) for m in members
     ]
-    sizes = sorted(len(m.assignment()) for m in members)
-    assert sizes[-1] - sizes[0] <= 1, sizes
 
 
 def produce_numbered(client: Client, topic: str, partitions: int, numbers: range) -> set[bytes]:
@@ -193,9 +196,11 @@ def test_a_static_member_that_stays_away_loses_its_partitions(
     first = keep(client.member(group, made, replace(options, instance_id="one")))
     second = keep(client.member(group, made, replace(options, instance_id="two")))
     assert_covered(4, first, second)
+    left_at = time.monotonic()
     second.close()
     first.read_nothing(1.0)
-    assert len(first.assignment()) == 2
+    is_session_over = time.monotonic() - left_at > 4.0  # As may be on a machine that is busy.
+    assert len(first.assignment()) == 2 or is_session_over
     assert wait_until(lambda: is_covered(4, first), first, within_s=120)
 
 

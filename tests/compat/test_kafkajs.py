@@ -10,6 +10,7 @@ import pytest
 
 from compat.clients.base import HOUR_AGO_MS
 from compat.toolchain import HERE, node_modules, run_scenario
+from penstock.testing.slowness import patient
 
 PACKAGES = {"kafkajs": "2.2.4", "kafkajs-snappy": "1.1.0"}
 Scenario = Callable[[str], dict[str, Any]]
@@ -76,7 +77,7 @@ def test_groups(scenario: Scenario) -> None:
         {"state": "Stable", "protocol": "RoundRobinAssigner", "members": 3}
     ]
     assert steps["resume"] == {"values": list(range(40, 60))}
-    assert all(wait_ms < 1500 for wait_ms in steps["latency"]["ms"]), steps["latency"]
+    assert all(wait_ms < patient(1500) for wait_ms in steps["latency"]["ms"]), steps["latency"]
 
 
 def test_offsets(scenario: Scenario) -> None:

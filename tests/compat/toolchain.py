@@ -122,7 +122,7 @@ def run_scenario(command: Sequence[str], extra: Mapping[str, str] | None = None)
             text=True,
             check=False,
             timeout=patient(RUN_S),
-            env={**os.environ, **(extra or {})},
+            env={**os.environ, "SLOWNESS": f"{slowness():.1f}", **(extra or {})},
         )
     except subprocess.TimeoutExpired as late:
         raise AssertionError(

@@ -35,6 +35,8 @@ def brokers(directory: Path, count: int) -> Iterator[list[Broker]]:
                 "offsets.topic.replication.factor": "1",
                 "offsets.topic.num.partitions": "2",
                 "num.partitions": "1",
+                # Some tests write records of years ago, which retention would delete.
+                "log.retention.check.interval.ms": "86400000",
             }
             broker = Broker(settings, data=str(directory / f"broker-{number}"))
             started.append(stack.enter_context(broker))

@@ -289,7 +289,7 @@ def test_partitions_given_up_by_hand_are_committed_first(live_broker: Broker) ->
         await numbered(live_broker.bootstrap, topic, 2, 20, per=20)
         async with consumer_of(live_broker.bootstrap, group_id=group) as consumer:
             consumer.assign([first])
-            assert len(await consumer.poll(timeout_ms=2_000, max_records=3)) == 3
+            assert len(await consumer.poll(timeout_ms=30_000, max_records=3)) == 3
             consumer.assign([second])
             while await consumer.position(second) < 4:
                 await consumer.poll(timeout_ms=2_000, max_records=4)
@@ -396,7 +396,8 @@ def test_partitions_that_are_added_are_picked_up(live_broker: Broker) -> None:
     async def work() -> None:
         options: dict[str, Any] = {"metadata_max_age_ms": 50, "auto_offset_reset": "latest"}
         async with consumer_of(live_broker.bootstrap, topics=[topic], **options) as consumer:
-            assert await consumer.poll(timeout_ms=200) == []
+            while consumer.assignment() != frozenset(places(topic, 1)):
+                assert await consumer.poll(timeout_ms=200) == []
             async with cluster_of(live_broker.bootstrap) as cluster:
                 await create_partitions(cluster, topic, 3)
             await produce(live_broker.bootstrap, TopicPartition(topic, 2), batch_of([b"new"]))

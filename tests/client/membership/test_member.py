@@ -119,7 +119,11 @@ def test_a_member_that_is_not_polled_makes_room(live_broker: Broker) -> None:
     async def scene() -> None:
         async with (
             seats(
-                live_broker.bootstrap, group, 1, max_poll_interval_ms=300, enable_auto_commit=False
+                live_broker.bootstrap,
+                group,
+                1,
+                max_poll_interval_ms=1_000,
+                enable_auto_commit=False,
             ) as (slow,),
             seats(live_broker.bootstrap, group, 1, enable_auto_commit=False) as (quick,),
         ):
@@ -131,7 +135,9 @@ def test_a_member_that_is_not_polled_makes_room(live_broker: Broker) -> None:
                 await slow.member.commit({place: OffsetAndMetadata(5)})
             await until(lambda: covered(2, slow, quick), slow, quick)
             assert [note[0] for note in slow.notes][-2:] == ["lost", "assigned"]
-            await slow.member.commit({place: OffsetAndMetadata(6, "note")})
+            late = asyncio.create_task(slow.member.commit({place: OffsetAndMetadata(6, "note")}))
+            await until(late.done, slow, quick)
+            await late
             found = await quick.member.committed([place, TopicPartition(topic, 1)])
             assert found[place] == OffsetAndMetadata(6, "note")
             assert found[TopicPartition(topic, 1)] is None
@@ -144,7 +150,7 @@ def test_a_member_that_vanishes_is_noticed() -> None:
 
     async def scene(broker: Broker, faults: Faults) -> None:
         topic, group = broker.new_topic(2), broker.new_name("group")
-        brief = {"session_timeout_ms": 300, "retry_backoff_max_ms": 100}
+        brief = {"session_timeout_ms": int(patient(1_000)), "retry_backoff_max_ms": 100}
         async with (
             seats(faults.bootstrap, group, 1, **brief) as (lost,),
             seats(broker.bootstrap, group, 1, **brief) as (rest,),
@@ -380,7 +386,8 @@ def test_what_was_read_is_committed_before_a_revocation(live_broker: Broker) -> 
     topic, group = live_broker.new_topic(2), live_broker.new_name("group")
 
     async def scene() -> None:
-        async with seats(live_broker.bootstrap, group, 2) as (a, b):
+        never = {"auto_commit_interval_ms": 600_000}
+        async with seats(live_broker.bootstrap, group, 2, **never) as (a, b):
             a.subscribe(topic)
             await until(lambda: covered(2, a), a)
             a.read_to(7)

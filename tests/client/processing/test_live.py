@@ -245,7 +245,9 @@ def test_members_that_come_and_go_in_the_middle(live_broker: Broker, strategy: s
             return [await first, await second, await third]
 
     summaries = asyncio.run(main())
-    assert all(summary.processed for summary in summaries[:2])
+    first, *others = [summary.processed for summary in summaries]
+    assert first
+    assert any(others)
     assert committed(live_broker, group) == {
         TopicPartition(topic, number): count // 6 for number in range(6)
     }
@@ -266,12 +268,18 @@ def test_a_run_that_is_killed_loses_nothing(live_broker: Broker, tmp_path: Path)
         bootstrap, topic, group, journal = sys.argv[1:]
         file = os.open(journal, os.O_WRONLY | os.O_APPEND)
         failed = set()
+        handled = set(open(journal, "rb"))
+        enough = len(handled) + 1_000  # Then it waits to be killed.
 
         def handle(record):
             if record.offset % 50 == 0 and record.offset not in failed:
                 failed.add(record.offset)
                 raise ValueError("not yet")
-            os.write(file, b"%d %d\\n" % (record.partition, record.offset))
+            if len(handled) >= enough:
+                threading.Event().wait()
+            line = b"%d %d\\n" % (record.partition, record.offset)
+            handled.add(line)
+            os.write(file, line)
 
         with Consumer(
             bootstrap, topics=[topic], group_id=group, group_instance_id="one",
@@ -386,6 +394,14 @@ def test_loops_on_a_real_group(live_broker: Broker) -> None:
 
     asyncio.run(go_on())
     assert committed(live_broker, group) == {TopicPartition(topic, 0): 25}
-    with member() as consumer, consumer.at_most_once(idle_timeout_ms=500) as records:
-        assert [record.offset for record in records] == list(range(25, 50))
+    rest: list[int] = []
+    with member() as consumer:
+        with consumer.at_most_once() as records:
+            for record in records:
+                rest.append(record.offset)
+                if record.offset == 49:
+                    break
+        assert rest == list(range(25, 50))
+        with consumer.at_most_once(idle_timeout_ms=500) as records:
+            assert list(records) == []
     assert committed(live_broker, group) == {TopicPartition(topic, 0): 50}

@@ -58,7 +58,7 @@ def test_leaving_the_block_delivers_everything(fake: FakeBroker) -> None:
     """Without a flush, in order, with as few requests as linger allows."""
 
     async def main() -> None:
-        async with producer_of(fake.address, linger_ms=1000) as producer:
+        async with producer_of(fake.address, linger_ms=1_900) as producer:
             for n in range(500):
                 await producer.send("pets", str(n).encode())
 
@@ -242,7 +242,7 @@ def test_batches_of_one_leader_share_a_request(fake: FakeBroker) -> None:
     fake.model.add_topic("zoo", 2)
 
     async def main() -> None:
-        async with producer_of(fake.address, linger_ms=20) as producer:
+        async with producer_of(fake.address, linger_ms=1_900) as producer:
             for n in range(8):
                 await producer.send("pets", b"x", partition=n)
             await producer.send("zoo", b"x", partition=1)

@@ -58,7 +58,7 @@ def test_a_leader_that_moved_is_found_after_the_connection_is_lost(fake: FakeBro
                 await producer.flush()
                 topic.leader = 1
                 fake.next(ApiKey.PRODUCE, *[DROP_AFTER] * 1_000)
-                for number in range(1, 20):
+                for number in range(1, 900):
                     await (await producer.send("pets", b"%d" % number))
                     if other.asked(ApiKey.PRODUCE):
                         break

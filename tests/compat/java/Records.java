@@ -149,7 +149,7 @@ final class Records {
         List<Object> waits = new ArrayList<>();
         try (KafkaProducer<byte[], byte[]> producer = Scenarios.producer();
                 KafkaConsumer<byte[], byte[]> consumer =
-                        Scenarios.consumer("fetch.max.wait.ms", 3000)) {
+                        Scenarios.consumer("fetch.max.wait.ms", Patience.ms(3000))) {
             consumer.assign(Scenarios.partitions(topic, 1));
             for (int i = 0; i < 4; i++) {
                 Scenarios.read(consumer, 1, 400);

@@ -7,15 +7,19 @@ const { Kafka, CompressionTypes, CompressionCodecs, ConfigResourceTypes, logLeve
   require('kafkajs')
 CompressionCodecs[CompressionTypes.Snappy] = require('kafkajs-snappy')
 
+// How much slower than a quiet machine this one is: time limits grow with it.
+const SLOWNESS = Number(process.env.SLOWNESS || 1)
+const patient = ms => Math.round(ms * SLOWNESS)
+
 const [bootstrap, scenario, prefix, firstTimestamp] = process.argv.slice(2)
 const kafka = new Kafka({
   clientId: 'compat',
   brokers: bootstrap.split(','),
   logLevel: logLevel.NOTHING,
-  requestTimeout: 10000,
+  requestTimeout: patient(10000),
   retry: { initialRetryTime: 50, retries: 8 },
 })
-const DEADLINE_MS = 15000
+const DEADLINE_MS = patient(15000)
 const TIME = Number(firstTimestamp)
 
 const step = (name, fields) => console.log(JSON.stringify({ step: name, ...fields }))
@@ -74,7 +78,7 @@ class Member {
     this.messages = []
     this.consumer = kafka.consumer({
       groupId,
-      sessionTimeout: 10000,
+      sessionTimeout: patient(10000),
       heartbeatInterval: 150,
       maxWaitTimeInMs: 200,
       allowAutoTopicCreation: false,
@@ -206,14 +210,14 @@ async function groups(admin) {
   step('resume', { values: after.values().map(Number).sort((a, b) => a - b) })
 
   const latency = await topic(admin, 'latency')
-  const waiting = await new Member(latency, latency, { maxWaitTimeInMs: 4000 }).start()
+  const waiting = await new Member(latency, latency, { maxWaitTimeInMs: patient(4000) }).start()
   const producer = kafka.producer()
   await producer.connect()
   const waits = []
   for (let i = 1; i <= 3; i++) {
     const started = Date.now()
     await producer.send({ topic: latency, messages: [{ value: 'x' }] })
-    await until(() => waiting.messages.length >= i, 6000)
+    await until(() => waiting.messages.length >= i, patient(6000))
     if (i > 1) waits.push(Date.now() - started)
     await pause(300)
   }
