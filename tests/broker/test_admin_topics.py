@@ -316,6 +316,7 @@ async def test_offsets_of_a_deleted_topic_go_with_it(stage: Stage) -> None:
     await stage.create("__consumer_offsets")
     await stage.create("orders")
     await stage.create("events")
+    await stage.until(lambda: bool(stage.services.groups.loaded()))
     partition = OffsetCommitRequest.Partition(0, committed_offset=5)
     request = OffsetCommitRequest(
         "billing",

@@ -150,6 +150,7 @@ async def test_a_lease_given_back_is_not_lost(stage: Stage) -> None:
     falls between the two finds no lease, and is no failure."""
     await stage.broker.membership.leave()
     renew_often(stage.broker, 0.003)
+    await stage.until(lambda: epoch_of(stage, 0) == -1)
     await asyncio.sleep(0.05)
     assert epoch_of(stage, 0) == -1
 

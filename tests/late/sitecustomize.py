@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
-from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -115,9 +114,11 @@ class Finder(MetaPathFinder):
 
 def pytest_configure() -> None:
     for name, delay in DELAYS.items():
-        module = import_module(name)
-        if not isinstance(module.__loader__, _Delaying):
+        module = sys.modules.get(name)
+        if module is not None and not isinstance(module.__loader__, _Delaying):
             delay(module)
+    # Before pytest's own finder, which has put itself first.
+    sys.meta_path.insert(0, Finder())
 
 
 sys.meta_path.insert(0, Finder())
