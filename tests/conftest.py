@@ -10,6 +10,8 @@ that needs neither the interpreter nor anybody's help: it prints where every thr
 process, and the run fails with the test's name instead of hanging. `--max-worker-restart 0`, as
 xdist would run that test again, and may itself hang with a worker in another's place.
 
+On CI the long ones also have a time budget (`time_budget`).
+
 Timeouts are for a quiet machine. Each is multiplied, as its test starts, by the measured
 slowness of the machine (`penstock.testing.slowness`). Deadlines inside tests use `patient`.
 """
@@ -25,10 +27,12 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import PurePath
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from penstock.testing.slowness import patient
+from time_budget import REASON, TimeBudget, summary
 
 _KERNELS = tuple(
     f"penstock.records.{name}" for name in ("reading", "scanning", "writing", "hashing")
@@ -60,6 +64,7 @@ if os.environ.get("PENSTOCK_PURE") == "1":
     sys.meta_path.insert(0, _PureKernels())
 
 
+_BUDGET = TimeBudget()
 _GRACE_S = 90.0
 """For what a timed out test tears down, and for a process that has run its last test."""
 _STDERR = pytest.StashKey[int]()
@@ -98,6 +103,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if _folder(item) and _BUDGET.is_used_up():
+        pytest.skip(REASON)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())]
+    if said := summary(skipped):
+        terminalreporter.write_line(said)
 
 
 @pytest.hookimpl(tryfirst=True)
