@@ -40,6 +40,8 @@ _KERNELS = tuple(
 _TOGETHER = ("spark", "console/browser", "chaos", "sim", "compat")
 """Folders, the longest first; of the last three each file goes its own way."""
 _SHARING = _TOGETHER[:2]
+_ALSO_LONG = ("broker/test_occupation", "broker/test_scale", "broker/test_fuzz")
+"""Files beside them that have long tests."""
 
 
 class _PureKernels(MetaPathFinder):
@@ -107,7 +109,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if _folder(item) and _BUDGET.is_used_up():
+    if (_folder(item) or _path(item).startswith(_ALSO_LONG)) and _BUDGET.is_used_up():
         pytest.skip(REASON)
 
 
@@ -135,8 +137,12 @@ def penstock_broker_settings() -> Mapping[str, str]:
     return {"log.retention.check.interval.ms": "86400000"}
 
 
+def _path(item: pytest.Item) -> str:
+    return item.path.relative_to(PurePath(__file__).parent).as_posix()
+
+
 def _folder(item: pytest.Item) -> str:
-    path = item.path.relative_to(PurePath(__file__).parent).as_posix()
+    path = _path(item)
     return next((each for each in _TOGETHER if path.startswith(f"{each}/")), "")
 
 
