@@ -9,20 +9,18 @@
         for record in consumer:
             print(record.key, record.value)
 
-`penstock.aio` has the same clients for asyncio. `penstock.serializers` turn values into bytes and
-back, `penstock.routers` choose partitions, `penstock.interceptors` and `penstock.tracing` look on,
-`penstock.errors` is everything that can go wrong, and `penstock.testing` starts a real broker for
-tests.
+`penstock.aio` has the same clients for asyncio. `penstock.serializers` convert values to bytes and
+back, `penstock.routers` choose partitions, `penstock.interceptors` and `penstock.tracing` observe
+records, `penstock.errors` has all errors, and `penstock.testing` starts a real broker for tests.
 
-Names are loaded when they are first used: a broker, which has no use for the clients, starts
-without them.
+Names are loaded on first use, so that a broker starts without loading the clients.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # Type checkers know the name; `typing` costs more than all the rest here.
+TYPE_CHECKING = False  # Type checkers know the name; importing `typing` costs too much.
 if TYPE_CHECKING:
     from typing import Any
 

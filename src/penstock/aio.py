@@ -1,4 +1,4 @@
-"""The clients for asyncio: the names of `penstock`, with `async` where something is waited for.
+"""The asyncio clients: the same names as in `penstock`, with async methods.
 
 from penstock import aio
 
@@ -9,7 +9,8 @@ async with aio.Consumer("localhost:9092", topics=["orders"], group_id="billing")
     async for record in consumer:
         print(record.key, record.value)
 
-`exactly_once` reads, lets a handler make other records of what it read, and commits both together.
+`exactly_once` reads records, calls a handler that turns them into other records, and commits both
+together.
 """
 
 from __future__ import annotations

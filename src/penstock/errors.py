@@ -1,6 +1,6 @@
-"""Everything that can go wrong for a client: one tree, in which each knows `retriable`.
+"""All errors that the clients raise. Each has an attribute `retriable`.
 
-The tree itself is drawn in `penstock.client.errors`, where these live.
+The docstring of `penstock.client.errors`, which defines them, shows the class tree.
 """
 
 from __future__ import annotations

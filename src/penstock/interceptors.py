@@ -1,4 +1,4 @@
-"""A look at every record on its way: subclass one of these and give it as `interceptors=[...]`."""
+"""Base classes for interceptors. Subclass one and pass it to a client as `interceptors=[...]`."""
 
 from __future__ import annotations
 

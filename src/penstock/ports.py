@@ -1,12 +1,12 @@
-"""The doors to the outside world, as protocols only.
+"""The interfaces to the outside world, as protocols only.
 
-Whatever needs a clock, randomness, a disk, a network, threads or the shared metadata is handed one
-of these; nobody reaches for the originals. Production passes the real ones, the simulator passes
-its own, and so a whole cluster runs under one seed.
+Code that needs a clock, randomness, a disk, a network, threads or the shared metadata gets one of
+these as an argument and never uses the originals directly. Production passes the real ones, the
+simulator passes its own, so a whole cluster can run from one seed.
 
-Disk calls are plain calls, not coroutines. A write into the page cache costs about a microsecond,
-less than suspending a coroutine; the calls that really wait (`fsync`, recovery, cleaning) are
-sent through an `Executor` by their callers. The simulator makes those steps of its own schedule.
+Disk calls are plain calls, not coroutines. A write into the page cache takes about a microsecond,
+less than suspending a coroutine. Callers pass the calls that really wait (`fsync`, recovery,
+cleaning) to an `Executor`. The simulator runs those as steps of its own schedule.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ Buffer = bytes | bytearray | memoryview
 
 class Clock(Protocol):
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back; only differences mean anything."""
+        """Returns seconds on a clock that never goes back. Only differences are meaningful."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, as this node believes: it may jump and differ between nodes."""
+        """Returns this node's milliseconds since 1970. They may jump, and differ between nodes."""
 
     async def sleep(self, seconds: float) -> None: ...
 
 
 class Random(Protocol):
     def bytes(self, size: int) -> bytes:
-        """Unpredictable bytes, good enough for ids and nonces."""
+        """Returns unpredictable bytes, suitable for ids and nonces."""
 
     def below(self, bound: int) -> int:
-        """A whole number in [0, bound)."""
+        """Returns an integer in [0, bound)."""
 
     def uniform(self) -> float:
-        """A number in [0, 1), for jitter."""
+        """Returns a number in [0, 1), for jitter."""
 
 
 class File(Protocol):
-    """An open file, addressed by position; there is no cursor to share.
+    """An open file, addressed by position. There is no cursor to share.
 
-    As with POSIX, `pwrite` may write less than it was given and says how much. Any call may raise
-    `OSError`; after a failed `fsync` what reached the disk is unknown for ever.
+    As in POSIX, `pwrite` may write less than it was given and returns how much it wrote. Any call
+    may raise `OSError`. After a failed `fsync` it is unknown, for good, what has reached the disk.
     """
 
     def pread(self, size: int, position: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Reads up to `size` bytes. Returns fewer only at the end of the file."""
 
     def pwrite(self, data: Buffer, position: int) -> int: ...
 
@@ -59,10 +59,10 @@ class File(Protocol):
     def fsync(self) -> None: ...
 
     def drop_cache(self) -> None:
-        """Let later reads come from the disk, where the system holds clean pages of this file.
+        """Drops the system's clean pages of this file, so that later reads come from the disk.
 
-        After a failed fsync such pages look written and are not. Pages that still wait to be
-        written stay.
+        After a failed fsync such pages look as if they were written, but are not. Pages that are
+        still to be written stay in the cache.
         """
 
     def close(self) -> None: ...
@@ -76,67 +76,74 @@ class FileStat:
 
 
 class Disk(Protocol):
-    """A file system. Names become durable only by `sync_directory`, bytes only by `fsync`."""
+    """A file system. Only `sync_directory` makes names durable, and only `fsync` makes bytes
+    durable."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and writing; with `create`, make an empty file where there is none."""
+        """Opens a file for reading and writing. With `create`, makes an empty file if there is
+        none."""
 
     def stat(self, path: str) -> FileStat:
-        """Raises `FileNotFoundError` where nothing is."""
+        """Raises `FileNotFoundError` if the path does not exist."""
 
     def exists(self, path: str) -> bool: ...
 
     def listdir(self, path: str) -> list[str]:
-        """Names in the directory, sorted."""
+        """Returns the names in the directory, sorted."""
 
     def mkdir(self, path: str) -> None:
-        """Make the directory and its parents; fine if it is there already.
+        """Makes the directory and its parents. It is not an error if it exists.
 
-        Each one made needs its own parent synced before it is sure to survive."""
+        Each new directory is durable only after its own parent was synced.
+        """
 
     def rename(self, source: str, target: str) -> None:
-        """Atomic, and replaces `target`."""
+        """Renames atomically, and replaces `target`."""
 
     def unlink(self, path: str) -> None: ...
 
     def discard(self, path: str) -> bool:
-        """Remove a file that nobody will open again, or a piece of it if it is large; whether it is
-        gone. To free much space in one go may keep everybody's fsync waiting.
+        """Removes a file that will not be opened again, or a part of it if it is large.
 
-        Whoever has it open already still reads all of it."""
+        Returns whether the file is gone. Freeing much space at once could delay every fsync on the
+        disk. A reader that already has the file open can still read all of it.
+        """
 
     def rmdir(self, path: str) -> None: ...
 
     def sync_directory(self, path: str) -> None:
-        """Make the names in this directory durable."""
+        """Makes the names in this directory durable."""
 
     def free_bytes(self, path: str) -> int:
-        """Space left for this process on the file system that holds `path`."""
+        """Returns the space available to this process on the file system that holds `path`."""
 
     def total_bytes(self, path: str) -> int:
-        """The size of the file system that holds `path`."""
+        """Returns the size of the file system that holds `path`."""
 
 
 class Executor(Protocol):
     async def run(self, work: Callable[[], T]) -> T:
-        """Run blocking work off the event loop and wait for its result.
+        """Runs blocking work off the event loop and waits for its result.
 
-        It is done, begun or not, whether or not anyone still waits for it."""
+        Once requested, the work is always done, even if the caller stops waiting before it has
+        begun.
+        """
 
 
 class Transport(Protocol):
-    """One connection's sending half; the receiving half is the `Receiver` it was opened with.
+    """The sending half of a connection. The receiving half is the `Receiver` it was opened with.
 
     The names are those of `asyncio.Transport`, so that a real one needs no wrapper.
     """
 
     def write(self, data: Buffer) -> None:
-        """The data must not change until it has left: it may be kept instead of copied."""
+        """Sends data. The data must not change until it was sent: it may be kept instead of
+        copied."""
 
     def writelines(self, parts: Sequence[Buffer]) -> None: ...
 
     def set_write_buffer_limits(self, high: int) -> None:
-        """How much may wait to be sent before the receiver is told to pause writing."""
+        """Sets how much may be buffered before the receiver is asked to pause writing."""
 
     def get_write_buffer_size(self) -> int: ...
 
@@ -145,20 +152,20 @@ class Transport(Protocol):
     def resume_reading(self) -> None: ...
 
     def close(self) -> None:
-        """Send what is buffered, then close."""
+        """Sends what is buffered, then closes."""
 
     def abort(self) -> None:
-        """Drop the connection and whatever is buffered."""
+        """Drops the connection and everything that is buffered."""
 
     def get_extra_info(self, name: str) -> Any:
-        """ "peername": the other end's address, host and port first; None once it is gone."""
+        """Returns the peer's address for "peername", host and port first; None once it is gone."""
 
 
 class Receiver(Protocol):
-    """What a connection tells its owner, with the semantics of `asyncio`'s protocols.
+    """Receives the events of a connection, with the semantics of `asyncio`'s protocols.
 
-    Every receiver is also either a `StreamReceiver` or a `BufferedReceiver`; a network finds out
-    which by looking for `get_buffer`.
+    Every receiver is also either a `StreamReceiver` or a `BufferedReceiver`. A network
+    distinguishes them by the presence of `get_buffer`.
     """
 
     def connection_made(self, transport: Transport) -> None: ...
@@ -171,21 +178,23 @@ class Receiver(Protocol):
 
 
 class StreamReceiver(Receiver, Protocol):
-    """Is handed what was read."""
+    """Receives the bytes that were read."""
 
     def data_received(self, data: bytes) -> None: ...
 
 
 class BufferedReceiver(Receiver, Protocol):
-    """Says where to read to. Saves two copies of every large request."""
+    """Provides the buffer to read into. This saves two copies of every large request."""
 
     def get_buffer(self, size_hint: int) -> Buffer:
-        """Where to put the next bytes; never empty. It is filled before anything else happens."""
+        """Returns where to put the next bytes; never empty. It is filled before anything else
+        happens."""
 
     def buffer_updated(self, size: int) -> None: ...
 
     def eof_received(self) -> bool:
-        """The peer sends no more. True keeps the sending half open until the owner closes it."""
+        """Called when the peer sends no more. True keeps the sending half open until the owner
+        closes it."""
 
 
 class Listener(Protocol):
@@ -213,7 +222,7 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Holds when the key was last changed at `modify_revision` (0: the key does not exist)."""
+    """Holds if the key was last changed at `modify_revision` (0: the key does not exist)."""
 
     key: str
     modify_revision: int
@@ -239,7 +248,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """A key's new state; `value` is None when it was deleted."""
+    """A key's new state. `value` is None if the key was deleted."""
 
     key: str
     value: bytes | None
@@ -252,70 +261,78 @@ class MetadataStore(Protocol):
     async def get(self, key: str) -> KeyValue | None: ...
 
     async def range(self, prefix: str) -> tuple[list[KeyValue], int]:
-        """All keys under the prefix, in key order, and the revision they were read at."""
+        """Returns all keys under the prefix, in key order, and the revision at which they were
+        read."""
 
     async def commit(
         self, compares: Sequence[Compare], changes: Sequence[Put | Delete]
     ) -> Committed:
-        """Apply all changes if all compares hold, else none. If the outcome cannot be learned this
-        raises, and the caller must read to find out."""
+        """Applies all changes if all compares hold, and none otherwise.
+
+        Raises an error if the outcome is unknown. The caller must then read the keys to find out.
+        """
 
     async def grant_lease(self, ttl_s: float) -> int: ...
 
     async def keep_alive(self, lease: int, carry_s: float = 0.0) -> bool:
-        """Renew; False when the lease has expired and its keys are gone.
+        """Renews the lease. Returns False if the lease has expired and its keys are gone.
 
-        With `carry_s` the caller holds the lease: a store that can goes on to renew it for that
-        many seconds while the event loop is too busy to ask again, and never ends it on behalf of
-        this handle. Revoking the lease, or closing the handle, ends that."""
+        With `carry_s` the caller holds the lease: a store that supports it keeps renewing the lease
+        for that many seconds while the event loop is too busy to call again, and never ends it on
+        behalf of this handle. Revoking the lease, or closing the handle, stops that.
+        """
 
     async def revoke_lease(self, lease: int) -> None: ...
 
     def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Sequence[WatchEvent]]:
-        """Every change under the prefix from that revision on, in order and without gaps; raises
-        when the revision is no longer kept, and the caller reads afresh."""
+        """Yields every change under the prefix from that revision on, in order and without gaps.
+
+        Raises an error if the store no longer has the revision. The caller must then read
+        everything again.
+        """
 
     @property
     def full(self) -> str | None:
-        """Why the store takes no writes for want of room, and what to do; None while it does."""
+        """The reason why the store is too full for writes, and what to do; None while it is not."""
 
     def close(self) -> Awaitable[None]: ...
 
 
 def no_boot_id() -> str:
-    """For a node that cannot tell one boot of its machine from the next."""
+    """Used for a node that cannot distinguish one boot of its machine from the next."""
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Slicing:
-    """When a broker divides long work on its event loop, so that other requests get their turn.
+    """How a broker divides long work on its event loop, to serve other requests in between.
 
     In the simulator no time passes while a broker works, so `slice_s` alone would divide nothing.
-    Some of its seeds use `DIVIDE_ALL` instead."""
+    Some seeds use `DIVIDE_ALL` instead.
+    """
 
     slice_s: float = 0.004
-    """How long one slice takes. On a busy loop the wait for the next slice may take as long, so
-    shorter slices would delay the answer too much."""
+    """The duration of one slice. On a busy loop the wait for the next slice may take as long, so
+    shorter slices would delay the response too much."""
     elements: int = 500
-    """Elements of a request that a handler works off at once: a few milliseconds."""
+    """How many elements of a request a handler processes at once: a few milliseconds' work."""
     fetch_portion: int = 64
-    """Partitions of a large fetch that are handled in one step: about a millisecond, if their
-    records are few."""
+    """How many partitions of a large fetch are processed in one step: about a millisecond's work if
+    they have few records."""
     frame_bytes: int = 32 << 10
     """Larger requests are decoded on a thread."""
     produce_bytes: int = (1 << 20) + (64 << 10)
-    """Larger produces are decoded on a thread. Most clients send no larger ones by default, and
-    those that they send need no thread: records are not decoded."""
+    """Larger produce requests are decoded on a thread. By default most clients do not send larger
+    ones, and smaller ones need no thread, because their records are not decoded."""
 
 
 DIVIDE_ALL: Final = Slicing(-1.0, elements=0, fetch_portion=1, frame_bytes=0, produce_bytes=0)
-"""Every request is decoded on a thread and worked off in the smallest slices."""
+"""Every request is decoded on a thread and processed in the smallest slices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Env:
-    """All the doors of one node, passed down from where it is wired; never a global."""
+    """All ports of one node, passed down from where the node is assembled. Never a global."""
 
     clock: Clock
     random: Random
@@ -324,6 +341,6 @@ class Env:
     executor: Executor
     store: MetadataStore
     boot_id: Callable[[], str] = no_boot_id
-    """Names the present boot of the machine: as long as it is the same, what was written to files
-    and not synced is still there, in the page cache. Empty where it is not known."""
+    """Identifies the current boot of the machine. As long as it stays the same, data that was
+    written to files but not synced is still in the page cache. Empty if it is not known."""
     slicing: Slicing = Slicing()

@@ -1,6 +1,6 @@
-"""Which partition a record goes to: give one of these to a producer as `router=`.
+"""Routers, which choose the partition of a record. Pass one to a producer as `router=`.
 
-What each does is told in `penstock.client.routers`, where they live.
+The docstring of `penstock.client.routers`, which defines them, describes each one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The real clock, randomness and threads, for production wiring."""
+"""The real clock, randomness and threads, used in production."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class SystemRandom:
 
 
 class Threads:
-    """Blocking work on a few threads of its own."""
+    """Runs blocking work on a small thread pool."""
 
     def __init__(self, threads: int = 4) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="penstock")
 
     async def run(self, work: Callable[[], T]) -> T:
-        # Shielded: the thread cannot be stopped, so its result must not be lost to a cancellation
-        # that leaves files half accounted for. The caller's cancellation waits for the work.
+        # Shielded: the thread cannot be stopped, so a cancellation must not lose its result and
+        # leave files in an inconsistent state. The caller's cancellation waits for the work.
         future = asyncio.get_running_loop().run_in_executor(self._pool, work)
         try:
             return await asyncio.shield(future)
@@ -59,5 +59,5 @@ class Threads:
 
 
 def give_way() -> None:
-    """Let another thread have the interpreter, which it might get only milliseconds later."""
-    time.sleep(0)  # No time passes; the interpreter's lock is let go of.
+    """Lets another thread run Python now, instead of milliseconds later."""
+    time.sleep(0)  # Takes no time, but releases the interpreter's lock.

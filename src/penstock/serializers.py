@@ -1,6 +1,6 @@
-"""Keys and values as bytes and back: give the same one to a producer and to a consumer.
+"""Serializers for keys and values. Give the same one to a producer and to a consumer.
 
-What there is, and the rule that null stays null, is told in `penstock.client.serializers`.
+The docstring of `penstock.client.serializers` lists them and explains the handling of nulls.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans that follow records through their headers; needs the extra `[otel]`."""
+"""OpenTelemetry spans that follow records through their headers. Requires the extra `[otel]`."""
 
 from __future__ import annotations
 

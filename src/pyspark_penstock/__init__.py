@@ -1,5 +1,8 @@
-"""Spark looks for modules named `pyspark_*` and registers their `DefaultSource`: this is how
-`spark.read.format("penstock")` works after nothing but a pip install."""
+"""Registers the data source with Spark.
+
+Spark looks for modules named `pyspark_*` and registers the `DefaultSource` of each. So
+`spark.read.format("penstock")` works after a pip install, without further setup.
+"""
 
 from penstock.spark.source import PenstockDataSource
 

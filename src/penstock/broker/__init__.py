@@ -1,1 +1,1 @@
-"""One broker: the wire protocol served from the log."""
+"""One broker: serves the Kafka protocol from its partition logs."""

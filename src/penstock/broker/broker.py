@@ -1,14 +1,15 @@
-"""One broker, wired: who is who, what starts before what, and what stops in which order.
+"""Wires the parts of one broker together, and starts and stops them in order.
 
-Start: read the cluster's image, open the logs, listen, register, note what the logs are worth
-(`lossless`), then lead and follow, serve. Clients that come in between are told to try again.
+Start: load the cluster image, open the logs, listen, register, write down what the broker can prove
+about its logs (`lossless`), then lead and follow partitions and serve clients. A request that
+arrives before that is complete gets a retriable error.
 
-Stop: hand leadership over while all goes on, so that clients find the next leader at once; leave
-the cluster, so that nobody is sent here any more; answer who waits; close the logs; note that the
-stop was clean.
+Stop: hand leadership over while everything still runs, so that clients find the next leader at
+once; leave the cluster, so that no more clients are directed here; finish the requests that wait;
+close the logs; record that the stop was clean.
 
-A broker whose session has ended does the middle part of both without stopping: it resigns from
-everything, registers anew and takes up what it is given under its new epoch.
+A broker whose session has expired does not stop. It resigns all leaderships, registers again and
+takes up the roles that the metadata gives it under its new broker epoch.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ from penstock.txns.config import TransactionConfig
 _log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 1.0
-"""How long answers under way are waited for when the broker stops."""
+"""How long a stopping broker waits for responses that are still pending."""
 HAND_OVER_TIMEOUT_S = 4.0
-"""How long a broker that stops tries to hand its partitions over."""
+"""How long a stopping broker tries to hand over its partitions."""
 
 
 class Broker:
@@ -134,13 +135,14 @@ class Broker:
 
     @property
     def services(self) -> Services | None:
-        """What handlers use of it; None until it is wired, when its logs are open."""
+        """The parts of the broker that handlers use. None until the logs are open and the parts
+        are wired together."""
         return self._services
 
     # Settings
 
     def configs(self) -> BrokerConfigs:
-        """Broker settings as they are now."""
+        """Returns the broker settings that are in force now."""
         image = self.cluster.image
         dynamic = image.broker_configs.get(self._config.broker_id, {})
         key = (image.default_broker_configs, dynamic)
@@ -155,14 +157,15 @@ class Broker:
                 BrokerConfigs(
                     static=static,
                     dynamic_default=image.default_broker_configs,
-                    # Earlier versions let durability be set for one broker, unseen by elections.
+                    # Earlier versions let durability be set for one broker. Elections do not
+                    # know of such a setting, so it is ignored.
                     dynamic={k: v for k, v in dynamic.items() if k != DEFAULT_DURABILITY},
                 ),
             )
         return held[1]
 
     def _own_settings(self) -> dict[str, str]:
-        """What Kafka's tools look for under Kafka's names."""
+        """Returns this broker's own settings under Kafka's names, for Kafka's tools."""
         config = self._config
         listener = f"PLAINTEXT://{config.host}:{config.port}"
         advertised = config.advertised_host or _reachable(config.host)
@@ -181,7 +184,7 @@ class Broker:
         }
 
     def _apply_limits(self) -> None:
-        """Limits of connections can be changed while the broker runs."""
+        """Applies the connection limits, which can be changed while the broker runs."""
         configs, admission = self.configs(), self.server.admission
         admission.connections_max = configs.int_value("max.connections")
         admission.per_address_max = configs.int_value("max.connections.per.ip")
@@ -204,14 +207,14 @@ class Broker:
         known = self.cluster.image.topics.get(topic)
         return log_config(self.configs().settings(known.configs if known is not None else {}))
 
-    # Life
+    # Lifecycle
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[str, int], None]) -> None:
-        """Serve until `stop` is set; `on_ready` is told the address when clients may come."""
+        """Serves until `stop` is set. Calls `on_ready` with the address once clients can use it."""
         try:
             await self._run(stop, on_ready)
         except BaseExceptionGroup as failures:
-            # One cause is the rule, and whoever started the broker wants to see just that.
+            # There is usually one cause. The caller should see that exception, not the group.
             raise (_only(failures) or failures) from None
 
     async def _run(self, stop: asyncio.Event, on_ready: Callable[[str, int], None]) -> None:
@@ -374,20 +377,20 @@ class Broker:
         return place
 
     def _take_up(self) -> None:
-        """Lead and follow what the image says, under the epoch that the broker has now."""
+        """Takes up the roles that the image gives this broker, under its current broker epoch."""
         self.replicas.broker_epoch = self.membership.broker_epoch
-        # Everything the image showed before this broker had its epoch is looked at once more.
+        # Changes that the image showed before the broker had this epoch could not take effect.
         for topic in self.cluster.image.topics.values():
             self.replicas.review(TopicChange(topic.name, topic, topic))
 
     async def _start_over(self, place: Place) -> None:
-        """The session has ended: resign from everything, register anew, take up what is given."""
+        """Resigns everything, registers again and takes up roles, after the session has expired."""
         self.replicas.resign_all()
         await self.membership.register(place, self._record.again())
         self._take_up()
 
     async def _hand_over(self) -> None:
-        """Let others lead before this broker goes; at once done where there is nobody else."""
+        """Hands leadership over before the stop. Returns at once if there is no other broker."""
         enabled = self.configs().bool_value("controlled.shutdown.enable")
         if not enabled or len(self.cluster.image.brokers) < 2:
             return
@@ -434,12 +437,14 @@ class Broker:
 
 
 def _reachable(host: str) -> str:
-    """What clients on this machine can connect to; other machines need `advertised_host`."""
+    """Returns an address that clients on this machine can connect to.
+
+    Clients on other machines need `advertised_host`."""
     return "127.0.0.1" if host in ("", "0.0.0.0", "::") else host  # noqa: S104 - compared only
 
 
 def _only(failures: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    """The one exception a group holds, however deep; None if there are more."""
+    """Returns the only exception of a group, at any depth of nesting; None if there are several."""
     if len(failures.exceptions) != 1:
         return None
     inner = failures.exceptions[0]

@@ -1,7 +1,8 @@
-"""The broker's view of the cluster: an image kept up to date by the store's watch.
+"""Keeps the broker's image of the cluster up to date, with a watch on the metadata store.
 
-One task owns the image. Whoever changes the cluster commits to the store and then waits here until
-the change has come round: so a broker reads its own writes, and sees them the way all others do.
+One task owns the image. Code that changes the cluster commits to the store, and then waits here
+until the watch has delivered the change. So a broker reads its own writes, and sees every change in
+the same way as all other brokers.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ class ClusterView:
         self._rounds_begun = 0
 
     def listen(self, listener: Listener) -> None:
-        """Be told of every change from now on, in order."""
+        """Calls `listener` with every change from now on, in order."""
         self._listeners.append(listener)
 
     async def load(self) -> None:
-        """Read everything, at the start and when the watch has lost its place."""
+        """Reads all metadata: at startup, and when the watch cannot continue where it stopped."""
         entries, revision = await self._store.range(PREFIX)
         if revision < self.image.revision:
             return
@@ -47,7 +48,7 @@ class ClusterView:
         self._tell(changed)
 
     async def follow(self) -> None:
-        """Keep the image up to date until cancelled."""
+        """Keeps the image up to date until cancelled."""
         while True:
             try:
                 await self._watch()
@@ -63,7 +64,7 @@ class ClusterView:
                 shown = 0
                 for event in events:
                     if shown >= _EVENTS_PER_TURN and event.revision != self.image.revision:
-                        # Others have their turn; what was committed together is shown together.
+                        # Lets other tasks run, but never between two changes of one commit.
                         await asyncio.sleep(0)
                         shown = 0
                     shown += 1
@@ -72,19 +73,19 @@ class ClusterView:
             await self.load()
 
     async def latest_revision(self) -> int:
-        """What the store has come to, whatever the image shows."""
+        """Returns the current revision of the store, which the image may not have reached yet."""
         _, revision = await self._store.range(CLUSTER_KEY)
         return revision
 
     async def catch_up(self) -> None:
-        """Return when the image shows all that was true when this was called."""
+        """Waits until the image shows everything that was committed before this call."""
         await self.wait_for(await self.latest_revision())
 
     async def catch_up_shared(self) -> None:
-        """As `catch_up`, but callers share the store's answers: one question is under way at most.
+        """Does the same as `catch_up`, but callers share the reads: at most one is in progress.
 
-        A question that was put before this call may miss what the caller looks for, so a caller
-        waits for the next one.
+        A read that began before this call may miss what the caller looks for, so the caller waits
+        for the next one.
         """
         needed = self._rounds_begun + 1
         async with self._catching_up:
@@ -93,10 +94,10 @@ class ClusterView:
                 await self.catch_up()
 
     async def wait_for(self, revision: int, timeout_s: float = 30.0) -> None:
-        """Return when the image shows everything up to `revision`.
+        """Waits until the image shows everything up to `revision`.
 
-        Where other clusters share the store a revision may be theirs, and our watch silent about
-        it: then everything is read.
+        If other clusters share the store, the revision may belong to one of them, and the watch of
+        this cluster never reports it. So after a while all metadata is read.
         """
         if self.image.revision >= revision:
             return

@@ -1,16 +1,20 @@
-"""Decisions become facts: committed to the store, then waited for until the image shows them.
+"""Commits decisions to the metadata store, and waits until the image shows them.
 
-Decisions are pure (`penstock.metadata`): an image and a wish give the changes to make, each with
-the revision it rests on. A commit that fails rested on an old image: the newer one is waited for
-and the decision made again.
+Decisions are pure (`penstock.metadata`): they are computed from an image and a request, and consist
+of changes, each with the revision that its key must have. If the commit fails, the image was out of
+date. Then this module waits for the newer image and makes the decision again.
 
-Two things are never taken for granted. A refusal counts only if the image was current: the topic
-that exists here may have been deleted elsewhere a moment ago. And a commit whose answer was lost
-may have been made, or may yet be: the keys are read, and if they hold what was to be written it is
-done. If they do not, the decision is made again on what is true now, since the lost one may never
-arrive. If it does, it was first and ours fails, which is found out in the same way, or ours was and
-has changed what the lost one rests on. Only while it rests on what is still true nothing else is
-answered: least of all a refusal, or that there is nothing to do.
+Two cases need care:
+
+- A refusal counts only if the image was current. For example, a topic that exists in this image may
+  just have been deleted through another broker.
+- A commit whose response was lost is doubtful: it may have been made, or may still be made. So its
+  keys are read. If they have the new values, the commit was made. If not, the decision is made
+  again on the current image, because the doubtful commit may never arrive. If it arrives before the
+  new commit, the new one fails, and the next read of the keys shows why. If it arrives later, it
+  fails, because the new commit has changed a key that it compares. As long as no key that it
+  compares has changed, it can still be made, and the caller gets `OutcomeUnknown` and nothing else:
+  neither a refusal nor the result of a decision that changes nothing.
 """
 
 from __future__ import annotations
@@ -36,10 +40,12 @@ class Commits:
         self._store = store
         self._cluster = cluster
         self.lease = 0
-        """What keys go under that are this broker's own."""
+        """The lease to which this broker's own keys are attached."""
 
     async def commit(self, make: Make[R]) -> R:
-        """Carry a decision out, made as often as it takes; its result."""
+        """Makes a decision and commits it, again if the image was out of date. Returns its result.
+
+        Raises `OutcomeUnknown` if the decision may or may not have been carried out."""
         is_current = False
         doubtful: Decision[R] | None = None
         for _ in range(_ATTEMPTS):
@@ -57,7 +63,7 @@ class Commits:
             try:
                 is_done = not decision.changes or await self.attempt(decision)
             except StoreFull as error:
-                # The store has answered: the commit was made, or never will be.
+                # The store has answered, so the commit was made already or never will be.
                 if not error.may_have_happened or not await self._is_in_force(decision):
                     raise
                 return decision.result
@@ -74,7 +80,9 @@ class Commits:
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the cluster changes too fast; try again")
 
     async def attempt(self, decision: Decision[R]) -> bool:
-        """Commit, and wait until the image shows what is true now; False if it was out of date."""
+        """Commits a decision once, and waits until the image shows the store's new revision.
+
+        Returns False if the decision was based on an outdated image, and so changed nothing."""
         compares = [Compare(change.key, change.expected_revision) for change in decision.changes]
         compares += [Compare(guard.key, guard.expected_revision) for guard in decision.guards]
         changes = [
@@ -98,13 +106,13 @@ class Commits:
             raise OutcomeUnknown(f"a change of {keys} may yet be made") from cause
 
     def _is_void(self, decision: Decision[R]) -> bool:
-        """Whether it can no longer be committed: something it rests on has changed."""
+        """Returns whether the decision can no longer be committed: a key it compares changed."""
         rests_on = [(change.key, change.expected_revision) for change in decision.changes]
         rests_on += [(guard.key, guard.expected_revision) for guard in decision.guards]
         return any(self._cluster.image.revision_of(key) != at for key, at in rests_on)
 
     async def _catch_up(self) -> None:
-        """Wait until the image shows all there is; as far as the store can be asked."""
+        """Waits until the image is current, or returns at once if the store cannot be read."""
         try:
             revision = await self._cluster.latest_revision()
         except StoreError:
@@ -112,9 +120,11 @@ class Commits:
         await self._cluster.wait_for(revision)
 
     async def _is_in_force(self, decision: Decision[R]) -> bool:
-        """Whether the store holds what was to be written. By whom makes no difference: a decision
-        is the state that follows from another, and the same for whoever makes it. One that gives
-        something to a broker must say to which, or two would hold it."""
+        """Returns whether the store has the values that the decision writes.
+
+        Which broker wrote them makes no difference: a decision is the state that follows from
+        another state, and is the same on every broker. A decision that gives something to one
+        broker must therefore name that broker, or two brokers would believe that they have it."""
         for change in decision.changes:
             try:
                 entry = await self._store.get(change.key)

@@ -1,8 +1,9 @@
-"""How a broker is set up: a TOML file, or `penstock up` with a few options.
+"""The configuration of a broker: a TOML file, or the options of `penstock up`.
 
-Keys of the file are the fields of `BrokerConfig`. A table `[kafka]` takes Kafka's own broker
-settings by their names (`"group.initial.rebalance.delay.ms" = 0`), as does `--set` on the command
-line. Everything is checked once, here; a wrong name is answered with the nearest right one.
+The keys of the file are the fields of `BrokerConfig`. The table `[kafka]` accepts Kafka's broker
+settings by their names (`"group.initial.rebalance.delay.ms" = 0`), and so does `--set` on the
+command line. Everything is checked once, here. The error for an unknown name suggests the most
+similar known one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class LogLevel(StrEnum):
 METRICS_AUTO: Final = "auto"
 METRICS_OFF: Final = "off"
 METRICS_OFFSET: Final = 1000
-"""From a broker's port to that of its metrics, where nothing else is said."""
+"""With `metrics = auto`, the metrics port is the broker's port plus this."""
 _AT_LEAST_ONE: Final = (
     "connections_max",
     "request_bytes_max",
@@ -46,7 +47,7 @@ _AT_LEAST_ONE: Final = (
 
 
 class ConfigError(ValueError):
-    """The configuration cannot be used; the message says which key and what to do."""
+    """The configuration is invalid. The message names the key and says what to write."""
 
 
 def _key(default: Any, doc: str) -> Any:
@@ -144,7 +145,7 @@ class BrokerConfig:
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:
-        """Where to listen for Prometheus, port 0 for any; None for nowhere."""
+        """The address of the metrics endpoint; None if it is off. Port 0 means any free port."""
         if self.metrics == METRICS_OFF:
             return None
         if self.metrics == METRICS_AUTO:
@@ -159,22 +160,22 @@ class BrokerConfig:
 
     @property
     def without_effect(self) -> list[str]:
-        """The settings of the table `[kafka]` that Penstock does not use."""
+        """The settings in the `[kafka]` table that have no effect in Penstock."""
         known = [(name, broker_definition(name)) for name, _ in self.kafka]
         return [name for name, definition in known if definition and definition.no_effect]
 
     @property
     def store_path(self) -> str:
-        """The SQLite file; of no use when the store is an etcd."""
+        """The path of the SQLite file. Not used if the store is etcd."""
         return self.store or f"{self.data_dir}/metadata.db"
 
     @property
     def etcd(self) -> EtcdAddress | None:
-        """Where the store is, when it is an etcd."""
+        """The address of the etcd store; None if the store is SQLite."""
         return parse_address(self.store) if is_etcd(self.store) else None
 
     def with_overrides(self, overrides: Mapping[str, str]) -> BrokerConfig:
-        """A copy with some keys given as text: our own names, or Kafka's."""
+        """Returns a copy with some settings changed, by field name or by Kafka's name."""
         changed: dict[str, Any] = {}
         kafka = dict(self.kafka)
         types = {key.name: type(getattr(self, key.name)) for key in fields(self)}
@@ -189,7 +190,7 @@ class BrokerConfig:
 
 
 def load_config(path: str) -> BrokerConfig:
-    """Read a TOML file."""
+    """Reads a TOML file."""
     try:
         with open(path, "rb") as file:
             values = tomllib.load(file)

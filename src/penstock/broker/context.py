@@ -1,4 +1,4 @@
-"""One request's surroundings."""
+"""The context of one request, which its handler gets together with the request."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class RequestContext:
         self.services = services
         self.version = version
         self.client_id = client_id
-        """Empty where the client gave none."""
+        """Empty if the client sent none."""
         self.host = host
         self.is_appended = False
-        """Set by a produce whose batches are all in the log and only wait for their commit: the
-        connection's next produce may then begin."""
+        """Set by a produce request when all its batches are in the log and only wait for their
+        commit. The connection's next produce request may then begin."""
         self.is_replica = False
-        """Set by a fetch of a broker that is registered with the epoch it names."""
+        """Set by a fetch from a broker that is registered with the broker epoch it names."""
         self.is_large = False
-        """The answer is large: it is encoded on a thread. Read when the answer is there."""
+        """The response is large, so it is encoded on a thread. Read when the response is ready."""
 
     @property
     def slicing(self) -> Slicing:
@@ -46,12 +46,12 @@ class RequestContext:
         return turns_of(self.services.env)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Run a handler's coroutine under the broker's task group; its result answers."""
+        """Runs a handler's coroutine in the broker's task group. Its result is the response."""
         return spawned(self.services, work)
 
 
 def spawned(services: Services, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-    """Run a coroutine under the broker's task group; its result or exception is the future's."""
+    """Runs a coroutine in the broker's task group. The future gets its result or exception."""
     done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     services.spawn(_resolve(work, done))
     return done
@@ -63,7 +63,7 @@ async def _resolve(work: Coroutine[Any, Any, T], done: asyncio.Future[T]) -> Non
     except asyncio.CancelledError:
         done.cancel()
         raise
-    except Exception as error:  # noqa: BLE001 - it becomes the answer's; dispatch maps it
+    except Exception as error:  # noqa: BLE001 - dispatch turns it into an error response
         if not done.done():
             done.set_exception(error)
     else:

@@ -1,17 +1,20 @@
-"""Control: this broker's term as controller if it has one, and the door to decisions for all.
+"""Commits decisions for the cluster, and elects leaders while this broker is the controller.
 
-What clients ask for (topics, configs), and what leaders ask for (in-sync sets), any broker carries
-out, under the term of whoever is the controller: clients come to any of them, and Kafka's brokers
-pass such requests on. Elections are the controller's alone.
+Every broker carries out the requests of clients (topics, configs) and of leaders (ISR changes)
+itself, with the current controller's claim as a condition of the commit. Clients may send such
+requests to any broker; in Kafka, a broker forwards them to the controller. Only the controller
+elects leaders.
 
-Every commit of either kind compares the claim it was made under, so a controller that was deposed
-while it thought has no effect. Duties are found in the image, not remembered: a new controller
-looks at everything once, and what another one left half done is like any other work.
+A *claim* is the controller's entry in the store: a broker writes it to become the controller, and
+it ends with that broker's lease. Each of these commits compares the claim that it was made under.
+So a decision has no effect if another broker became the controller in the meantime. A controller
+derives its work from the image and remembers nothing. So a new controller examines everything once,
+and work that its predecessor left unfinished needs no special treatment. Its work:
 
-- Elections, whenever brokers come, go or are about to stop, in portions: the work and the size of
-  one commit are bounded, however many partitions a broker had.
-- Leadership goes back to preferred replicas soon after one has caught up, and is checked from time
-  to time (`auto.leader.rebalance.enable`).
+- Elect leaders whenever brokers register, leave or are about to stop. This is done in portions, so
+  that the work and the size of one commit are limited, however many partitions a broker has.
+- Return leadership to preferred replicas soon after they have caught up, and check for that at
+  intervals (`auto.leader.rebalance.enable`).
 """
 
 from __future__ import annotations
@@ -43,13 +46,15 @@ _PUT_OFF_MAX_S: Final = 30.0
 _NO_CONTROLLER_PAUSE_S: Final = 0.05
 CONTROLLER_WAIT_S: Final = 2.0
 PREFER_SOON_S: Final = 5.0
-"""How long after a preferred replica has caught up it leads again: brokers that are restarted one
-after the other are not to pass leadership round for nothing."""
+"""How long after a preferred replica has caught up it becomes the leader again. The delay avoids
+needless elections when brokers are restarted one after the other."""
 _log = logging.getLogger(__name__)
 
 
 class ControllerRuntime:
-    """`static` are the settings of this broker's config file, under their Kafka names."""
+    """Makes cluster-wide decisions, and does the controller's work while this broker is controller.
+
+    `static` are the settings of this broker's config file, under their Kafka names."""
 
     def __init__(
         self,
@@ -72,12 +77,12 @@ class ControllerRuntime:
         self._prefer_timer: asyncio.TimerHandle | None = None
         self._prefer_now = False
         self.failing: str | None = None
-        """What a duty of the controller failed with, when time alone will not mend it."""
+        """The error of the controller's last round of work, if a retry alone will not fix it."""
         cluster.listen(self._on_change)
 
     @property
     def term(self) -> Controller | None:
-        """This broker's term as controller, None when another has it."""
+        """The controller's claim if this broker holds it; None otherwise."""
         held = self._cluster.image.controller
         if held is None or held.incarnation_id != self._membership.incarnation_id:
             return None
@@ -89,16 +94,16 @@ class ControllerRuntime:
 
     @property
     def stopping(self) -> frozenset[int]:
-        """Brokers that are about to stop: every decision wants to know."""
+        """Brokers that are about to stop. Every decision takes them into account."""
         return self._cluster.image.stopping
 
     # Decisions
 
     async def decide(self, make: Make[R]) -> R:
-        """Carry out a decision for the cluster, while the controller's term lasts.
+        """Carries out a decision for the cluster, on condition that the controller stays the same.
 
-        Where there is none, as at the cluster's start or after the last one died, it is waited for:
-        not every client tries again.
+        If there is no controller, because the cluster is starting or the controller died, this
+        waits up to `CONTROLLER_WAIT_S` for one: not every client retries.
         """
         clock = self._env.clock
         end_s = clock.monotonic() + CONTROLLER_WAIT_S
@@ -115,13 +120,13 @@ class ControllerRuntime:
         return await self._commits.commit(with_term)
 
     async def commit_own(self, make: Make[R]) -> R:
-        """Carry out a decision that any broker may make."""
+        """Carries out a decision that does not depend on the controller."""
         return await self._commits.commit(make)
 
     async def hand_over(self) -> int:
-        """Take this broker out of all that it leads and is in sync for.
+        """Hands over this broker's leaderships, and removes it from all ISRs.
 
-        Returns how much it still leads, since nobody else can.
+        Returns how many partitions it still leads because no other replica can.
         """
 
         def step(image: ClusterImage) -> Decision[tuple[bool, int]]:
@@ -141,13 +146,13 @@ class ControllerRuntime:
                 await self._env.clock.sleep(_NO_CONTROLLER_PAUSE_S)
         return leads
 
-    # The controller's duties
+    # The controller's work
 
     async def watch_over(self) -> None:
-        """The controller's duties, as they come up, until cancelled.
+        """Does the controller's work as it comes up, until cancelled.
 
-        A duty that fails is reported and tried again later, whatever it raised. It must not end the
-        process: the next controller would meet the same, and so one broker after the other.
+        Work that fails is logged and tried again later, whatever it raised. It must not end the
+        process: the next controller would fail in the same way, and so one broker after another.
         """
         failures = 0
         try:
@@ -165,7 +170,7 @@ class ControllerRuntime:
             self._cancel_timer()
 
     async def _do_duties(self) -> Exception | None:
-        """Run every duty, even if another one fails. Returns the first error."""
+        """Does all work that is due, even if a part of it fails. Returns the first error."""
         first: Exception | None = None
         for duty in (self.claim, self._prefer_if_due):
             try:
@@ -187,17 +192,17 @@ class ControllerRuntime:
         self._work.set()
 
     async def begin(self) -> None:
-        """Claim for the first time; what fails is gone on with in `watch_over`."""
+        """Claims the controller role at startup. If that fails, `watch_over` tries it again."""
         try:
             await self.claim()
         except Exception as error:  # noqa: BLE001 - reported, and tried again
             self._put_off(error)
 
     async def claim(self) -> None:
-        """Take the controller's lease if nobody has it, and do what a new term begins with."""
+        """Becomes the controller if there is none. Elects leaders if this broker is controller."""
         if not self._membership.is_registered:
             return
-        # Also when the claim in force is a dead incarnation's of this very broker.
+        # `term` is None also if the claim belongs to an earlier run of this broker.
         held = self.term
         if held is None:
             decision = claim_controller(self._cluster.image, self._broker_id)
@@ -211,9 +216,9 @@ class ControllerRuntime:
             await self.elect()
 
     async def elect(self) -> None:
-        """Give every partition that can have one a leader among the living.
+        """Elects a live leader for every partition that needs one and has an electable replica.
 
-        A portion that cannot be committed does not keep the others from theirs.
+        If one portion cannot be committed, the others are elected nevertheless.
         """
         failed: Exception | None = None
         is_settled = False
@@ -233,22 +238,22 @@ class ControllerRuntime:
             raise failed
 
     async def _elect_among(self, portion: Sequence[Slice], term: Controller) -> bool:
-        """Whether it is settled; else the image was out of date."""
+        """Elects leaders for a portion. Returns False if the image was out of date."""
         decision = elect_among(
             self._cluster.image, portion, static=self.static, stopping=self.stopping
         )
         if not decision.changes:
-            # Others are served between portions.
+            # Requests are served between two portions.
             await asyncio.sleep(0)
             return True
         return await self._commits.attempt(guarded(decision, term))
 
     def _on_change(self, changed: Changed) -> None:
-        # A topic can be new with a leader that has died since it was chosen, by another broker.
+        # Another broker may have created a topic with a leader that has died since.
         misled = any(
             change.after is not None and self._is_misled(change.after) for change in changed.topics
         )
-        # With a lower min.insync.replicas there may be enough in sync without eligible leaders.
+        # If min.insync.replicas was lowered, the ISR may be large enough without the ELR.
         altered = changed.configs or any(_is_altered(change) for change in changed.topics)
         if changed.brokers or changed.controller or misled or altered:
             self._work.set()
@@ -274,7 +279,7 @@ class ControllerRuntime:
         return any(is_due(image, partition) for partition in topic.partitions)
 
     def _prefer_in(self, delay_s: float) -> None:
-        """Look at preferred leaders in that time at the latest."""
+        """Schedules a check of preferred leaders, in `delay_s` seconds at the latest."""
         loop = asyncio.get_running_loop()
         timer = self._prefer_timer
         if timer is None or timer.when() > loop.time() + delay_s:
@@ -297,7 +302,7 @@ class ControllerRuntime:
         configs = self._configs()
         if configs.bool_value("auto.leader.rebalance.enable"):
             await self._prefer()
-        # Only now: what failed half way is gone on with when the store answers again.
+        # Reset only after success: if the store fails half way, the rest is tried again.
         self._prefer_now = False
         self._prefer_in(configs.int_value("leader.imbalance.check.interval.seconds"))
 
@@ -319,7 +324,7 @@ class ControllerRuntime:
 
 
 def _is_altered(change: TopicChange) -> bool:
-    """Whether other configs hold for a topic that has eligible leaders."""
+    """Returns whether the configs of a topic with eligible leader replicas have changed."""
     before, after = change.before, change.after
     return (
         before is not None
@@ -330,7 +335,7 @@ def _is_altered(change: TopicChange) -> bool:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether a later retry may succeed without an operator's help."""
+    """Returns whether a later retry may succeed without an operator's help."""
     if isinstance(error, StoreError):
         return error.retriable or isinstance(error, OutcomeUnknown | LeaseNotFound)
     return isinstance(error, KafkaError | TimeoutError)

@@ -1,14 +1,15 @@
-"""The groups whose partition of `__consumer_offsets` this broker leads.
+"""The group coordinator: the groups whose partition of `__consumer_offsets` this broker leads.
 
-`groups.GroupShard` decides; `shard_shell` is what carries its effects out. Here is what only groups
-have: offsets committed in transactions, as batches of their producers, and the markers that end
-them. A marker is written through the shard's shell, so that the shard hears of it in its place
-among the appends.
+`groups.GroupShard` decides, and `shard_shell` carries out its effects. This module adds what only
+groups have: offsets that are committed in transactions, as batches of their producers, and the
+markers that end these transactions. A marker is written through the shard's shell, so that the
+shard is notified of it in order with the other appends.
 
-Offsets are read from memory, and a broker that was cut off, or is told late, may not know yet that
-another one leads and has taken commits since. So before it answers it looks at what the store says
-now. While the store cannot be asked it writes something that changes nothing: when that is
-committed, all those who could lead instead were still following here.
+Committed offsets are read from memory. A broker that was cut off, or whose metadata is late, may
+not know that another broker leads the partition by now and has accepted commits. So before it
+answers, it reads the current revision from the store and waits until its image has reached it. If
+the store cannot be read, it appends a record that changes nothing. Once that record is committed,
+every replica that could have been elected instead was still following this leader.
 """
 
 from __future__ import annotations
@@ -69,16 +70,18 @@ class ShardRuntime(ShardShell[Effect, TimerKey, Response]):
         return Now(self.ticks_ms(), self.wall_ms())
 
     def ask(self, step: Step) -> asyncio.Future[Response]:
-        """Put a request to the shard; the future is its reply."""
+        """Passes a request to the shard. The future resolves to its response."""
         return self.put(lambda token: step(self.shard, token, self.now()))
 
     def forget_topics(self, names: Collection[str]) -> None:
         self.step(lambda: self.shard.forget_topics(names, self.now()))
 
     def write_marker(self, marker: Marker, tell: Callable[[ErrorCode], None]) -> None:
-        """End a transaction's offset commits; `tell` is called when that is committed, or why not.
+        """Writes the marker that ends a transaction's offset commits.
 
-        Only once the partition is loaded: what is written before that the shard would not hear of.
+        Calls `tell` with NONE when the marker is committed, or with the reason if it fails. May be
+        called only once the partition is loaded: the shard would not be notified of a marker that
+        was written before.
         """
 
         def end(code: ErrorCode | None) -> None:
@@ -94,7 +97,7 @@ class ShardRuntime(ShardShell[Effect, TimerKey, Response]):
         )
 
     def confirm(self, tell: Callable[[ErrorCode | None], None]) -> None:
-        """Find out by a write of nothing whether this broker still leads the partition."""
+        """Checks whether this broker still leads the partition: writes a record without effect."""
 
         def write() -> Written:
             nothing = offset_record("", "", -1, None)
@@ -105,7 +108,7 @@ class ShardRuntime(ShardShell[Effect, TimerKey, Response]):
 
         self.write(write, tell, refuse, refuse)
 
-    # The shard's side
+    # What the shard provides
 
     def replay(self, header: BatchHeader, records: Iterable[Record]) -> None:
         if header.is_control:
@@ -164,6 +167,8 @@ class ShardRuntime(ShardShell[Effect, TimerKey, Response]):
 
 
 class GroupCoordinator(Shards[ShardRuntime]):
+    """The shards of all partitions of `__consumer_offsets` that this broker leads."""
+
     def __init__(
         self,
         env: Env,
@@ -174,10 +179,10 @@ class GroupCoordinator(Shards[ShardRuntime]):
     ) -> None:
         super().__init__(env, OFFSETS_TOPIC, broker_id, cluster, spawn)
         self._rebalances_before = 0
-        """Of terms that are over."""
+        """Rebalances that were counted by shards of ended leaderships."""
         self._config = config
         self._gone: set[str] = set()
-        """Topics that were deleted and whose offsets are about to be forgotten."""
+        """Deleted topics whose offsets are about to be removed."""
 
     def make(self, hosted: HostedPartition) -> ShardRuntime:
         return ShardRuntime(self._env, hosted, self._config)
@@ -193,7 +198,7 @@ class GroupCoordinator(Shards[ShardRuntime]):
 
     @property
     def rebalances(self) -> int:
-        """How many were completed here since the broker started."""
+        """Rebalances that this coordinator has completed since the broker started."""
         held = (shell.shard.core.rebalances for shell in self._shells.values())
         return self._rebalances_before + sum(held)
 
@@ -203,8 +208,10 @@ class GroupCoordinator(Shards[ShardRuntime]):
     def confirmed(
         self, group_ids: Sequence[str], answer: Callable[[], Steps[Response]]
     ) -> asyncio.Future[Response]:
-        """What the steps of `answer` give, once all is known that others may have committed for
-        these groups."""
+        """Runs the steps of `answer` once this broker has confirmed that it coordinates the groups.
+
+        Otherwise another coordinator could have accepted commits that the answer lacks. The future
+        resolves to the response."""
         reply: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._spawn(self._confirm(group_ids, answer, reply))
         return reply
@@ -224,7 +231,7 @@ class GroupCoordinator(Shards[ShardRuntime]):
                 for runtime in {id(one): one for one in map(self.require, group_ids)}.values():
                     await _confirmation(runtime)
             response = await in_slices(answer(), turns_of(self._env))
-        except Exception as error:  # noqa: BLE001 - whoever waits for the reply tells the client
+        except Exception as error:  # noqa: BLE001 - dispatch turns it into an error response
             if not reply.done():
                 reply.set_exception(error)
         else:
@@ -232,7 +239,9 @@ class GroupCoordinator(Shards[ShardRuntime]):
                 reply.set_result(response)
 
     def _require_terms(self, group_ids: Sequence[str]) -> None:
-        """The image shows the terms of now; those here may not have been ended yet."""
+        """Raises NOT_COORDINATOR if the image names another leader epoch for one of the groups.
+
+        The image is current, but the leadership may not have been updated to it yet."""
         for index in map(self.index_of, group_ids):
             partition = self._cluster.image.partition(OFFSETS_TOPIC, index)
             leadership = self.require_at(index).hosted.leadership
@@ -240,14 +249,15 @@ class GroupCoordinator(Shards[ShardRuntime]):
                 raise KafkaError(ErrorCode.NOT_COORDINATOR)
 
     def on_change(self, changed: Changed) -> None:
-        """Topics were deleted: so are the offsets that groups committed for them."""
+        """Removes the offsets that groups committed for topics that were deleted."""
         for change in changed.topics:
             if change.after is not None and change.name in self._gone:
-                # It is there again: what is committed from now on stays.
+                # The topic was created again: offsets that are committed from now on stay.
                 self._forget_gone()
             elif change.after is None:
                 if not self._gone:
-                    # Together with those whose deletion is shown next: all offsets are looked at.
+                    # Later, to include the deletions that the image shows next: each removal
+                    # examines all offsets.
                     asyncio.get_running_loop().call_soon(self._forget_gone)
                 self._gone.add(change.name)
 
@@ -262,7 +272,7 @@ async def _confirmation(runtime: ShardRuntime) -> None:
     outcome: asyncio.Future[ErrorCode | None] = asyncio.get_running_loop().create_future()
 
     def tell(code: ErrorCode | None) -> None:
-        # It may be late first, and committed or refused after that.
+        # May be called twice: when the append is late, and with its outcome.
         if not outcome.done():
             outcome.set_result(code)
 

@@ -1,4 +1,4 @@
-"""The batches that coordinators write to their internal topics."""
+"""Builds the batches that coordinators write to their internal topics."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _log = logging.getLogger(__name__)
 
 
 def batch_of(hosted: HostedPartition, records: Sequence[Record], **producer: Any) -> bytearray:
-    """One batch of a coordinator's records; if this raises, nothing is in the log.
+    """Encodes a coordinator's records as one batch. If this raises, the log is unchanged.
 
-    KafkaError: the records cannot be encoded. That is a bug, and only its own append fails.
+    Raises KafkaError if the records cannot be encoded. That is a bug, and only this append fails.
     """
     try:
         return build_batch(records, **producer)
@@ -29,7 +29,7 @@ def batch_of(hosted: HostedPartition, records: Sequence[Record], **producer: Any
 def bounded_batch_of(
     hosted: HostedPartition, records: Sequence[Record], **producer: Any
 ) -> bytearray:
-    """The same. Raises BatchRefused if the batch exceeds its topic's max.message.bytes."""
+    """Does the same, and raises BatchRefused if the batch exceeds the topic's max.message.bytes."""
     limit = hosted.settings.max_message_bytes
     size = sum(len(record.key or b"") + len(record.value or b"") for record in records)
     if size <= limit:

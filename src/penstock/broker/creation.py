@@ -1,4 +1,4 @@
-"""Topics that come into being by being asked for."""
+"""Creates topics automatically: topics that clients ask for, and the internal topics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def topic_defaults(services: Services) -> TopicDefaults:
 
 
 def create_missing(services: Services, name: str) -> None:
-    """Have a topic created with the broker's defaults; nobody waits, and twice is once."""
+    """Starts the creation of a topic with the broker's defaults, and does not wait for it.
+
+    Does nothing if the topic is being created already."""
     if name in services.creating:
         return
     services.creating.add(name)
@@ -33,20 +35,23 @@ def create_missing(services: Services, name: str) -> None:
 
 
 def create_offsets_topic(services: Services) -> str | None:
-    """The topic that holds the groups' offsets, made when the first group needs it.
+    """Starts the creation of the topic for groups' offsets, when the first group needs it.
 
-    It is made only with as many replicas as `offsets.topic.replication.factor` asks for (KIP-115):
-    it would keep fewer for good. The result says what is missing for that; None: nothing.
+    The topic is created only if it can have `offsets.topic.replication.factor` replicas (KIP-115).
+    If it were created with fewer, it would keep that number. Returns the reason if there are too
+    few brokers, and None otherwise.
     """
     more = ("compression.type", "producer")
     return _create_compacted(services, OFFSETS_TOPIC, "offsets.topic", more)
 
 
 def create_transactions_topic(services: Services) -> str | None:
-    """The topic of the transaction coordinators, made when the first transaction needs it, with
-    `transaction.state.log.replication.factor` replicas or not at all, as above.
+    """Starts the creation of the transaction coordinators' topic, when a transaction needs it.
 
-    One replica may always be missing, whatever `transaction.state.log.min.isr` says.
+    It is created with `transaction.state.log.replication.factor` replicas or not at all, and the
+    result is the same as for the offsets topic. `min.insync.replicas` is always less than the
+    number of replicas (but at least 1), even if `transaction.state.log.min.isr` is larger, so that
+    one replica may fail.
     """
     configs = services.configs()
     insync = configs.int_value("transaction.state.log.min.isr")

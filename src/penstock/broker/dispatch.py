@@ -1,14 +1,16 @@
-"""From a frame to its answer: decode, find the handler, encode. Start reading the broker here.
+"""Decodes each request, calls its handler and encodes the response. Start reading the broker here.
 
-A handler is a plain function. It returns its response, or a future of it where it must wait, or
-None where the protocol has no answer (acks=0). Whatever it raises becomes an error response, built
-by the handler module's own `refuse` where its response has no error code at the top.
+A handler is a plain function. It returns its response, or a future of the response if it must wait,
+or None if the protocol defines no response (acks=0). An exception that a handler raises becomes an
+error response. If the response has no top-level error code, the handler module's `refuse` function
+builds it.
 
-Produce requests of a shape seen before take a lane (`produce_lane`): the same outcome, without
-being taken apart.
+A produce request whose layout this connection has sent before takes the fast path
+(`produce_lane`). The outcome is the same, but the request is not decoded completely.
 
-Requests of one connection are served one after the other: a read behind a write sees it. Only a
-produce may begin while earlier produces wait for their commits, once their batches are appended.
+Requests of one connection are served one at a time, so a read sees the writes that were sent before
+it. The only overlap is between produce requests: the next one may begin while earlier ones wait for
+their commit, once the batches of the earlier ones are appended.
 """
 
 from __future__ import annotations
@@ -45,10 +47,11 @@ from penstock.wire.messages.base import Buffer, Request, Response
 _log = logging.getLogger(__name__)
 
 _SHORTEST: Final = 10
-"""No request is as short: key, version, correlation id, and the length of a client id."""
+"""Size of the shortest request header: API key, version, correlation id and client id length. A
+produce request is always longer."""
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _start: Final = Struct(">hhi").unpack_from
-"""Key, version, correlation id."""
+"""Reads the API key, the version and the correlation id."""
 _key: Final = Struct(">h").unpack_from
 
 Handler = Callable[[Request, RequestContext], Response | asyncio.Future[Response] | None]
@@ -111,18 +114,20 @@ HANDLED: Final[dict[ApiKey, str]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "penstock.broker.handlers.describe_topic_partitions",
     ApiKey.END_TRANSACTIONS: "penstock.broker.handlers.end_transactions",
 }
-"""The APIs this broker serves, and the module of each."""
+"""The APIs that this broker serves, with the module that handles each."""
 
 
 def load_handlers() -> None:
-    """All that is otherwise loaded when somebody first asks for it, while all others wait."""
+    """Loads all handlers and codecs now.
+
+    Otherwise the first request of each API loads them, and every other request waits meanwhile."""
     for api_key, module in HANDLED.items():
         import_module(module)
         prepare(api_key)
 
 
 class Dispatcher:
-    """The handlers of a broker, loaded as they are first asked for: a start stays quick."""
+    """Finds the handler of an API. Handlers are loaded on first use, to keep startup fast."""
 
     def __init__(self) -> None:
         self._modules: dict[int, ModuleType] = {}
@@ -136,7 +141,7 @@ class Dispatcher:
         return handler
 
     def refuse(self, request: Request, version: int, error: Exception) -> Response:
-        """The response of a request that failed as a whole."""
+        """Returns the error response for a request that failed as a whole."""
         code = code_of(error)
         refuse = getattr(self._module(request.API_KEY), "refuse", None)
         if refuse is not None:
@@ -158,7 +163,7 @@ class Dispatcher:
 
 
 class BrokerSession:
-    """One connection's requests."""
+    """Serves the requests of one connection."""
 
     __slots__ = (
         "_answered",
@@ -185,7 +190,7 @@ class BrokerSession:
         self._peer = peer
         self._host = peer.host
         self._overlaps = False
-        """The last request was a produce whose batches are appended."""
+        """The last request was a produce request, and its batches are appended."""
 
     def may_overlap(self, frame: memoryview) -> bool:
         return self._overlaps and len(frame) > _SHORTEST and _key(frame)[0] == _PRODUCE
@@ -219,7 +224,7 @@ class BrokerSession:
         return answer
 
     def _watch(self, answer: Answer) -> None:
-        """Note how long an answer of a lane waits for its commit, if it is its turn."""
+        """Measures how long a fast-path response waits for its commit, if it is to be sampled."""
         waited, now = self._waited, self._now
         if waited.left:
             waited.left -= 1
@@ -265,7 +270,7 @@ class BrokerSession:
         return encoded
 
     async def _serve_large(self, frame: memoryview, began: float) -> Sequence[Buffer] | None:
-        """Decode a large frame on a thread, and serve it."""
+        """Decodes a large frame on a thread, then serves it."""
         decode = partial(decode_request, frame, self._dispatcher.served)
         try:
             header, request = await self._services.env.executor.run(decode)
@@ -296,10 +301,10 @@ class BrokerSession:
         response: Response | asyncio.Future[Response] | None,
         began: float,
     ) -> Sequence[Buffer] | None:
-        """Wait for a response, and encode it on a thread if it is large.
+        """Waits for the response, and encodes it on a thread if it is large.
 
-        A span of a file (`storage.spans`) that is cut meanwhile ends the connection, as it does
-        when the peer takes its time."""
+        If a file span in the response (`storage.spans`) is truncated in the meantime, the
+        connection is closed, just as when that happens while a slow peer reads the response."""
         if isinstance(response, asyncio.Future):
             try:
                 response = await response
@@ -319,7 +324,7 @@ class BrokerSession:
         return encoded
 
     def on_closed(self) -> None:
-        """Nothing to give back: what a client has here outlives its connection."""
+        """Does nothing: a client's state on this broker outlives its connection."""
 
     def _later(
         self,
@@ -343,7 +348,7 @@ class BrokerSession:
             try:
                 result = done.result() if error is None else self._refuse(request, header, error)
                 answer.set_result(None if result is None else _encode(result, header))
-            except Exception as mistake:  # noqa: BLE001 - the connection hears of it
+            except Exception as mistake:  # noqa: BLE001 - the connection logs it
                 answer.set_exception(mistake)
             self._figures.observe(header.api_key, self._now() - began)
 
@@ -361,14 +366,17 @@ def _encode(response: Response, header: RequestHeader) -> Sequence[Buffer]:
     try:
         return encode_response(response, header.api_version, header.correlation_id)
     except ProtocolError as error:
-        # The client's bytes were fine: this is a handler's mistake, and must not pass for theirs.
+        # The request was valid, so this is a bug in a handler. A ProtocolError would blame the
+        # client.
         raise RuntimeError(
             f"{type(response).__name__} cannot be encoded in version {header.api_version}"
         ) from error
 
 
 def _unsupported(error: UnsupportedRequest) -> Sequence[Buffer]:
-    """Only ApiVersions is answered, in version 0, so that the client can ask again lower."""
+    """Answers an ApiVersions request of an unsupported version; raises the error for other APIs.
+
+    The response has version 0, so that the client can ask again with a lower version."""
     header = error.header
     if header.api_key != ApiKey.API_VERSIONS:
         raise error

@@ -1,20 +1,22 @@
-"""Logs that have failed: others have their partitions, and they are opened anew.
+"""Withdraws replicas whose logs have failed, and opens these logs again.
 
-After a failed write or fsync nobody knows what of a log is on the disk, so it takes no more calls
-(`storage`). A log that could not be opened, or made, is no better. What is done about both:
+After a failed write or fsync it is unknown which data of a log is on disk, so the log accepts no
+more calls (`storage`). A log that could not be opened or created is treated in the same way:
 
-    1. The partition is neither led nor followed here any more; who waits is told to try again.
-    2. It is noted that this broker no longer proves what it has written (`lossless`).
-    3. The broker leaves those that count (`metadata.withdrawal`), under a new leader epoch, in
-       which no leader has a fetch in mind that tells of records which may be gone. Another leads.
-    4. Once that is noted and the metadata shows it, the log is opened anew, as after a restart:
-       read from the disk and not from the page cache, cut where it is not sound. Then it follows
-       and catches up.
+    1. The partition gives up its role on this broker. Waiting requests get a retriable error.
+    2. The broker revokes its durability proof for written records (`lossless`).
+    3. The replica leaves the ISR and the eligible leader replicas (`metadata.withdrawal`), and
+       another replica leads. The leader epoch is raised, so that no leader remembers a fetch that
+       vouches for records which may be lost.
+    4. Once step 2 is on disk and the metadata shows step 3, the log is opened again as after a
+       restart: it is read from the disk and not from the page cache, and truncated where it is not
+       valid. Then the replica follows the leader and catches up.
 
-As long as the disk fails, opening does too, and is tried again, at ever longer intervals; one that
-fails again soon after is left alone for longer, too, since every time costs a new term. Where
-nobody else can lead, a log that failed stays offline: this may be the only copy, and whether it
-is to go on with what may be gone is for the operator to say, by a restart.
+As long as the disk fails, opening the log fails too. It is tried again at increasing intervals. A
+log that fails again soon after it was opened also waits longer, because every withdrawal costs a
+new leader epoch. If no other replica can lead, the failed log stays offline: it may be the only
+copy. Only the operator can decide, by restarting the broker, to go on without the records that may
+be lost.
 """
 
 from __future__ import annotations
@@ -41,26 +43,29 @@ _log = logging.getLogger(__name__)
 
 
 class _Failed:
-    """One log that is offline, and how far things have come with it."""
+    """The state of one log that is offline."""
 
     __slots__ = ("due_s", "epoch", "is_told", "wait_s")
 
     def __init__(self, epoch: int, due_s: float, wait_s: float) -> None:
         self.epoch = epoch
-        """The latest term in which a leader may have heard from it."""
+        """The latest leader epoch in which a leader may have counted a fetch of this replica."""
         self.due_s = due_s
+        """When the log may be opened again."""
         self.wait_s = wait_s
+        """How long to wait after the next attempt to open it."""
         self.is_told = False
+        """It was logged that no other replica can lead."""
 
     def again(self, epoch: int, now_s: float) -> _Failed:
-        """It has failed once more since it was opened anew."""
+        """Returns the new state of a log that was opened again and has failed again."""
         if now_s - self.due_s > REOPEN_MAX_S:
             return _Failed(epoch, now_s, REOPEN_FIRST_S)
         return _Failed(epoch, max(now_s, self.due_s), self.wait_s)
 
 
 class FailedLogs:
-    """`void` notes on disk that nothing is proved any more of what was written here."""
+    """Watches for failed logs. `void` revokes the durability proof for written records, on disk."""
 
     def __init__(
         self,
@@ -83,7 +88,7 @@ class FailedLogs:
         replicas.on_failed(self._work.set)
 
     async def run(self) -> None:
-        """Look for failed logs until cancelled: at once where a flush has found one."""
+        """Handles failed logs until cancelled, at once if a flush has found one."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
@@ -106,7 +111,8 @@ class FailedLogs:
                 self._reopen()
 
     def _look(self) -> None:
-        """What is offline, by what there is: a topic may have been deleted, or moved away."""
+        """Updates the list of failed logs. Some may be gone, because their topic was deleted or
+        the replica was moved."""
         self._replicas.rest_offline()
         now_s = self._env.clock.monotonic()
         known, self._failed = self._failed, {}
@@ -128,7 +134,7 @@ class FailedLogs:
         try:
             await self._env.executor.run(self._void)
         except OSError as error:
-            # It is tried again. Meanwhile others must not wait for a disk that may never work.
+            # It is tried again. The other replicas must not wait for a disk that may never recover.
             _log.warning("it could not be noted that a log has failed: %s", error)
             return False
         return True
@@ -162,7 +168,8 @@ class FailedLogs:
                 )
 
     def _is_out(self, place: Place) -> bool:
-        """Nobody counts on this copy, by a term in which no leader has heard from it."""
+        """Returns whether the replica is withdrawn: neither leader nor in the ISR nor eligible, in
+        a leader epoch in which no leader has counted its fetches."""
         partition = self._cluster.image.partition(*place)
         if partition is None:
             return True

@@ -1,4 +1,4 @@
-"""Exceptions to Kafka's error codes, in one place."""
+"""Maps exceptions to Kafka's error codes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXPECTED = (
     StoreError,
     TimeoutError,
 )
-"""What may go wrong with a request through no fault of ours: answered, and not logged as a bug."""
+"""Errors that are not bugs in the broker. They are answered with a code and not logged as bugs."""
 
 
 def code_of(error: Exception) -> ErrorCode:
@@ -27,7 +27,7 @@ def code_of(error: Exception) -> ErrorCode:
     if isinstance(error, BatchRefused | ProducerRefused):
         return ErrorCode(error.code)
     if isinstance(error, MisshapenBatch):
-        # Not CORRUPT_MESSAGE, which clients take for an accident on the way and retry.
+        # Not CORRUPT_MESSAGE: clients would assume a transmission error and retry.
         return ErrorCode.INVALID_RECORD
     if isinstance(error, CorruptBatch):
         return ErrorCode.CORRUPT_MESSAGE

@@ -1,7 +1,7 @@
-"""The features of a cluster, as ApiVersions shows and UpdateFeatures checks them.
+"""The features of a cluster, which ApiVersions reports and UpdateFeatures checks.
 
-There is one: transaction.version 2, by which each transaction has an epoch of its own (KIP-890).
-Features never change while a cluster runs.
+There is one: transaction.version 2, where the producer epoch is raised for every transaction
+(KIP-890). Features never change while a cluster runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.txns.config import EPOCH_PER_TRANSACTION
 
 
 class Feature(NamedTuple):
-    """The levels that brokers support, and the one that is in force."""
+    """The levels that brokers support, and the level in use."""
 
     level_min: int
     level_max: int

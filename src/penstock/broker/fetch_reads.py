@@ -1,9 +1,10 @@
-"""What one fetch reads: each partition it asks for, and the answer made of that.
+"""Reads the partitions of one fetch request, and builds its response.
 
-A fetch may be read twice: when it comes, and when it has waited. Both the reads and the answer can
-be made in portions (`read_some`, `answer_some`), with other requests between them. Each partition
-is read in one piece, so its records and offsets fit together; two partitions may be read at
-different times, as they may be led by different brokers.
+The partitions may be read twice: when the request arrives, and again after it has waited. Both the
+reads and the response can be split into portions (`read_some`, `answer_some`), and other requests
+are served between two portions. Each partition is read in one piece, so its records and offsets are
+consistent. Two partitions may be read at different times; a client cannot rely on more, because
+they may have different leaders.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from penstock.wire.messages import FetchRequest, FetchResponse
 
 READ_COMMITTED: Final = 1
 IDS_SINCE: Final = 13
-"""Versions name topics by id only from here on."""
+"""From this version on, requests identify topics by id only."""
 _EMPTY: Final = b""
 _NOTHING: Final = -1
 _NOT_YET: Final = frozenset(
@@ -37,20 +38,21 @@ _NOT_YET: Final = frozenset(
 MEMORY_BYTES_MAX: Final = 16 << 20
 """The most that one client's fetch reads into memory. Anything more is sent from its file."""
 _QUIET_MS: Final = 50
-"""How long a follower that has everything is believed to go on so, without being counted again."""
+"""How long the leader skips a partition whose follower has everything, before it looks again and
+counts the follower's fetch."""
 _RACKS_SINCE: Final = 11
 _REPLICA_STATE_SINCE: Final = 15
 
 
 class Replica(NamedTuple):
-    """A follower that fetches."""
+    """The follower that sent the fetch."""
 
     broker_id: int
     broker_epoch: int
 
 
 def fetching_replica(request: FetchRequest, version: int) -> Replica | None:
-    """Who fetches, if it is a broker."""
+    """Returns the follower that sent the request; None for a consumer."""
     if version < _REPLICA_STATE_SINCE:
         return Replica(request.replica_id, -1) if request.replica_id >= 0 else None
     state = request.replica_state
@@ -65,27 +67,28 @@ def is_registered(replica: Replica, services: Services) -> bool:
 
 
 class Reading:
-    """What has been read so far."""
+    """The result of the reads so far."""
 
     __slots__ = ("answers", "left", "must_answer", "size")
 
     def __init__(self, left: int) -> None:
         self.answers: list[FetchResponse.Partition | None] = []
-        """None for a partition of a session that there is nothing to say of."""
+        """One for each partition that was read. None if a session's partition has no news."""
         self.size = 0
         self.left = left
         """How many bytes may still be read."""
         self.must_answer = False
-        """An error, a divergence, another replica, a lack of memory: waiting would not help."""
+        """Waiting would not help: there is an error, a divergence, a preferred read replica, or a
+        lack of memory."""
 
     def free(self, start: int, stop: int) -> None:
-        """Let go of a portion that is in the response, or left out of it."""
+        """Frees a portion that has been handled: it is in the response, or was left out."""
         for number in range(start, min(stop, len(self.answers))):
             self.answers[number] = None
 
 
 class FetchReads:
-    """One fetch: which partitions it wants, what was read of them, and its answer."""
+    """One fetch request: the partitions it wants, the reads and the response."""
 
     __slots__ = (
         "_by_id",
@@ -125,29 +128,31 @@ class FetchReads:
         self._now_ms = 0
         self._memory_left = 0
         self.is_short = False
-        """Less was read than was asked for, because memory for answers is short."""
+        """Less was read than the request allows, because memory for responses is short."""
         self._by_id = version >= IDS_SINCE
         self._has_epochs = version >= 12
         self._has_racks = version >= _RACKS_SINCE
         self._replica = fetching_replica(request, version)
         self._counted: set[tuple[str, bytes, int]] = set()
-        """What a follower has it had when it asked: it does not count again after a wait."""
+        """Partitions whose leader has counted this fetch. The fetch offset shows what the follower
+        had when it sent the request, so the second read, after a wait, must not count it again."""
         self.is_early = False
-        """A follower asks for a partition that is not led here as yet."""
+        """A follower wants a partition that this broker does not lead yet."""
         self.is_behind = False
-        """A follower knows of less than is committed."""
+        """The follower does not know the current high watermark of some partition."""
         self.throttled: set[HostedPartition] = set()
-        """A follower that lags is given nothing of these now: what is written there is no news."""
+        """Partitions from which the throttle gives a lagging follower nothing now. New records in
+        them do not end the wait."""
         self.throttled_ms = 0
         """In how many milliseconds the throttle allows more bytes."""
         self._racks = self._known_racks() if self._has_racks and request.rack_id else None
         self._bytes_max = services.configs().int_value("fetch.max.bytes")
         self.wanted = wanted
         self.hosted: list[HostedPartition | None] = []
-        """The partitions here, as far as `look_up` has come."""
+        """This broker's partitions, parallel to `wanted`, as far as `look_up` has found them."""
 
     def look_up(self, start: int, stop: int) -> None:
-        """Find the partitions of a portion of `wanted`. Portions come in order."""
+        """Finds this broker's partitions for a portion of `wanted`. Portions come in order."""
         wanted = self.wanted[start:stop]
         if self._by_id:
             _name_topics(wanted, self._services)
@@ -162,7 +167,7 @@ class FetchReads:
         return {each: broker.rack for each, broker in self._services.image.brokers.items()}
 
     def read(self) -> Reading:
-        """What there is. As much of it as can be is left in its file."""
+        """Reads all partitions. Records stay in their file, to be sent from there, if possible."""
         reading = self.begin()
         self.read_some(reading, 0, len(self.wanted))
         return reading
@@ -176,7 +181,7 @@ class FetchReads:
         return Reading(left)
 
     def read_some(self, reading: Reading, start: int, stop: int) -> None:
-        """Read a portion of `wanted`. Portions come in order, without gaps."""
+        """Reads a portion of `wanted`. Portions come in order, without gaps."""
         answers = reading.answers
         if self._replica is not None:
             self._now_ms = self._services.replicas.now_ms()
@@ -205,9 +210,9 @@ class FetchReads:
             reading.must_answer = True
 
     def _is_quiet(self, each: Wanted, hosted: HostedPartition) -> bool:
-        """Whether nothing has changed for a follower since it was last looked at.
+        """Returns whether nothing has changed for the follower since its last fetch was counted.
 
-        Most partitions of a session are so most of the time, and a session may have thousands.
+        A session may have thousands of partitions, and most of them are quiet most of the time.
         """
         held, log = hosted.leadership, hosted.log
         return (
@@ -235,7 +240,7 @@ class FetchReads:
         if hosted is None:
             hosted = self._services.replicas.require(each.topic, each.index)
         if self._by_id and hosted.topic_id != each.topic_id:
-            # A session's topic was deleted, and another has its name now.
+            # The session's topic was deleted, and another topic with its name was created.
             raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID)
         if self._replica is not None:
             upper = self._upper_for_replica(self._replica, each, hosted, answer)
@@ -260,7 +265,7 @@ class FetchReads:
             if len(piece) > memory_max and not first:
                 self.is_short = True
                 return 0
-            # A read that was cut short by it fills most of what was left.
+            # A read that was limited by memory uses most of the memory that was left.
             is_short = memory_max < bytes_max and 2 * len(piece) >= memory_max
             self.is_short = self.is_short or is_short
             self._memory_left -= len(piece)
@@ -268,14 +273,17 @@ class FetchReads:
             answer.aborted_transactions = [
                 FetchResponse.AbortedTransaction(*transaction) for transaction in aborted
             ]
-        # The codec asks a large one only for its length, and the connection knows both kinds.
+        # Of a large value the codec uses only the length, and the connection can send both types.
         answer.records = cast(memoryview, piece)
         return len(piece)
 
     def _upper_for_consumer(
         self, each: Wanted, hosted: HostedPartition, answer: FetchResponse.Partition
     ) -> int:
-        """The offset below which a consumer may read; `_NOTHING` when it is told more than that."""
+        """Returns the offset below which a consumer may read.
+
+        Returns `_NOTHING` if the answer has a divergence or another read replica instead of
+        records."""
         role = (hosted.require_reader if self._has_racks else hosted.require_leader)(
             each.leader_epoch
         )
@@ -285,7 +293,7 @@ class FetchReads:
         answer.last_stable_offset = hosted.last_stable_offset
         answer.log_start_offset = log.log_start_offset
         answer.aborted_transactions = [] if committed else None
-        # A session may have been begun by a later version than this request has.
+        # A session may have been opened with a later version than this request has.
         if (
             self._has_epochs
             and each.last_fetched_epoch >= 0
@@ -294,7 +302,7 @@ class FetchReads:
             return _NOTHING
         leads = isinstance(role, Leadership)
         if each.fetch_offset > log.end_offset and not leads:
-            # The leader may have it: too early is not the same as out of range.
+            # The leader may have this offset, so it is not out of range.
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
         if each.fetch_offset > log.end_offset or each.fetch_offset < log.log_start_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -314,7 +322,10 @@ class FetchReads:
         hosted: HostedPartition,
         answer: FetchResponse.Partition,
     ) -> int:
-        """The end of the log, for a follower whose log is a beginning of this one."""
+        """Returns the end of the log if the follower's log is a prefix of this one.
+
+        Returns `_NOTHING` if the logs diverge. Counts the fetch for the ISR and the high watermark.
+        """
         services, log = self._services, hosted.log
         each.term = None
         if not is_registered(replica, services):
@@ -362,7 +373,7 @@ class FetchReads:
     def _diverges(
         self, each: Wanted, hosted: HostedPartition, answer: FetchResponse.Partition
     ) -> bool:
-        """The client's last record may be of a history that this log does not have (KIP-320)."""
+        """Returns whether the client's last record is not in this log's history (KIP-320)."""
         log = hosted.log
         found = log.epochs.end_offset_for(each.last_fetched_epoch, log.end_offset)
         if found.epoch == UNDEFINED_EPOCH:
@@ -373,7 +384,8 @@ class FetchReads:
         return False
 
     def _comes_early(self, each: Wanted, code: ErrorCode) -> bool:
-        """Whether a follower is refused only since it heard of the leader before the leader did."""
+        """Returns whether a follower's fetch failed only because the follower learned of this
+        leader before this broker did."""
         if self._replica is None or code not in _NOT_YET or self._request.max_wait_ms <= 0:
             return False
         partition = self._services.image.partition(each.topic, each.index)
@@ -398,7 +410,7 @@ class FetchReads:
             hosted.leadership.on_told(replica)
 
     def _count_sent(self, each: Wanted, size: int) -> None:
-        # Asked for anew: one that was not led here yet when the request came is now.
+        # Looked up again: the partition may have been created here since the request arrived.
         hosted = self._services.replicas.get(each.topic, each.index)
         if hosted is None:
             return
@@ -420,7 +432,7 @@ class FetchReads:
         return FetchResponse(session_id=session.session_id if session is not None else 0)
 
     def answer_some(self, response: FetchResponse, reading: Reading, start: int, stop: int) -> None:
-        """Add a portion of what was read. Portions come in order, without gaps."""
+        """Adds a portion of the reads to the response. Portions come in order, without gaps."""
         session, replica = self._session, self._replica
         topic = response.responses[-1] if response.responses else None
         served: list[Wanted] = []

@@ -1,28 +1,28 @@
-"""Fetch sessions (KIP-227): a client that always asks for the same partitions says so once.
+"""Fetch sessions (KIP-227): a client that fetches the same partitions again names them only once.
 
     session id, epoch      means
-    0, -1                  no session, please: every request names everything
-    any, 0                 a full request that begins a new session
-    id, n > 0              the next incremental request: only what changed is named
+    0, -1                  no session: every request names all partitions
+    any, 0                 a full request that opens a new session
+    id, n > 0              the next incremental request: names only what changed
     id, -1                 a full request that ends the session
 
-An incremental answer leaves out partitions with no news: no records, no error, and the same
-watermarks as in the last answer.
+An incremental response leaves out partitions without news: no records, no error, and the same
+offsets (high watermark, last stable offset, log start) as in the last response.
 
-Sessions are bounded (`max.incremental.fetch.session.cache.slots`), and so are the partitions that
-all clients' sessions name. Followers' sessions are privileged: they take the place of a client's
-session, never the other way round. A client's new session takes the place of the client session
-that is longest unused, if that is at least `IDLE_S`: with more clients than sessions, each would
-otherwise lose its session to the next. Where there is no room, a client gets no session and names
-everything in every request.
+The number of sessions is limited (`max.incremental.fetch.session.cache.slots`), and so is the total
+number of partitions in clients' sessions. Followers' sessions are privileged: a follower's new
+session replaces a client's, but never the reverse. A client's new session replaces the least
+recently used client session, but only one that has been unused for `IDLE_S`. Without this limit,
+when there are more clients than sessions, every client would lose its session to the next. If no
+session can be replaced, a client gets none, and names all partitions in every request.
 
-A client may come back with a session of the broker's life before: one that reads elsewhere while
-the broker is away has nothing to tell it by. So each life counts its sessions from another number
-on. Were an id used again, its old owner would move the offsets of the new one, who would then miss
-records and never know.
+A client may return with a session id from the previous run of the broker. If it fetched from other
+brokers while this one was down, it cannot notice the restart. So each run numbers its sessions from
+a random start. If an id were used again, its old owner would move the offsets of the new owner's
+session, and the new owner would miss records without noticing.
 
-A session names topics either by name or by id, as it was begun. With both, the same partition could
-be in it twice.
+A session identifies topics either by name or by id, as in its first request. With both, the same
+partition could be in the session twice.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ FINAL_EPOCH: Final = -1
 INITIAL_EPOCH: Final = 0
 SESSION_ID_MAX: Final = 2**31 - 1
 IDLE_S: Final = 120.0
-"""How long a session is unused before another client's may take its place."""
+"""How long a session must be unused before another client's session may replace it."""
 CLIENT_PARTITIONS_MAX: Final = 200_000
-"""How many partitions the fetch sessions of all clients may hold in total: about 60 MB."""
+"""How many partitions the fetch sessions of all clients may have in total: about 60 MB."""
 _EPOCH_MAX: Final = 2**31 - 1
 _STEP: Final = 64
-"""Partitions that are handled in one step."""
+"""How many partitions are handled in one step."""
 
 
 class Wanted:
@@ -70,7 +70,7 @@ class Wanted:
 
     def __init__(self, topic: str, topic_id: bytes, asked: FetchRequest.Partition) -> None:
         self.key = (topic, topic_id, asked.partition)
-        """As it was asked for: by name, or by id with an empty name."""
+        """As in the request: with the topic's name, or with its id and an empty name."""
         self.topic = topic
         self.topic_id = topic_id
         self.index = asked.partition
@@ -83,20 +83,21 @@ class Wanted:
         self.last_fetched_epoch = asked.last_fetched_epoch
         self.max_bytes = asked.partition_max_bytes
         self.log_start = asked.log_start_offset
-        """Where a follower's log starts; -1 for a consumer."""
+        """Where the follower's log starts; -1 for a consumer."""
         self.term: object = None
-        """The leader's term in which this was last found to be in order, for a follower."""
+        """For a follower: the leadership that last accepted this fetch offset."""
         self.counted_ms = 0
+        """When that leadership last counted the follower's fetch."""
 
     def has_news(self, answer: FetchResponse.Partition, size: int) -> bool:
-        """Whether a session's client must be told; remembers what it will have been told."""
+        """Returns whether the response must include this partition, and remembers its offsets."""
         seen = (self.high_watermark, self.last_stable_offset, self.log_start_offset)
         now = (answer.high_watermark, answer.last_stable_offset, answer.log_start_offset)
         self.high_watermark, self.last_stable_offset, self.log_start_offset = now
         news = bool(size) or seen != now or answer.diverging_epoch is not None
         news = news or answer.preferred_read_replica >= 0
         if answer.error_code:
-            # Say it again next time, whatever the watermarks are.
+            # So that the next response includes the partition again, even with equal offsets.
             self.high_watermark = -2
         return news or bool(answer.error_code)
 
@@ -105,7 +106,7 @@ Partitions = dict[tuple[str, bytes, int], Wanted]
 
 
 class Session:
-    """It outlives its connection: clients reconnect and go on with it."""
+    """One fetch session. It outlives its connection: a client may reconnect and continue it."""
 
     __slots__ = ("by_id", "epoch", "privileged", "session_id", "used_at", "wanted")
 
@@ -116,7 +117,7 @@ class Session:
         self.used_at = now
         self.epoch = 1
         self.wanted: Partitions = {}
-        """In the order in which they are served."""
+        """In the order in which they are read."""
 
 
 class FetchSessions:
@@ -126,11 +127,11 @@ class FetchSessions:
         sessions_max: int = 1000,
         client_partitions_max: int = CLIENT_PARTITIONS_MAX,
     ) -> None:
-        """`first_id` is drawn at random from 1 to `SESSION_ID_MAX`, anew in each life."""
+        """`first_id` is a random number from 1 to `SESSION_ID_MAX`, chosen at each start."""
         self._sessions_max = sessions_max
         self._client_partitions_max = client_partitions_max
         self._clients: OrderedDict[int, Session] = OrderedDict()
-        """Longest unused first, as in `_followers`."""
+        """Least recently used first, as in `_followers`."""
         self._followers: OrderedDict[int, Session] = OrderedDict()
         self._client_partitions = 0
         self._next_id = first_id
@@ -141,7 +142,7 @@ class FetchSessions:
         return len(self._clients) + len(self._followers)
 
     def partitions_of(self, request: FetchRequest) -> int:
-        """How many partitions a request names or its session holds, about."""
+        """Returns about how many partitions the request names and its session has."""
         named = len(request.topics)
         if named != 1:
             named = sum([len(topic.partitions) for topic in request.topics])
@@ -159,18 +160,20 @@ class FetchSessions:
     def begin(
         self, request: FetchRequest, now: float, *, by_id: bool, privileged: bool = False
     ) -> tuple[Session | None, list[Wanted]]:
-        """What a request wants, and its session if it has one. `KafkaError` if that is gone, or
-        not the one that the request takes it for. `privileged` are the brokers of the cluster."""
+        """Returns the session of a request, if it has one, and the partitions it wants.
+
+        Raises `KafkaError` if the session does not exist, or does not match the request.
+        `privileged` is set for the brokers of the cluster."""
         return at_once(self.beginning(request, now, by_id=by_id, privileged=privileged))
 
     def beginning(
         self, request: FetchRequest, now: float, *, by_id: bool, privileged: bool
     ) -> Steps[tuple[Session | None, list[Wanted]]]:
-        """`begin` in steps.
+        """Does the work of `begin` in steps.
 
-        A request of many partitions takes many steps, between which other requests may begin or
-        end sessions. So a new session is opened in the last step, and an old one has its epoch
-        raised in the first: the same request cannot be taken twice."""
+        A request with many partitions takes many steps, and other requests may open or end sessions
+        between them. So a new session is opened in the last step. The epoch of an existing session
+        is raised in the first step, so that the same request cannot be accepted twice."""
         self._free_some()
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             self._end(request.session_id, privileged=privileged)
@@ -199,7 +202,7 @@ class FetchSessions:
         held.move_to_end(session.session_id)
         yield from self._update(session, request)
         if self._client_partitions > self._client_partitions_max and not session.privileged:
-            # Answered in full this time; then its client must begin again.
+            # This request is still answered in full. The client must open a session for the next.
             self._end(session.session_id)
         return session, list(session.wanted.values())
 
@@ -213,7 +216,7 @@ class FetchSessions:
             self._ended += session.wanted.values()
 
     def _free_some(self) -> None:
-        """Twice as many as are handled in a step: so they do not pile up."""
+        """Frees twice as many partitions as one step handles, so that they do not accumulate."""
         if self._ended:
             del self._ended[-2 * _STEP :]
 
@@ -233,7 +236,8 @@ class FetchSessions:
         return session
 
     def _make_room(self, now: float, partitions: int, *, privileged: bool) -> bool:
-        """Whether there is room for a session of so many partitions, be it in another's place."""
+        """Returns whether a session with so many partitions may be opened, and ends old sessions
+        that it replaces."""
         if privileged:
             if len(self) < self._sessions_max:
                 return True
@@ -256,8 +260,10 @@ class FetchSessions:
         return True
 
     def _update(self, session: Session, request: FetchRequest) -> Steps[None]:
-        """Apply what a request changes. The session may be ended between two steps: then its
-        partitions are counted no longer, and the request is answered all the same."""
+        """Applies the changes of a request to its session.
+
+        The session may be ended between two steps. Then its partitions no longer count towards the
+        limit, but the request is answered nevertheless."""
         before, wanted = len(session.wanted), session.wanted
         for number, _ in enumerate(_changes(wanted, request), 1):
             if number % _STEP == 0:
@@ -272,7 +278,8 @@ class FetchSessions:
             self._client_partitions += added
 
     def rotate(self, session: Session, served: Iterable[Wanted]) -> None:
-        """Partitions that were given bytes go to the end, so that the others come first next."""
+        """Moves partitions that returned records to the end, so that the next fetch reads the
+        others first."""
         for each in served:
             held = session.wanted.pop(each.key, None)
             if held is not None:  # the session may have changed while the fetch waited
@@ -286,7 +293,7 @@ def _asked(request: FetchRequest) -> Iterator[Wanted]:
 
 
 def _changes(wanted: Partitions, request: FetchRequest) -> Iterator[None]:
-    """Apply the changes of a request one by one."""
+    """Applies the changes of a request, one per step."""
     for topic in request.forgotten_topics_data:
         for index in topic.partitions:
             wanted.pop((topic.topic, topic.topic_id, index), None)

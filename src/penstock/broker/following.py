@@ -1,12 +1,12 @@
-"""Carries out what a follower decides, on the log of its partition.
+"""Carries out a follower's decisions on the log of its partition.
 
-What is appended is written at once. Whatever cuts the log (`Truncate`, `StartAt`,
-`AdvanceLogStart`) takes turns with the log's flushes, so it must wait: `carry_out` does what can be
-done now and gives back the rest, which `operate` does when the log is free. By then the partition
-may have another role, and nothing of the old one is done any more: a broker that leads by now must
-not cut its log for a leader of the past. The cuts themselves are short, some synced notes and
-renames, and happen on the event loop, where the log's state is at home; freeing the space of whole
-files is not short, and is left to a thread.
+Appends are written at once. An effect that truncates the log (`Truncate`, `StartAt`,
+`AdvanceLogStart`) must not run during a flush, so it may have to wait. `carry_out` does what can be
+done now and returns the rest, and `operate` does the rest once it has exclusive access to the log.
+By then the partition may have another role. Then the remaining effects are dropped: a broker that
+has become the leader must not truncate its log for an earlier leader. Truncation itself is short (a
+few small synced writes and renames) and runs on the event loop, which owns the log's state.
+Deleting whole files takes longer and runs on a thread.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ _log = logging.getLogger(__name__)
 
 
 def is_damaged(log: Log) -> bool:
-    """Whether records are missing from the log that were safe once. It must not count as a copy of
-    the leader's, so it does not fetch until `mending` has thrown the damaged part away."""
+    """Returns whether the log lacks records that were safe before.
+
+    Such a log must not count as a copy of the leader's log, so it does not fetch until `mending`
+    has dropped the damaged part."""
     return any(held.end_offset > log.log_start_offset for held in log.damage)
 
 
 class Following:
-    """One follower at work on one partition, for one leader epoch."""
+    """Runs the follower machine of one partition, for one leader epoch."""
 
     __slots__ = ("_env", "_flusher", "_now_ms", "follower", "hosted")
 
@@ -70,7 +72,7 @@ class Following:
 
     @property
     def waits_for_flush(self) -> bool:
-        """What the log has does not all count yet."""
+        """Whether some records of the log do not count yet, because they are not synced."""
         return self.hosted.counted_end < self.hosted.log.end_offset
 
     def request_flush(self) -> None:
@@ -83,8 +85,8 @@ class Following:
         if not self.is_current or log.failure is not None or is_damaged(log):
             return None
         if log.lacks_space:
-            # A fetch at the end of the leader's log would count as being in sync, and could not
-            # stay so with the next record: `fullness` asks again when there is room.
+            # A fetch at the end of the leader's log would put this replica into the ISR, but it
+            # could not store the next record. `fullness` resumes when there is space.
             return None
         return self.follower.next_fetch(self.hosted.log_view(), self._now_ms())
 
@@ -97,7 +99,7 @@ class Following:
         return self.follower.on_lost(fetch, self._now_ms()) if self.is_current else ()
 
     def on_bounds(self, bounds: tuple[int, int] | None) -> tuple[Effect, ...]:
-        """Where the leader's log starts and ends; None if it did not say."""
+        """The leader has answered where its log starts and ends; None if it did not answer."""
         if not self.is_current:
             return ()
         if bounds is None:
@@ -107,7 +109,9 @@ class Following:
     # Carrying out
 
     def carry_out(self, effects: Sequence[Effect], records: Buffer) -> Sequence[Effect]:
-        """Do the effects in order up to the first that must have the log to itself; the rest."""
+        """Carries out the effects in order, up to the first that needs exclusive access to the log.
+
+        Returns the remaining effects."""
         if not self.is_current:
             return ()
         replicated = False
@@ -133,7 +137,8 @@ class Following:
         return ()
 
     async def operate(self, effects: Sequence[Effect], records: Buffer) -> Sequence[Effect]:
-        """Do what `carry_out` left; what this has led to in addition, such as a retry."""
+        """Carries out the effects that `carry_out` returned. Returns new effects that result from
+        a failure, such as a retry."""
         rest = effects
         while rest:
             try:
@@ -181,7 +186,7 @@ class Following:
                 raise AssertionError(f"{effect} cuts nothing")
 
     async def _free_space(self) -> None:
-        """A file that stays is removed at the next start."""
+        """Deletes files that are no longer used. If that fails, the next start deletes them."""
         try:
             await self._env.executor.run(self.hosted.log.purge)
         except StorageError as error:
@@ -192,7 +197,7 @@ class Following:
             return ()
         if isinstance(error, LogOffline) or self.hosted.log.failure is not None:
             _log.error("%s is not followed any more: %s", self, error)
-            # The flusher tells all who have to do with the log.
+            # The flusher notifies everything that depends on the log.
             self._flusher.request(self.hosted.log)
             return (Halt(str(error)),)
         _log.warning("%s: what the leader sent could not be stored: %s", self, error)

@@ -1,10 +1,11 @@
-"""Looks once more for topics that this broker does not know yet.
+"""Refreshes the image before a request fails because of an unknown topic.
 
-A topic that was created through another broker shows up here only when the store's watch has
-delivered it. A client that got its answer there and asks here must not be told that the topic does
-not exist: few clients retry that. So a handler that misses a topic asks the store for its current
-revision first, and waits until the image shows it. All such requests of a broker share the
-questions to the store. Where the store does not answer soon, the image has the last word.
+A topic that was created through another broker appears here only when the store's watch has
+delivered it. A client may create a topic through one broker and then use it through another. That
+broker must not answer that the topic does not exist, because few clients retry that error. So a
+handler that does not find a topic first reads the store's current revision, and waits until the
+image has reached it. All such requests of a broker share these reads. If the store does not answer
+soon, the handler uses the image as it is.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def with_fresh_topics(
     answer: Callable[[], T | asyncio.Future[T]],
     topic_ids: Iterable[bytes] = (),
 ) -> T | asyncio.Future[T]:
-    """The answer, by an image that has caught up with the store if it lacks one of the topics."""
+    """Calls `answer`, but first brings the image up to date if it lacks one of the topics."""
     services = context.services
     if any(_is_missing(services, name) for name in names) or any(
         each != ZERO_ID and services.image.topic_by_id(each) is None for each in topic_ids
@@ -56,6 +57,6 @@ async def _answered_later(services: Services, answer: Callable[[], T | asyncio.F
         async with asyncio.timeout(CATCH_UP_S):
             await services.cluster.catch_up_shared()
     except (StoreError, TimeoutError):
-        pass  # The image is all there is.
+        pass  # Answer from the image as it is.
     result = answer()
     return await result if isinstance(result, asyncio.Future) else result

@@ -1,14 +1,14 @@
-"""A broker whose disk is full leaves the writing to others.
+"""Hands over leadership and leaves ISRs while the broker's disk is full.
 
-Appends are refused here until there is room again (`storage.space`), which must not keep clients
-from writing where there is room. So every partition that another in-sync replica can lead is led by
-another, and this broker leaves the in-sync replicas of what it follows, for it could not take the
-next record. It does not fetch either until there is room; then it catches up and comes back. If the
-disk is full again within a minute, the next pause is twice as long: a disk at its limit must not
-make the broker join and leave the in-sync sets all the time.
+A broker without disk space refuses appends (`storage.space`). Clients should still be able to write
+to brokers that have space. So the broker hands over every partition that another in-sync replica
+can lead, and leaves the ISRs of the partitions that it follows, because it could not store the next
+record. It also stops fetching. When there is space again, it fetches, catches up and joins the
+ISRs. If the disk is full again within a minute, the next pause is twice as long: a disk at its
+limit must not make the broker join and leave ISRs all the time.
 
-Where nobody else is in sync nothing changes: brokers that share one full disk do not pass
-partitions around.
+A partition without another in-sync replica stays as it is. So brokers that share one full disk do
+not pass partitions around.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Fullness:
         self._recovered_at = -SETTLED_S
 
     async def run(self) -> None:
-        """Watch for a full disk until cancelled."""
+        """Watches for a full disk until cancelled."""
         clock = self._env.clock
         while True:
             await clock.sleep(LOOK_S)
@@ -61,7 +61,7 @@ class Fullness:
                     self._fetchers.retry(hosted)
 
     def _lengthen_pause(self) -> None:
-        """A disk that is full again soon after it had room is given more time."""
+        """Doubles the pause if the disk is full again soon after it recovered."""
         is_new = self._env.clock.monotonic() - self._recovered_at > SETTLED_S
         self._pause_s = LOOK_S if is_new else min(2 * self._pause_s, PAUSE_MAX_S)
 

@@ -1,20 +1,25 @@
-"""A partition on this broker: its log, and its part in it, as leader, as follower or at rest.
+"""Hosts one partition on this broker: its log, and its role as leader, as follower or neither.
 
-`partition.replication.Leadership` decides what is committed, `partition.follower.Follower` what to
-make of a leader's answers; here they meet the log and whoever waits. A term with followers begins
-only when its epoch is on disk: so no record, and no answer, is of an epoch that the log could
-forget. Two terms write nothing: one without followers, and a partition's very first, from which no
-older one has to be told apart.
+`partition.replication.Leadership` decides what is committed, and `partition.follower.Follower`
+decides what to do with a leader's response. This module connects them to the log and to the
+requests that wait.
 
-The high watermark outlives its role: a follower hands it to the leader it becomes, and the other
-way round. It outlives a restart, too, as far as it had been noted (`offset_keeper`): readers get
-what was committed then, even if no other replica is there. What was committed since is learned
-again, from the leader or by the followers' fetches. Until the high watermark has reached the start
-of its term the leader says nothing of where the partition ends: so clients never see that go back.
+A leadership with followers begins only when its leader epoch is synced to disk. So no record and no
+response has an epoch that the log could forget. Two kinds of leadership do not write their epoch
+first: one without followers, and the first one of a partition, which has no predecessor to be
+distinguished from.
 
-Appends come from clients (`append`) and from the broker itself (`append_own`, for the group
-coordinator). Whoever must wait for the high watermark leaves a callback; offsets are due in order,
-so the waiting form a queue. Times are those of `Replicas.now_ms`, on a clock that never goes back.
+The high watermark outlives the role: it is passed on when a follower becomes the leader, and when a
+leader becomes a follower. It also survives a restart, up to the value that was last checkpointed
+(`offset_keeper`): readers get the records that were committed then, even if no other replica is
+available. The broker learns what was committed after that from the leader or from the followers'
+fetches. Until the high watermark has reached the start offset of the leadership, the leader does
+not report where the partition ends. So clients never see the end go back.
+
+Batches are appended for clients (`append`) and for the broker itself (`append_own`, for the
+coordinators). A request that waits for the high watermark registers a callback. Offsets are
+committed in order, so the callbacks form a queue. All times are from `Replicas.now_ms`, a clock
+that never goes back, except for the `now_ms` of appends, which is wall-clock time.
 """
 
 from __future__ import annotations
@@ -58,13 +63,13 @@ _make: Final = tuple.__new__
 class Written(NamedTuple):
     base_offset: int
     end_offset: int
-    """The high watermark has to reach this for the records to be committed."""
+    """The records are committed when the high watermark has reached this offset."""
     append_time_ms: int
-    """-1 unless the topic has log-append time."""
+    """-1 unless the topic uses log append time."""
 
 
 class _Term(NamedTuple):
-    """What a term as leader begins with."""
+    """What is known of a leadership before it begins."""
 
     broker_id: int
     broker_epoch: int
@@ -122,10 +127,10 @@ class HostedPartition:
         self.leadership: Leadership | None = None
         self.follower: Follower | None = None
         self.appended_bytes = 0
-        """Bytes that were written here as leader since the broker started."""
+        """Bytes that this broker appended as leader since it started."""
         self._led_records = 0
         self.sent_bytes = 0
-        """Bytes that consumers were sent; followers, `replicated_bytes`."""
+        """Bytes sent to consumers. `replicated_bytes` were sent to followers."""
         self.replicated_bytes = 0
         self._counted_bytes = 0
         self._high_watermark = max(log.log_start_offset, log.restored_high_watermark)
@@ -140,11 +145,11 @@ class HostedPartition:
         self._append_listeners: dict[int, Callable[[HostedPartition], None]] = {}
         self._flush_listeners: dict[int, Callable[[HostedPartition], None]] = {}
         self.waits_for_disk = True
-        """With `durability=fsync`: records count when they are on disk."""
+        """The topic has `durability=fsync`: records count once they are synced."""
         self.configure(settings)
 
     def configure(self, settings: TopicSettings) -> None:
-        """Take up the topic's settings, now or after they were changed."""
+        """Applies the topic's settings, at the start and whenever they change."""
         waited_for_disk = self.waits_for_disk
         self._settings = settings
         self._stamps_time = settings.message_timestamp_type == "LogAppendTime"
@@ -153,7 +158,7 @@ class HostedPartition:
         self._rules = append_rules(settings)
         self.log.reconfigure(log_config(settings))
         if self.waits_for_disk and not waited_for_disk:
-            # From now on elections trust that what counted is on disk, on every replica.
+            # From now on, elections assume that whatever counted is synced on every replica.
             self._flusher.request(self.log)
         if self.follower is not None:
             self.follower.configure(follower_rules(self._settings, self._backoff_ms))
@@ -181,10 +186,10 @@ class HostedPartition:
         now_ms: int,
         lag_max_ms: int,
     ) -> None:
-        """Begin a term, or go on with the one there is, by what the metadata shows now.
+        """Begins a leadership, or updates the current one, as the metadata says.
 
-        `brokers` are the epochs of those that are registered and not about to stop. With followers
-        the term begins in `on_flushed`.
+        `brokers` are the broker epochs of all brokers that are registered and not about to stop. A
+        leadership with followers begins later, in `on_flushed`.
         """
         self._lag_max_ms = lag_max_ms
         term = _Term(broker_id, broker_epoch, partition, brokers, now_ms)
@@ -209,16 +214,16 @@ class HostedPartition:
     def _begin_if_noted(self, term: _Term) -> None:
         epoch = term.partition.leader_epoch
         if self.log.epochs.latest != epoch:
-            # The log was being cut when the term was to begin, and the note went with the end.
+            # The log was being truncated when its epoch was recorded, and lost the entry.
             self.log.note_epoch(epoch)
             self._flusher.request(self.log)
         elif not self.log.needs_flush:
-            # Otherwise it was an earlier flush, and the one that was asked for is still to come.
+            # Otherwise this was an earlier flush, and the requested one is still to come.
             self._begin(term)
 
     def _go_on(self, held: Leadership, term: _Term) -> None:
         if len(term.partition.replicas) > 1:
-            # One that was led alone so far may not have noted its epoch.
+            # A leadership that had no followers so far may not have recorded its epoch.
             self.log.note_epoch(held.epoch)
         moved = held.on_partition(term.partition, term.now_ms)
         moved = held.on_brokers(term.brokers) or moved
@@ -242,11 +247,11 @@ class HostedPartition:
 
     @property
     def is_beginning(self) -> bool:
-        """A term waits for its epoch to be on disk."""
+        """Whether a leadership waits for its epoch to be synced."""
         return self._beginning is not None
 
     def follow(self, partition: Partition, backoff_ms: int = BACKOFF_MS) -> None:
-        """Follow the leader the metadata shows; a new leader epoch is a new follower."""
+        """Follows the leader that the metadata names, with a `Follower` for each leader epoch."""
         held = self.follower
         if held is not None and held.epoch == partition.leader_epoch:
             return
@@ -260,7 +265,7 @@ class HostedPartition:
         )
 
     def rest(self, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
-        """Neither lead nor follow; whoever waits is told why."""
+        """Gives up the role. Requests that wait fail with `code`."""
         waiting = [*self._waiting, *self._waiting_for_own_disk]
         self._waiting, self._waiting_for_own_disk = OffsetWaits(), OffsetWaits()
         self._leave_role()
@@ -268,17 +273,18 @@ class HostedPartition:
             tell(code)
 
     def _leave_role(self) -> None:
-        """What was written by a leader that leads again stays in its log, and who waits for it to
-        be committed goes on waiting: told to try again, some would write it twice."""
+        """Ends the role, but not the requests that wait. If this broker leads again, their batches
+        are still in its log and may be committed. If these requests failed instead, some clients
+        would send the batches again, and the log would have them twice."""
         self._led_records = self.appended_records
-        # A follower may have been about to begin a new log further on.
+        # A follower may have been about to start its log again at a higher offset.
         self._high_watermark = min(self.high_watermark, self.log.end_offset)
         self.leadership = self.follower = self._beginning = None
         self._notify(self._listeners)
         self._notify(self._append_listeners)
 
     def require_leader(self, current_epoch: int = -1) -> Leadership:
-        """This broker's term, if it has one and the client knows of it (KIP-320)."""
+        """Returns the leadership, if this broker leads and the client's epoch matches (KIP-320)."""
         leadership = self.leadership
         if leadership is None:
             raise KafkaError(self._why_not_leader())
@@ -292,7 +298,7 @@ class HostedPartition:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def require_reader(self, current_epoch: int = -1) -> Leadership | Follower:
-        """Whoever serves consumers here: the leader, or a follower (KIP-392)."""
+        """Returns the role that serves consumers: the leader, or a follower (KIP-392)."""
         if self.follower is None:
             return self.require_leader(current_epoch)
         if current_epoch >= 0 and current_epoch != self.follower.epoch:
@@ -300,13 +306,13 @@ class HostedPartition:
         return self.follower
 
     def require_log(self) -> Log:
-        """The log of this replica, whatever its role; refused if the log has failed."""
+        """Returns the log of this replica in any role. Raises `KafkaError` if the log failed."""
         if self.log.failure is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
         return self.log
 
     def require_insync(self) -> None:
-        """Enough replicas for acks=all, as `min.insync.replicas` asks."""
+        """Raises `KafkaError` if the ISR is smaller than `min.insync.replicas`, for acks=all."""
         held = self.leadership
         if held is not None:
             held.require_insync()
@@ -320,7 +326,7 @@ class HostedPartition:
 
     @property
     def appended_records(self) -> int:
-        """Records that were written here as leader: nothing else makes a leader's log longer."""
+        """Records that this broker appended as leader. Nothing else makes a leader's log longer."""
         held = self.leadership
         return self._led_records + (0 if held is None else self.log.end_offset - held.start_offset)
 
@@ -331,17 +337,17 @@ class HostedPartition:
 
     @property
     def counted_end(self) -> int:
-        """How far the log counts: what is written, or with `durability=fsync` what is on disk."""
+        """The end of what counts: everything written, or with `durability=fsync` what is synced."""
         return self.log.recovery_point if self.waits_for_disk else self.log.end_offset
 
     def log_view(self) -> LogView:
         log = self.log
         return LogView(log.log_start_offset, log.end_offset, self.counted_end, log.epochs)
 
-    # What a leader hears
+    # Events of a leadership
 
     def on_brokers(self, brokers: Mapping[int, int]) -> None:
-        """These are registered, by their epochs, and not about to stop."""
+        """The registered brokers changed: the epochs of those that are not about to stop."""
         if self._beginning is not None:
             self._beginning = self._beginning._replace(brokers=brokers)
         held = self.leadership
@@ -356,8 +362,8 @@ class HostedPartition:
         now_ms: int,
         log_start_offset: int,
     ) -> None:
-        """A follower has everything below an offset of this log, which does not part from its own
-        (`partition.replication.diverging_epoch`)."""
+        """A follower has fetched, and so has everything below `fetch_offset`. The caller has
+        checked that the logs do not diverge (`partition.replication.diverging_epoch`)."""
         held = self.require_leader()
         if held.on_follower_fetch(
             replica, broker_epoch, fetch_offset, self.log.end_offset, now_ms, log_start_offset
@@ -365,7 +371,7 @@ class HostedPartition:
             self._tell(held)
 
     def on_isr_answer(self, held: Leadership, partition: Partition, now_ms: int) -> None:
-        """The controller has made this of a proposal of that term."""
+        """An ISR proposal of the leadership `held` was answered: `partition` is the new state."""
         if held is self.leadership and held.on_isr_answer(partition, now_ms):
             self._tell(held)
 
@@ -386,10 +392,10 @@ class HostedPartition:
         verification: Verification | None = None,
         validated: Validated | None = None,
     ) -> Written:
-        """Write one batch of a client. The batch is stamped in place.
+        """Appends one batch of a client. Offset, epoch and timestamp are written into the batch.
 
-        One that would begin a transaction here is `NotVerified` until it comes with a guard. One
-        that takes long to check is `LargeBatch` until it comes `validated`.
+        Raises `NotVerified` if the batch would begin a transaction and `verification` is missing,
+        and `LargeBatch` if validation would take long and `validated` is missing.
         """
         leadership = self.leadership
         if leadership is None:
@@ -419,20 +425,20 @@ class HostedPartition:
     def validation(
         self, records: memoryview, now_ms: int, *, zstd_allowed: bool
     ) -> Callable[[], Validated]:
-        """The checks of a `LargeBatch`, to run on a thread; `append` takes what it returns."""
+        """Returns a function that validates a `LargeBatch` on a thread, for `append`."""
         rules, stamps_time = self._rules, self._stamps_time
 
         def validate() -> Validated:
             batch, fields = validate_batch(records, rules, now_ms, zstd_allowed, False)
             if stamps_time:
-                # This takes long as well: the CRC changes with it.
+                # This takes long as well, because the CRC must be computed again.
                 fields = stamp_append_time(batch, 0, now_ms)
             return Validated(batch, fields)
 
         return validate
 
     def append_own(self, batch: bytearray, now_ms: int) -> Written:
-        """Write a batch that this broker made."""
+        """Appends a batch that this broker built."""
         leadership = self.require_leader()
         return self._write(batch, validate_fields(batch), leadership, now_ms, -1)
 
@@ -448,7 +454,7 @@ class HostedPartition:
         try:
             base_offset, last_offset = log.append(batch, leadership.epoch, now_ms, fields)
         except LogOffline:
-            # The flusher tells all who have to do with the log.
+            # The flusher notifies everything that depends on the log.
             self._flusher.request(log)
             raise
         self.appended_bytes += len(batch)
@@ -463,10 +469,10 @@ class HostedPartition:
             self._notify(self._append_listeners)
         return _make(Written, (base_offset, last_offset + 1, append_time_ms))
 
-    # Waiting for what was appended
+    # Waiting for appended records
 
     def when_committed(self, end_offset: int, tell: Tell) -> bool:
-        """True if everything below `end_offset` is committed; else `tell` is called once."""
+        """Returns True if all below `end_offset` is committed. If not, calls `tell` once."""
         if self.leadership is None:
             tell(self._why_not_leader())
             return False
@@ -478,7 +484,7 @@ class HostedPartition:
         return outcome == ErrorCode.NONE
 
     def waits_for_own_disk(self, end_offset: int) -> bool:
-        """Whether a record that ends there is invisible only until this leader has flushed it."""
+        """Returns whether the commit up to `end_offset` waits only for this leader's flush."""
         held = self.leadership
         return (
             held is not None
@@ -488,10 +494,10 @@ class HostedPartition:
         )
 
     def when_on_own_disk(self, end_offset: int, tell: Tell) -> bool:
-        """True if this leader's log counts up to `end_offset`; else `tell` is called once.
+        """Returns True if this log counts up to `end_offset`. If not, calls `tell` once.
 
-        With acks=1 it is not the high watermark that is waited for: a replica that joins the
-        in-sync set meanwhile would hold back an answer that is not about it.
+        A request with acks=1 does not wait for the high watermark: a replica that joins the ISR
+        meanwhile would delay a response that does not depend on it.
         """
         if self.leadership is None:
             tell(self._why_not_leader())
@@ -506,7 +512,7 @@ class HostedPartition:
             self._waiting_for_own_disk.tell_due(self.counted_end, None)
 
     def on_flushed(self) -> None:
-        """The flusher has been here: more is on disk, or the log is offline."""
+        """A flush of the log has ended: more is synced, or the log has failed."""
         if self.log.failure is not None:
             self.rest(ErrorCode.KAFKA_STORAGE_ERROR)
         elif self._beginning is not None:
@@ -521,20 +527,20 @@ class HostedPartition:
         self._notify(self._flush_listeners)
 
     def on_replicated(self) -> None:
-        """A follower's log has grown or been cut, or it knows of more that is committed."""
+        """This follower's log has grown or was truncated, or its high watermark has moved."""
         if self.follower is not None and self.follower.high_watermark != self._high_watermark:
             self._high_watermark = self.follower.high_watermark
             self._notify(self._listeners)
 
     def on_log_start(self) -> None:
-        """Records were deleted here: followers that wait for more are told where the log starts."""
+        """The log start offset was raised: wakes followers' fetches, so that they learn it."""
         self._notify(self._append_listeners)
 
     def _tell(self, leadership: Leadership) -> None:
-        """The high watermark has moved: those who waited for that, and those who listen."""
+        """Calls the callbacks of waiting requests that are due, and the listeners."""
         waiting, high_watermark = self._waiting, leadership.high_watermark
         if waiting.are_due(high_watermark):
-            # Whether there were enough replicas is the same for all that are committed by now.
+            # All of them have the same outcome: there were enough in-sync replicas, or not.
             outcome = leadership.outcome(waiting[0][0])
             waiting.tell_due(high_watermark, None if outcome == ErrorCode.NONE else outcome)
         self._notify(self._listeners)
@@ -542,9 +548,10 @@ class HostedPartition:
 
     @property
     def committed_bytes(self) -> int:
-        """About how many of the appended bytes are below the high watermark.
+        """Approximately how many of the appended bytes are below the high watermark.
 
-        It rises whenever the high watermark does; in between, the bytes appended count by offsets.
+        It rises whenever the high watermark rises. Between two calls, bytes are assumed to be
+        spread evenly over the offsets.
         """
         reached, end = self.high_watermark, self.log.end_offset
         gained = reached - self._counted_offset
@@ -556,22 +563,21 @@ class HostedPartition:
         return self._counted_bytes
 
     def listen(self, key: int, tell: Callable[[HostedPartition], None]) -> None:
-        """Have `tell` called whenever more is committed or the role changes, until `unlisten`."""
+        """Calls `tell` whenever more is committed or the role changes, until `unlisten`."""
         self._listeners[key] = tell
 
     def unlisten(self, key: int) -> None:
         self._listeners.pop(key, None)
 
     def listen_appends(self, key: int, tell: Callable[[HostedPartition], None]) -> None:
-        """Have `tell` called whenever more is written or committed here as leader, or the role
-        changes."""
+        """Calls `tell` whenever this leader appends or commits more, or the role changes."""
         self._append_listeners[key] = tell
 
     def unlisten_appends(self, key: int) -> None:
         self._append_listeners.pop(key, None)
 
     def listen_flushed(self, key: int, tell: Callable[[HostedPartition], None]) -> None:
-        """Have `tell` called after every flush of the log, a failed one included."""
+        """Calls `tell` after every flush of the log, including a failed one."""
         self._flush_listeners[key] = tell
 
     def unlisten_flushed(self, key: int) -> None:

@@ -1,14 +1,14 @@
-"""What leaders here propose to the controller: changes of in-sync sets (KIP-497).
+"""Commits the ISR changes that this broker's leaders propose (KIP-497).
 
-Each leader's machine says what is to be proposed (`partition.replication.Leadership.propose`), and
-is told what became of it. Proposals of all partitions go together, one commit at a time. They are
-looked for when a follower that is not in sync has caught up (`due`), and in all partitions twice
-in every `replica.lag.time.max.ms`, for followers that lag.
+Each leader's machine decides what to propose (`partition.replication.Leadership.propose`), and is
+notified of the outcome. The proposals of all partitions are committed together, one commit at a
+time. A partition is checked when a follower outside the ISR has caught up (`due`). All partitions
+are checked twice in every `replica.lag.time.max.ms`, for followers that lag.
 
-Where the outcome is not known (the store went away in between, or took too long) the machine is
-told that, and nothing better: it counts everybody who may be in sync, and proposes again.
-A refusal is believed only if nothing was sent before it: a decision that
-is made twice may have been committed the first time, or may be yet.
+If the outcome is unknown (the store failed in between, or took too long), the machine is notified
+of exactly that. It then counts every replica that may be in the ISR, and proposes again. A refusal
+is trusted only if no commit was sent before it: when a decision is made twice, the first commit may
+have succeeded, or may still succeed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from penstock.ports import Env
 from penstock.wire.errors import ErrorCode, KafkaError
 
 _PATIENCE_S: Final = 30.0
-"""How long an answer is waited for: by then it is unknown."""
+"""How long a commit may take. After that its outcome is unknown."""
 _log = logging.getLogger(__name__)
 
 
@@ -75,12 +75,12 @@ class IsrChanges:
         self._work = asyncio.Event()
 
     def due(self, hosted: HostedPartition) -> None:
-        """Something may have to be proposed for this partition."""
+        """Requests a check of this partition: it may have a change to propose."""
         self._due[hosted] = None
         self._work.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Commits proposals until cancelled."""
         loop = asyncio.get_running_loop()
         looked_at = loop.time()
         while True:
@@ -93,13 +93,16 @@ class IsrChanges:
             self._due = {}
             if loop.time() >= looked_at + every_s:
                 looked_at = loop.time()
-                due = self._replicas  # All that are led are among them.
+                due = self._replicas
             proposed = await self._proposals(due)
             for portion in _portions(self._cluster.image, proposed):
                 await self._propose(portion)
 
     async def _proposals(self, due: Iterable[HostedPartition]) -> list[_Proposed]:
-        """A term may end before its proposal is sent, or while it is: `_take` leaves it alone."""
+        """Collects the proposals of these partitions.
+
+        A leadership may end before or while its proposal is sent. The partition then ignores the
+        outcome."""
         proposed = []
         turns = turns_of(self._env)
         for hosted in due:
@@ -150,13 +153,14 @@ class IsrChanges:
         else:
             code = answer.error if is_certain else ErrorCode.REQUEST_TIMED_OUT
             hosted.on_isr_refused(term, proposal, code, now_ms)
-            # Somebody may wait for the outcome to be settled; nobody else would come back to it.
+            # An unresolved proposal may hold back the high watermark, and nothing else would
+            # trigger the next attempt soon.
             loop = asyncio.get_running_loop()
             loop.call_later(2 * RETRY_MS / 1000, self.due, hosted)
 
 
 def _portions(image: ClusterImage, proposed: Iterable[_Proposed]) -> Iterable[list[_Proposed]]:
-    """As many as one commit takes."""
+    """Splits the proposals so that each portion fits into one commit."""
     by_place = {(each.hosted.topic, each.hosted.index): each for each in proposed}
     for portion in in_portions(image, by_place):
         yield [by_place[place] for place in portion]

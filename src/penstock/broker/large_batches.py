@@ -1,9 +1,9 @@
-"""Large batches are decompressed on threads, a few at a time.
+"""Decompresses large batches on threads, a few at a time.
 
-A producer's batch is decompressed to be checked (`partition.record_validation`), a stored one when
-somebody asks for a record by its time. That may take many milliseconds and much memory, so only
-`CONCURRENT_MAX` batches are open at a time; the others wait their turn, as long as their client
-does. Flushes share the threads, and so some of the threads are always left to them.
+A producer's batch is decompressed for validation (`partition.record_validation`), and a stored one
+to find a record by its timestamp. That may take many milliseconds and much memory, so at most
+`CONCURRENT_MAX` batches are decompressed at a time. The others wait in a queue until their client's
+timeout. Flushes use the same threads, and the limit leaves some threads to them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.ports import Clock, Executor
 T = TypeVar("T")
 
 CONCURRENT_MAX: Final = 2
-"""Each takes as much memory as it decompresses to."""
+"""Each batch uses as much memory as its decompressed size."""
 
 
 class _Job(NamedTuple, Generic[T]):
@@ -40,14 +40,15 @@ class LargeBatches:
         self._waiting: deque[_Job[Any]] = deque()
         self._running = 0
         self.opened = 0
-        """Batches that were opened on threads since the broker started."""
+        """Batches that were decompressed on threads since the broker started."""
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
     def run(self, work: Callable[[], T], timeout_s: float) -> asyncio.Future[T]:
-        """Run `work` on a thread when its turn comes; `TimeoutError` if that is too late."""
+        """Runs `work` on a thread once it is first in the queue. The future gets its result, or
+        `TimeoutError` if it did not start in time."""
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Job(work, self._clock.monotonic() + max(0.0, timeout_s), done))
         if self._running < CONCURRENT_MAX:
@@ -56,7 +57,7 @@ class LargeBatches:
         return done
 
     async def _run(self) -> None:
-        """Until nobody waits."""
+        """Runs jobs until the queue is empty."""
         try:
             while self._waiting:
                 await self._run_one(self._waiting.popleft())
@@ -76,7 +77,7 @@ class LargeBatches:
         except asyncio.CancelledError:
             job.done.cancel()
             raise
-        except Exception as error:  # noqa: BLE001 - it becomes the answer
+        except Exception as error:  # noqa: BLE001 - the caller gets it from the future
             job.done.set_exception(error)
         else:
             self.opened += 1

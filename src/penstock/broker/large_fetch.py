@@ -1,16 +1,18 @@
-"""A fetch of thousands of partitions, worked off in slices so that other requests get their turn.
+"""Serves a fetch of thousands of partitions in slices, with other requests in between.
 
-The outcome is that of a small fetch (`handlers/fetch`). What may change between two slices, and why
-that does no harm:
+The outcome is that of a small fetch (`handlers/fetch`). The following may change between two
+slices, without harm:
 
-- A partition gets more records after it was read. It is listened to from the turn of the loop in
-  which it was read, so no record is missed; a small fetch listens after it has read everything.
-- A partition is moved or deleted. A read of it before that is true, as it is when an answer takes
-  its time on the network; a read after that answers the error. Both end the wait.
-- The session is ended, or replaced by its client on another connection. The fetch goes on with the
-  partitions it has; its client is told with its next request.
-- A follower's term of leadership ends. What the follower has is counted under the term that is
-  there when its partition is read (`HostedPartition.on_follower_fetch`).
+- A partition gets more records after it was read. The fetch registers as a listener in the same
+  event loop iteration in which it reads the partition, so it misses no record. (A small fetch
+  registers after it has read all partitions.)
+- A partition is moved or deleted. If it was read before that, the result is still correct, as it is
+  when a response takes long on the network. If it is read after that, the answer is an error. Both
+  end the wait.
+- The session is ended, or replaced by its client on another connection. The fetch continues with
+  the partitions it has, and the client gets the error with its next request.
+- The leadership of a partition ends while a follower fetches it. The fetch offset is counted in the
+  leadership that exists when the partition is read (`HostedPartition.on_follower_fetch`).
 """
 
 from __future__ import annotations
@@ -36,18 +38,18 @@ class PartitionsWait(DataWait[None]):
         super().__init__((), bytes_due, timeout_s, lambda: None, appends=appends, stable=stable)
 
     def count_read(self, size: int) -> None:
-        """So much was read already: less is due."""
+        """Subtracts the bytes that were read already from the bytes to wait for."""
         self._bytes_due -= size
         if self._bytes_due <= 0:
             self._end()
 
     def end_within(self, seconds: float) -> None:
-        # It is still told of news while its partitions are being removed.
+        # This may be called while the partitions are being removed, after the wait has ended.
         if not self.future.done():
             super().end_within(seconds)
 
     def _forget(self, _: object) -> None:
-        """The partitions are removed by `remove`."""
+        """Cancels the timers. `remove` removes the partitions, in portions."""
         self._timer.cancel()
         if self._soon is not None:
             self._soon.cancel()
@@ -56,7 +58,7 @@ class PartitionsWait(DataWait[None]):
         self._end()
 
     def remove(self, count: int) -> bool:
-        """Stop listening to as many partitions; whether there are more."""
+        """Stops listening to up to `count` partitions. Returns whether there are more."""
         portion = list(islice(self._seen, count))
         self._unlisten(portion)
         for hosted in portion:
@@ -78,7 +80,7 @@ class LargeFetch:
         request = self._request
         began = self._now()
         session, wanted = await self._begin(began)
-        await free(request, self._turns)  # All of it is in `wanted`.
+        await free(request, self._turns)  # `wanted` has everything that is needed.
         fetch = FetchReads(request, self._services, session, wanted, self._context.version)
         wait: PartitionsWait | None = None
         if request.max_wait_ms > 0:
@@ -112,7 +114,7 @@ class LargeFetch:
         request = self._request
         deadline = self._now() + request.max_wait_ms / 1000
         if wait is not None and fetch.is_replicas:
-            # Before the first read: a role that changes after it must not be missed.
+            # Before the first read, so that a change of role after the read is not missed.
             forget_roles = end_with_news_of_roles(wait, self._services.replicas)
         reading = fetch.begin()
         for start, stop in self._portions(fetch):
@@ -148,7 +150,7 @@ class LargeFetch:
             fetch.answer_some(response, reading, start, stop)
             reading.free(start, stop)
             await self._turns.give()
-        # Of a session with thousands of partitions most answers name only a few.
+        # Even with thousands of partitions in the session, most responses name only a few.
         answered = sum([len(topic.partitions) for topic in response.responses])
         self._context.is_large = answered > self._context.slicing.elements
         return response

@@ -1,14 +1,14 @@
-"""Requests about thousands of things, answered in slices so that other requests get their turn.
+"""Processes large requests in slices, so that other requests are served between the slices.
 
 A handler whose work grows with its request is written as steps: a generator that yields after each
-piece of work and returns the response. A small request is worked off at once, as before. A large
-one becomes a task that lets the event loop go on after every few milliseconds; requests of one
-connection keep their order, as the next one begins when this one is answered. What a step reads may
-change between two slices: each element of the answer is true at some time between the request and
-the answer, and no more is promised.
+piece of work and returns the response. For a small request all steps run at once. A large one
+becomes a task that gives control back to the event loop every few milliseconds. Requests of one
+connection keep their order, because the next one begins when this one is answered. What the steps
+read may change between two slices. Each element of the response is correct for some moment between
+the request and the response, and no more is guaranteed.
 
-Large frames are decoded on a thread, and so are the answers of large requests encoded.
-`ports.Slicing` says what is large.
+Large frames are decoded on a thread, and the responses to large requests are encoded on a thread.
+`ports.Slicing` defines what is large.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FREED_AT_ONCE: Final = 100
 
 
 def answered(context: RequestContext, steps: Steps[R], count: int) -> R | asyncio.Future[R]:
-    """The result of these steps: now, or later if there are more than a few elements."""
+    """Returns the result of the steps, or a future of it if there are many elements."""
     if count <= context.slicing.elements:
         return at_once(steps)
     context.is_large = True
@@ -59,7 +59,7 @@ async def in_slices(steps: Steps[R], turns: Turns) -> R:
 
 
 async def one_by_one(work: Callable[[T], R], elements: Iterable[T], turns: Turns) -> list[R]:
-    """The results of some work for each element, with other requests' turns in between."""
+    """Returns the results of `work` for each element. Other requests are served in between."""
     results = []
     for element in elements:
         results.append(work(element))
@@ -68,9 +68,10 @@ async def one_by_one(work: Callable[[T], R], elements: Iterable[T], turns: Turns
 
 
 async def free(message: Struct, turns: Turns) -> None:
-    """Take a message apart that nobody needs any longer: to free all of a large one at once takes
-    many milliseconds, which no other thread can use either. Lists of numbers and texts are left
-    alone. They are small, and may belong to somebody else."""
+    """Frees a message that is no longer needed, a part at a time.
+
+    Freeing a large message at once takes many milliseconds, and no other thread can run meanwhile.
+    Lists of numbers and strings are not emptied: they are small, and may be in use elsewhere."""
     for name in _lists_of(message):
         elements = getattr(message, name)
         nested = _lists_of(elements[0])
@@ -83,7 +84,7 @@ async def free(message: Struct, turns: Turns) -> None:
 
 
 def _lists_of(message: Struct) -> list[str]:
-    """The fields that hold a list of messages. An empty one does not count."""
+    """Returns the names of the fields that hold a non-empty list of messages."""
     return [
         name
         for name in message.__slots__
@@ -92,7 +93,7 @@ def _lists_of(message: Struct) -> list[str]:
 
 
 class Listed(Protocol):
-    """A topic of a request or of its answer: some partitions under one name."""
+    """A topic in a request or response: a name and some partitions."""
 
     partitions: list[Any]
 
@@ -106,11 +107,11 @@ async def ask_in_portions(
     ask: Callable[[list[Asked]], Awaitable[list[Told] | None]],
     slicing: Slicing,
 ) -> list[Told] | None:
-    """Ask about the partitions of some topics in portions; the answers, topic by topic.
+    """Calls `ask` with the partitions of some topics in portions, and joins the answers by topic.
 
-    `ask` gets the topics with a portion of their partitions and answers each of them, in order. If
-    it returns None, nobody is asked any further. Each partition's outcome is its own: one that
-    fails undoes none of those before it.
+    `ask` gets topics with a portion of their partitions, and answers each of them in order. If it
+    returns None, the result is None and it is not called again. Partitions are independent: a
+    failure does not undo the portions before it.
     """
     answers: list[Told] = []
     for continues, portion in topic_portions(topics, max(1, slicing.elements)):
@@ -125,8 +126,10 @@ async def ask_in_portions(
 
 
 def topic_portions(topics: Iterable[Asked], size: int) -> Iterator[tuple[bool, list[Asked]]]:
-    """Topics with at most `size` partitions together. A topic of more is in several portions: True
-    with those that begin with the rest of the topic before."""
+    """Splits topics into portions of at most `size` partitions.
+
+    A large topic is split into several portions. The flag is True if a portion begins with more
+    partitions of the previous portion's last topic."""
     continues, room = False, size
     portion: list[Asked] = []
     for topic in topics:
@@ -148,6 +151,6 @@ def topic_portions(topics: Iterable[Asked], size: int) -> Iterator[tuple[bool, l
 
 
 def portions(elements: Iterable[T], size: int = _ELEMENTS) -> list[list[T]]:
-    """The elements in lists of at most `size`."""
+    """Splits the elements into lists of at most `size`."""
     held = list(elements)
     return [held[start : start + size] for start in range(0, len(held), size)]

@@ -1,11 +1,15 @@
-"""The link to one leader: which partitions are ready to be asked for, and two lanes that ask.
+"""Fetches from one leader, for all partitions that this broker follows there.
 
-    ready      may be asked for now, in the order of their turns
-    flushing   have records that are not on disk yet; ready once they are
-    neither    asked for, being cut, or waiting for a time or for news
+A link has two lanes, each with its own connection. The main lane keeps a fetch session and waits
+long for data. The express lane fetches what becomes ready while the main lane's request is out
+(`replica_fetcher` says why). A partition of the link is in one of these states:
 
-Whatever takes a partition out of these brings it back: an answer, the end of a cut, a flush, a
-timer, a new role. A lane never waits for one partition alone.
+    ready      can be fetched now, in this order
+    flushing   has records that are not synced yet; ready once they are
+    neither    is being fetched or truncated, or waits for a timer or for new metadata
+
+When a partition leaves `ready` and `flushing`, some event brings it back: an answer, the end of a
+truncation, a flush, a timer or a new role. A lane never waits for a single partition.
 """
 
 from __future__ import annotations
@@ -36,23 +40,24 @@ from penstock.wire.messages import FetchResponse, ListOffsetsResponse
 _log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 5.0
-"""Beyond the time that the leader may keep a request."""
+"""How long an attempt to connect to the leader may take."""
 EXPRESS_WAIT_MS: Final = 20
-"""How long a leader keeps a request of the express lane."""
+"""How long a leader holds a request of the express lane if there is no data."""
 GATHER_S: Final = 0.01
-"""How long a lane waits for the flushes that its last answer has caused."""
+"""How long a lane waits for the flushes that its last response has caused."""
 MERGE_S: Final = 5.0
-"""How often a busy main lane waits for the express lane to take over what is there. Not often: what
-becomes ready while both wait, for as long as EXPRESS_WAIT_MS, is late by that."""
+"""How often a busy main lane waits for the express lane's request to return, to take over its
+partitions. Rarely, because a partition that becomes ready during that wait is delayed by up to
+EXPRESS_WAIT_MS."""
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 1.0
 _RESPONSE_SLACK_BYTES: Final = 128 << 20
-"""Beyond the limit of a response: one batch is sent whole, however large."""
+"""How far a response may exceed its limit: one batch is always sent whole, however large it is."""
 _FLUSH_KEY: Final = 0
 
 
 class Followed:
-    """A partition of a link."""
+    """A partition that a link fetches."""
 
     __slots__ = ("following", "key", "lags", "link", "retry_at_ms", "timer")
 
@@ -61,14 +66,15 @@ class Followed:
         self.following = following
         self.link = link
         self.lags = True
-        """There was more for it at the leader than it got, by the last answer."""
+        """In the last answer, the leader's high watermark was above the fetch offset. True before
+        the first answer."""
         self.retry_at_ms = 0
         self.timer: asyncio.TimerHandle | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LinkParts:
-    """What all links share."""
+    """What all links of this broker share."""
 
     env: Env
     broker_id: int
@@ -83,18 +89,20 @@ class LinkParts:
 
 
 class LeaderLink:
+    """The partitions that are fetched from one leader, and the two lanes that fetch them."""
+
     def __init__(self, leader: int, parts: LinkParts) -> None:
         self.leader = leader
         self.parts = parts
         self.out: dict[bool, bool] = {False: False, True: False}
-        """Whether the main lane (False) and the express lane (True) have a request out."""
+        """Whether the main lane (False) and the express lane (True) wait for a response."""
         self.flushing: dict[tuple[str, int], Followed] = {}
         self.ready: dict[tuple[str, int], Followed] = {}
         self._followed: dict[tuple[str, int], Followed] = {}
         self._lanes = (_Lane(self, is_express=False), _Lane(self, is_express=True))
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Fetches until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for lane in self._lanes:
@@ -103,7 +111,7 @@ class LeaderLink:
             for lane in self._lanes:
                 lane.close("the link is closed")
 
-    # What is followed
+    # Partitions
 
     @property
     def is_idle(self) -> bool:
@@ -128,13 +136,15 @@ class LeaderLink:
         self.wake()
 
     def pause(self, followed: Followed) -> None:
-        """Have the leader's session forget the partition: by that it would count as being in sync
-        for as long as nothing is written. It is asked for again when it is offered."""
+        """Removes the partition from the fetch session, until it is offered again.
+
+        As long as it is in the leader's session and nothing is written, the leader would count this
+        replica as in sync."""
         for lane in self._lanes:
             lane.pause(followed)
 
     def offer(self, followed: Followed) -> None:
-        """The partition may be asked for, as soon as what it has counts."""
+        """Makes the partition ready to be fetched, as soon as all records that it has count."""
         key = followed.key
         if self._followed.get(key) is not followed:
             return
@@ -151,7 +161,7 @@ class LeaderLink:
             self.offer(followed)
 
     def settle(self, followed: Followed, effects: Sequence[Effect]) -> None:
-        """All that came of an answer is done: see when to ask again."""
+        """Decides when to fetch again, after all effects of an answer were carried out."""
         for effect in effects:
             match effect:
                 case RetryAt(at_ms, reason):
@@ -168,12 +178,12 @@ class LeaderLink:
         if followed.timer is not None:
             followed.timer.cancel()
         followed.retry_at_ms = at_ms
-        # One more, as the time in milliseconds is cut off.
+        # One millisecond more, because `now_ms` is rounded down.
         delay_s = (max(0, at_ms - self.parts.now_ms()) + 1) / 1000
         followed.timer = asyncio.get_running_loop().call_later(delay_s, self.offer, followed)
 
     def take(self) -> list[Asked]:
-        """All that is ready and may be asked for now, as the next request."""
+        """Returns the fetches of the next request: all ready partitions that are not throttled."""
         now_ms, parts, configs = self.parts.now_ms(), self.parts, self.parts.configs()
         rate = configs.int_value("follower.replication.throttled.rate")
         throttled_ms = parts.throttle.wait_ms(rate, now_ms)
@@ -207,7 +217,7 @@ class LeaderLink:
     # The leader
 
     def on_broker(self) -> None:
-        """The leader's registration has come, gone or changed."""
+        """The leader has registered, left or registered with another address or epoch."""
         for lane in self._lanes:
             lane.on_broker()
         self.wake()
@@ -218,7 +228,7 @@ class LeaderLink:
 
 
 class _Lane:
-    """One connection to the leader, and the loop that asks by it."""
+    """One connection to the leader, and the loop that sends fetches over it."""
 
     def __init__(self, link: LeaderLink, *, is_express: bool) -> None:
         self.woken = asyncio.Event()
@@ -231,7 +241,7 @@ class _Lane:
         self._failures = 0
         self._answered_at = 0.0
         self._was_idle = True
-        """The last answer had nothing new, so nobody waits for what comes of it."""
+        """The last response had no records, so no request waits for this follower to store any."""
         self._merge_at = 0.0
 
     async def run(self) -> None:
@@ -255,7 +265,7 @@ class _Lane:
         return bool(self._link.ready) or len(self.session) > 0
 
     async def _until(self, holds: Callable[[], bool], timeout_s: float | None = None) -> None:
-        """Return when it holds, or after the time; it is looked at whenever the lane is woken."""
+        """Waits until `holds()` is true or the timeout expires. Checks when the lane is woken."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not holds():
@@ -265,8 +275,10 @@ class _Lane:
             pass
 
     async def _gather(self) -> None:
-        """Wait a little for partitions whose records are on the way to the disk, and now and then
-        for those that are out by express, or they would never come back."""
+        """Waits a little for partitions whose records are being synced.
+
+        The main lane also waits for the express lane's request from time to time. Otherwise it
+        would never take over the partitions of the express lane."""
         link, now = self._link, self._parts.env.clock.monotonic()
         left_s = self._answered_at + GATHER_S - now
         if left_s > 0 and link.flushing:
@@ -278,7 +290,7 @@ class _Lane:
     # The connection
 
     async def _connected(self) -> Peer | None:
-        """The connection; None after a failed attempt, or when there is no such broker."""
+        """Returns the open connection, or connects. None if that fails or the broker is unknown."""
         broker = self._parts.broker(self._link.leader)
         if self._peer is not None and self._peer.is_open and self._connected_to == broker:
             return self._peer
@@ -302,8 +314,8 @@ class _Lane:
         return self._peer
 
     async def _rest(self, reason: str) -> None:
-        """After a failure: the longer the more there were, but no longer than until there is news
-        of the broker."""
+        """Waits after a failure, longer after each one, but not beyond a change of the broker's
+        registration."""
         self._failures += 1
         level = logging.WARNING if self._failures == 1 else logging.DEBUG
         _log.log(level, "leader %d is not followed: %s", self._link.leader, reason)
@@ -324,7 +336,7 @@ class _Lane:
             self._peer.close(reason)
             self._peer = None
 
-    # Asking
+    # Requests
 
     async def _ask(self, peer: Peer, asked: list[Asked]) -> None:
         configs, link = self._parts.configs(), self._link
@@ -353,7 +365,9 @@ class _Lane:
             await self._ask_bounds(peer, unbounded)
 
     def _take_in(self, response: FetchResponse) -> list[Asked]:
-        """Do what each partition's follower makes of its part; those that must ask for bounds."""
+        """Passes each partition's answer to its follower, and carries out the effects.
+
+        Returns the fetches that were out of range: the bounds of the leader's log are needed."""
         unbounded, fed = [], []
         for each, answer, records in self.session.answers(response):
             followed = each.followed
@@ -373,7 +387,7 @@ class _Lane:
             if effects and isinstance(effects[0], AskBounds):
                 unbounded.append(each)
         self._was_idle = not fed
-        # Last, so that those that were given nothing are before them in the next request.
+        # Last, so that partitions that got no records are ahead of them in the next request.
         for each, answer, records in fed:
             self._link.count_fetched(each.followed, len(records))
             effects = each.followed.following.on_answer(each.fetch, answer)
@@ -388,7 +402,7 @@ class _Lane:
     def _conclude(self, followed: Followed, effects: Sequence[Effect], records: Buffer) -> None:
         try:
             rest = followed.following.carry_out(effects, records)
-        except Exception:  # noqa: BLE001 - one partition's trouble must not end all replication
+        except Exception:  # noqa: BLE001 - a bug in one partition must not end all replication
             _log.exception("%s is not followed any more", followed.following)
             return
         if rest and isinstance(rest[0], RetryAt | Halt):
@@ -399,7 +413,7 @@ class _Lane:
             self._link.settle(followed, effects)
 
     async def _ask_bounds(self, peer: Peer, unbounded: list[Asked]) -> None:
-        """Ask where the leader's logs start and end."""
+        """Asks the leader where its logs start and end, and passes that to the followers."""
         found: list[dict[tuple[str, int], int]] = []
         timeout_s = self._parts.configs().int_value("replica.socket.timeout.ms") / 1000
         try:

@@ -1,15 +1,15 @@
-"""Batches that come a moment before their partition is led here: they wait, in their order.
+"""Holds batches, in order, for partitions that this broker is about to lead.
 
-A client may hear of a leader before the leader does, or come while a term waits for its epoch to be
-on disk. To refuse its batch would do no harm by itself, as it is sent again. But an idempotent
-producer has more batches on their way: when the term begins between two of them, the second is out
-of order. librdkafka then begins a new producer epoch and sends everything again that no broker has
-confirmed, under new numbers. Whatever of that an earlier leader had written is then in the log
-twice.
+A client may learn of a new leader before that leader does, or send a batch while the new leadership
+still waits for its epoch to be synced. Refusing that one batch would do no harm, since the client
+sends it again. But an idempotent producer has more batches in flight. If the leadership begins
+between two of them, the first is refused and the second is out of order. librdkafka then begins a
+new producer epoch and sends all unacknowledged batches again, with new sequence numbers. Batches
+that an earlier leader had written are then in the log twice.
 
-So whoever is refused only because the metadata is ahead of this broker waits here, and so does
-all that comes after it for the partition. All are taken when the term begins, before anything else
-can come in between, or refused together when that takes too long.
+So a batch that would be refused only because the metadata is ahead of this broker waits here, and
+so do the batches that arrive after it for the same partition. When the leadership begins, all of
+them are processed before any other batch. If that takes too long, they are refused together.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ from penstock.broker.hosted import HostedPartition
 from penstock.broker.replicas import Replicas
 
 WAIT_S: Final = 2.0
+"""How long batches wait for a leadership to begin."""
 
 GoOn = Callable[[], None]
 
 
 class LedSoon:
+    """The batches that wait for a pending leadership, by topic partition."""
+
     def __init__(self, broker_id: int, cluster: ClusterView, replicas: Replicas) -> None:
         self._broker_id = broker_id
         self._cluster = cluster
@@ -37,8 +40,9 @@ class LedSoon:
         replicas.on_role(self._on_role)
 
     def put_off(self, topic: str, index: int, go_on: GoOn) -> bool:
-        """Whether the partition is about to be led here; then `go_on` is called once: when it is,
-        or when nobody should wait for that any longer."""
+        """Returns whether this broker is about to lead the partition.
+
+        If so, `go_on` is called once: when the leadership begins or is lost, or after `WAIT_S`."""
         if not self._is_due(topic, index):
             return False
         place = topic, index

@@ -1,8 +1,8 @@
-"""The levels of this process's loggers, under Kafka's names for them (KIP-412).
+"""Shows and changes the levels of this process's loggers, with Kafka's level names (KIP-412).
 
-A logger is named by its module (`penstock.broker.controller`); `root` is above them all. A logger
-without a level of its own has that of the nearest logger above it. Levels last as long as the
-process.
+A logger has the name of its module (`penstock.broker.controller`), and `root` is the parent of all.
+A logger without its own level uses the level of its nearest ancestor. Changes last until the
+process ends.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ LEVELS: Final = {
     "ERROR": logging.ERROR,
     "FATAL": logging.CRITICAL,
 }
-"""Python has no TRACE: DEBUG is its lowest."""
+"""Python has no TRACE, so TRACE means DEBUG."""
 _OPERATIONS: Final = (ConfigOperation.SET, ConfigOperation.DELETE)
 
 
 def levels() -> dict[str, str]:
-    """Each logger of this process and the level that holds for it, by name."""
+    """Returns the effective level of every logger of this process, by name."""
     return {name: _shown(_logger(name).getEffectiveLevel()) for name in sorted(_names())}
 
 
 def alter(edits: Sequence[ConfigEdit], *, validate_only: bool = False) -> None:
-    """Set or take away levels: all of them, or with `KafkaError` none."""
+    """Sets or removes levels. Raises `KafkaError` and changes nothing if one edit is invalid."""
     names = _names()
     for edit in edits:
         _check(edit, names)
@@ -71,7 +71,7 @@ def _logger(name: str) -> logging.Logger:
 
 
 def _shown(level: int) -> str:
-    """The name of the highest level that is not above it."""
+    """Returns Kafka's name of the highest level that is not above `level`."""
     shown = "DEBUG"
     for name, number in LEVELS.items():
         if number <= level:

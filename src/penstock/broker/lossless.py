@@ -1,25 +1,27 @@
-"""What a broker can prove about its logs when it comes back: that nothing is missing from them.
+"""Keeps the durability proof: what a restarted broker can prove about its logs.
 
-A record that was written and not synced outlives the process, in the page cache, but not the
-machine's power. So a broker that returns still has all it had written if the life before stopped
-cleanly, or if the machine has not been booted in between; and it has all it had synced if it has
-the same data directory. The cluster counts it as before, or not, by what it proves
-(`penstock.metadata.isr`).
+A record that was written but not synced is in the page cache. It survives the end of the process,
+but not a power cut. So a restarted broker still has everything it had written if the previous run
+stopped cleanly, or if the machine has not been rebooted since. It still has everything it had
+synced if it has the same data directory. The controller decides by this proof whether the broker
+stays an in-sync replica (`penstock.metadata.isr`).
 
-The proof is a chain, since a broker may restart several times before anybody looks: two numbers,
-the broker epochs since which nothing written and nothing synced has been lost. They lie in a file
-in the data directory, with the boot they were noted in:
+A broker may restart several times before the proof is needed. So the proof consists of two broker
+epochs: nothing that was written since the first has been lost, and nothing that was synced since
+the second. They are stored in a file in the data directory, with the boot id of the machine:
 
-- At a start the file is read, before the broker registers. Without it the directory is new.
-- Once registered, and before anything is written to a log, it is written anew for this life. Until
-  then the old one holds, which is right: nothing has been added that could be lost.
-- When a log has failed (an fsync that went wrong may have thrown away what was written) the chain
-  of what was written is broken, at once and on disk.
-- After a clean stop, with all logs closed and synced, the file says so.
+- The broker reads the file at startup, before it registers. If there is no file, the directory is
+  new.
+- Once registered, and before it writes to any log, the broker writes the file for the current run.
+  Until then the old file is valid, because nothing has been added that could be lost.
+- When a log fails, the proof for written records is revoked at once, on disk too: a failed fsync
+  may have dropped data that was written.
+- After a clean stop, when all logs are closed and synced, the file records the clean stop.
 
-The file also notes since which epoch the config file has asked for `log.durability=fsync`: whoever
-judges a restart must know what the life before it counted. It is left out where that is as long as
-the directory is there, so that earlier versions can read the file.
+The file also records since which broker epoch the config file has set `log.durability=fsync`. A
+restart cannot be judged without knowing whether the previous run counted records when they were
+written or when they were synced. The field is left out if it equals the epoch for synced records,
+so that earlier versions can read the file.
 
 A directory that was moved to another broker or another cluster proves nothing.
 """
@@ -46,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The fields of `BrokerInfo` by the same names."""
+    """The fields of `BrokerInfo` with the same names. -1 means that there is no such epoch."""
 
     lossless_since: int
     synced_since: int
@@ -58,7 +60,7 @@ _NOTHING: Final = Proof(_NEVER, _NEVER, _NEVER)
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What the file holds."""
+    """The contents of the file: one run of the broker."""
 
     cluster_id: str
     broker_id: int
@@ -70,7 +72,7 @@ class Life:
 
 
 class LosslessRecord:
-    """The file of one data directory. Everything here blocks for the disk."""
+    """The file of one data directory. All methods block on the disk, except `again`."""
 
     def __init__(
         self,
@@ -91,14 +93,16 @@ class LosslessRecord:
         self._is_void_unsaid = False
 
     def read(self, cluster_id: str, *, logs_are_whole: bool) -> Proof:
-        """What can be said of the logs now; without `logs_are_whole` some were found damaged."""
+        """Returns what is proved about the logs. Without `logs_are_whole`, some are damaged."""
         self._proof = self._prove(cluster_id, logs_are_whole=logs_are_whole)
         return self._proof
 
     def cache_is_intact(self) -> bool:
-        """Whether the page cache holds all that was ever written to the logs: the last life was in
-        this boot of the machine, and no write or fsync failed in it. A data directory that was put
-        back from a backup must not be started in the boot it was copied in."""
+        """Returns whether the page cache still has everything that was ever written to the logs.
+
+        That is so if the machine has not been rebooted since the last run, and no write or fsync
+        failed in that run. A backup that is restored in the boot in which it was made passes this
+        check wrongly: reboot the machine before starting the broker."""
         life = self._read()
         return life is not None and self._is_same_boot(life) and life.lossless_since != _NEVER
 
@@ -106,7 +110,9 @@ class LosslessRecord:
         return life.boot_id != "" and life.boot_id == self._boot_id()
 
     def begin(self, cluster_id: str, broker_epoch: int) -> None:
-        """This life has that epoch. Call it before anything is written to a log."""
+        """Writes the file for the current run, which has this broker epoch.
+
+        Must be called before anything is written to a log."""
         since = self._proof
         fsync_since = broker_epoch if since.fsync_since < 0 else since.fsync_since
         self._write(
@@ -122,21 +128,23 @@ class LosslessRecord:
         )
 
     def again(self) -> Proof:
-        """What a registration of the same life says: the process has lost nothing it wrote."""
+        """Returns the proof for another registration of the same process, which still has
+        everything it wrote unless a log has failed."""
         life = self._life
         return _NOTHING if life is None else _proof_of(life)
 
     def void(self) -> None:
-        """A log has failed: from now on nothing is proved of what was written."""
+        """Revokes the proof for written records, because a log has failed."""
         life = self._life
         if life is not None and (life.lossless_since != _NEVER or self._is_void_unsaid):
-            # What this life says of itself must not wait for a disk that may be failing.
+            # `again` must not claim the old proof even if this disk fails, too. If the write
+            # fails, the next call tries it again.
             self._life, self._is_void_unsaid = replace(life, lossless_since=_NEVER), True
             self._write(self._life)
             self._is_void_unsaid = False
 
     def end(self) -> None:
-        """All logs are closed, and on disk."""
+        """Records a clean stop: all logs are closed and synced."""
         if self._life is not None:
             self._write(replace(self._life, stopped_cleanly=True))
 
@@ -184,7 +192,7 @@ def encode(life: Life) -> bytes:
 
 
 def decode(data: bytes) -> Life:
-    """`ValueError` when it is not whole, or not of this version."""
+    """Decodes the file. Raises `ValueError` if it is damaged or has another version."""
     body, mark, checksum = data.rpartition(b"crc32c ")
     if not mark or int(checksum, 16) != crc32c(body):
         raise ValueError("its CRC does not match")

@@ -1,4 +1,4 @@
-"""Running a broker in this process, until a signal ends it."""
+"""Runs a broker in this process until a signal stops it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OnReady = Callable[[list[str]], None]
 
 
 def run_broker(config: BrokerConfig, on_ready: OnReady | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code."""
+    """Serves until SIGTERM or SIGINT. Returns the exit code."""
     configure_logging(config)
     if config.without_effect:
         _log.warning("settings without effect in Penstock: %s", ", ".join(config.without_effect))
@@ -46,7 +46,7 @@ def run_broker(config: BrokerConfig, on_ready: OnReady | None = None) -> int:
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
-        import uvloop  # noqa: PLC0415 - optional: slower without it, but it works
+        import uvloop  # noqa: PLC0415 - optional: everything works without it, only slower
     except ImportError:
         return None
     return uvloop.new_event_loop
@@ -58,15 +58,16 @@ async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     threads = Threads(config.flush_threads)
-    # Of its own: a lease must be renewed while all other threads wait for a slow disk.
+    # Separate threads: leases must be renewed even while all other threads wait for a slow disk.
     store_threads = Threads(_STORE_THREADS)
     clock, random = SystemClock(), SystemRandom()
     store = await open_store(config, clock, random, store_threads)
     loading: list[asyncio.Task[None]] = []
 
     def ready(watch: Watch, host: str, port: int) -> None:
-        # What a start leaves behind lives as long as the broker; a request's objects die by
-        # reference count. Looking for cycles in either is a tenth of the broker's time.
+        # Objects that were created at the start stay as long as the broker runs, and a request's
+        # objects are freed by reference counting. Looking for cycles in either costs a tenth of the
+        # broker's time.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)
@@ -100,7 +101,7 @@ async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
 async def open_store(
     config: BrokerConfig, clock: Clock, random: Random, executor: Executor
 ) -> MetadataStore:
-    """The store that the configuration names."""
+    """Opens the metadata store that the configuration names."""
     address = config.etcd
     if address is None:
         return await SqliteStore.open(config.store_path, executor, clock)
@@ -114,7 +115,7 @@ async def open_store(
 
 
 def system_boot_id() -> str:
-    """Linux names each boot of a machine; elsewhere it is not known, and the text empty."""
+    """Returns the id that Linux gives to each boot. On other systems it is unknown: returns ""."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -124,7 +125,7 @@ def system_boot_id() -> str:
 
 @contextmanager
 def locked(data_dir: str) -> Iterator[None]:
-    """One broker per data directory."""
+    """Locks a data directory, so that only one broker uses it."""
     path = f"{data_dir}/.lock"
     with open(path, "w") as file:
         try:
@@ -139,7 +140,8 @@ def locked(data_dir: str) -> Iterator[None]:
 def write_runtime_file(
     config: BrokerConfig, host: str, port: int, metrics: tuple[str, int] | None
 ) -> None:
-    """Who runs here, for tools on this machine."""
+    """Writes `broker.json`: id, process and addresses of this broker, for tools on the same
+    machine."""
     about: dict[str, object] = {
         "id": config.broker_id,
         "pid": os.getpid(),

@@ -1,12 +1,14 @@
-"""What a broker does now and then: retention, compaction, flush policies, forgetting producers.
+"""Periodic work on logs: retention, compaction, flush policies, expiry of producer state.
 
-One round looks at every log, led or followed: each replica deletes and compacts its own, below the
-high watermark it knows of. Rounds are spread over time by their own intervals; each piece of
-surgery takes turns with that log's flushes.
+Each round visits every log, whether this broker leads or follows it. Every replica deletes and
+compacts its own log, below the high watermark that it knows. Retention and compaction have their
+own intervals. While one of them changes a log's files, flushes of that log wait
+(`flusher.exclusive`).
 
-Whatever retention or compaction of one log raises concerns that log only. It is logged and counted,
-and the log is left alone for a while: `PAUSE_S` at first, twice as long after each further failure,
-until the topic's settings change or it works again. The broker and all other logs go on.
+An exception from retention or compaction affects only the log that raised it. It is logged and
+counted, and that work is paused for this log: for `PAUSE_S` at first, and twice as long after each
+further failure, until it succeeds again. The pause ends early if the topic's settings change. The
+broker and all other logs continue.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from penstock.storage.retain import apply_retention
 
 PAUSE_S: Final = 10.0
 PAUSE_MAX_S: Final = 3600.0
-"""How long a log is left alone after its maintenance failed, at first and at most."""
+"""How long retention or compaction of a log is paused after a failure, at first and at most."""
 _TICK_S: Final = 1.0
 _RETENTION: Final = "retention"
 _COMPACTION: Final = "compaction"
@@ -34,12 +36,12 @@ _log = logging.getLogger(__name__)
 
 _Work = Callable[[HostedPartition], Awaitable[None]]
 _Key = tuple[bytes, int, str]
-"""Topic id, partition, and what is done to it."""
+"""Topic id, partition, and the kind of work."""
 
 
 @dataclass(slots=True)
 class _Pause:
-    """A log is left alone until a time, or until its settings change."""
+    """Pauses work on a log until a time, or until its settings change."""
 
     until: float
     pause_s: float
@@ -53,10 +55,10 @@ class Maintenance:
         self._cleaned_at = self._retained_at
         self._pauses: dict[_Key, _Pause] = {}
         self._undecodable: dict[tuple[bytes, int], int] = {}
-        """Batches that cannot be decoded, by log, as of its last compaction."""
+        """The number of batches that cannot be decoded, per log, as of its last compaction."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Does the periodic work until cancelled."""
         clock = self._services.env.clock
         while True:
             await clock.sleep(_TICK_S)
@@ -90,7 +92,7 @@ class Maintenance:
                 continue
             try:
                 await work(hosted)
-            except Exception as error:  # noqa: BLE001 - one log must not end the others' maintenance
+            except Exception as error:  # noqa: BLE001 - a failing log must not stop the others
                 self._put_off(key, hosted, error)
             else:
                 if self._pauses.pop(key, None) is not None:
@@ -123,7 +125,8 @@ class Maintenance:
 
     async def _flush_due(self) -> None:
         now_ms, replicas = self._services.now_ms(), self._services.replicas
-        # A term that could not begin for want of room to note its epoch tries again.
+        # A pending leadership may have failed to store its leader epoch on a full disk. It tries
+        # again.
         for hosted in await replicas.where(
             lambda hosted: hosted.is_beginning or hosted.log.flush_due(now_ms)
         ):
@@ -165,7 +168,7 @@ class Maintenance:
         try:
             await self._services.env.executor.run(task.run)
         except Exception:
-            # The half-written segments go; the caller reports the error and pauses this log.
+            # Removes the half-written segments. The caller reports the error and pauses this log.
             with suppress(OSError):
                 task.discard()
             raise

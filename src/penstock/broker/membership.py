@@ -1,29 +1,32 @@
-"""This broker's place in the cluster: its registration, and the lease it lives by.
+"""Keeps this broker registered in the cluster, under a lease.
 
-The registration lies under a lease, which is renewed as long as the broker runs: every
-`broker.heartbeat.interval.ms`, counted from when the last renewal was sent. A renewal that took
-long is followed by the next one at once. While the event loop is busy, the store renews the lease
-itself where it can (`MetadataStore.keep_alive`), for up to `CARRY_SESSIONS` session timeouts.
+The broker renews the lease every `broker.heartbeat.interval.ms`, counted from when the last renewal
+was sent. If a renewal took longer than that, the next one is sent at once. While the event loop is
+busy, the store renews the lease itself where it can (`MetadataStore.keep_alive`), for up to
+`CARRY_SESSIONS` session timeouts.
 
-While the store gives no answer the broker serves on: nobody can have taken its place either, or if
-somebody has, whatever it may not do is refused. It commits nothing new without its followers, and
-no change of an in-sync set without the store.
+While the store does not answer, the broker keeps serving. If the store is down, no other broker can
+have taken over. If only this broker is cut off and others have taken over, every action that it may
+no longer take is refused: it commits nothing new without its followers, and changes no ISR without
+the store.
 
-Safety does not rest on the lease. Every change of the cluster compares the keys it rests on, the
-controller's claim and the broker's registration among them, and those go with the lease. A leader
-that was replaced commits nothing, since its followers have gone to the new leader epoch. The lease
-only bounds how long a dead broker goes unnoticed. Even so the broker is the first to know that its
-lease may be over (`may_be_over`): it counts from when it sent the renewal, the store from when it
-got it. On SQLite both read the clock of one machine, and others wait for a grace on top. On etcd
-each counts on its own monotonic clock; only clocks that run at different speeds could differ.
+Safety does not depend on the lease. Every change of the metadata compares the keys it depends on,
+among them the controller's claim and the broker's registration, and these keys are removed with the
+lease. A leader that was replaced commits nothing, because its followers have moved to the new
+leader epoch. The lease only bounds how long a dead broker goes unnoticed. Even so, the broker
+always knows before the store that its lease may have expired (`may_be_over`), because it counts
+from when it sent the renewal and the store from when it received it. On SQLite both read the clock
+of one machine, and other brokers wait for an additional grace period. On etcd each side counts on
+its own monotonic clock, so only clocks that run at different speeds could differ.
 
-When the lease is lost (the process or the machine was stopped for too long, or was cut off from
-the store) the others have gone on without this broker. Its logs are whole, so it need not start
-over: it gives up all it led, registers again under a new lease and a new epoch, and follows the
-leaders of now as after a restart. `keep` owns that; what giving up takes is the broker's affair.
+A lease is lost when the process or the machine was paused for too long, or was cut off from the
+store. The other brokers have then continued without this one. Its logs are complete, so the process
+need not restart. The broker gives up all its leaderships, registers again under a new lease and a
+new broker epoch, and follows the current leaders as after a restart. `keep` controls this. The
+callback that it gets carries out what the broker must give up.
 
-If another process has registered under the same id, one of the two is set up wrongly. The later
-one stays and this one ends: with both, each would throw the other out for ever.
+If another process has registered under the same id, one of the two is misconfigured. The later one
+stays and this one ends. Otherwise each would displace the other forever.
 """
 
 from __future__ import annotations
@@ -54,13 +57,13 @@ from penstock.wire.errors import KafkaError
 
 _PUT_OFF_S: Final = 0.5
 CARRY_SESSIONS: Final = 3
-"""For how many session timeouts a store renews the lease of a broker whose event loop is busy."""
+"""For how many session timeouts the store renews the lease of a broker whose event loop is busy."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a broker can be reached, and where it stands."""
+    """A broker's advertised address and its rack."""
 
     host: str
     port: int
@@ -92,26 +95,27 @@ class Membership:
         self._leaving = False
         self.incarnation_id = b""
         self.broker_epoch = -1
-        """That of the present registration; -1 before the first and while there is none."""
+        """The epoch of the current registration, or -1 if there is none."""
         self.renewed_at = env.clock.monotonic()
         """When the last renewal that the store confirmed was sent."""
         cluster.listen(self._on_change)
 
     async def found_cluster(self) -> str:
-        """The cluster's id; this broker's idea of one if it has none."""
+        """Returns the cluster's id. If the cluster has none yet, this broker chooses it."""
         cluster_id = to_text(new_id(self._env.random.bytes))
         return await self._commits.commit(lambda image: create_cluster(image, cluster_id))
 
     async def register(self, place: Place, proof: Proof) -> None:
-        """Register with a new lease. The caller holds the lock of the data directory, so a
-        registration of another incarnation that was there before is a dead process's."""
+        """Registers with a new lease. The caller holds the lock of the data directory, so an
+        existing registration of another incarnation belongs to a dead process."""
         granted_at = self._env.clock.monotonic()
         former, self._commits.lease = (
             self._commits.lease,
             await self._env.store.grant_lease(self._session_timeout_s),
         )
         if former:
-            # It is lost, or as good as: what is left of it must not be taken for this life's.
+            # The old lease has expired or is about to. The keys that remain under it must not be
+            # mistaken for those of the new registration.
             with suppress(StoreError):
                 await self._env.store.revoke_lease(former)
         self.incarnation_id = new_id(self._env.random.bytes)
@@ -126,7 +130,8 @@ class Membership:
             fsync_since=proof.fsync_since,
         )
         if self._own_ids:
-            # Before the commit: should its answer get lost, the registration is still one's own.
+            # Noted before the commit: if the answer to the commit gets lost, the registration is
+            # still recognized as this broker's own.
             self._own_ids.add(self.incarnation_id)
         await self._commits.commit(lambda image: self._registration(image, broker))
         self._own_ids.add(self.incarnation_id)
@@ -142,17 +147,18 @@ class Membership:
 
     @property
     def is_registered(self) -> bool:
-        """By what the image shows."""
+        """Whether the image shows this broker's current registration."""
         held = self._cluster.image.brokers.get(self._broker_id)
         return held is not None and held.incarnation_id == self.incarnation_id
 
     @property
     def may_be_over(self) -> bool:
-        """Whether the lease may have run out: no renewal was confirmed for a session timeout."""
+        """Whether the lease may have expired: no renewal was confirmed within a session timeout."""
         return self._env.clock.monotonic() - self.renewed_at >= self._session_timeout_s
 
     async def keep(self, start_over: Callable[[], Awaitable[None]]) -> None:
-        """Renew the lease until cancelled; when it is lost, `start_over` is to register anew."""
+        """Renews the lease until cancelled. When it is lost, calls `start_over` to register
+        again."""
         clock = self._env.clock
         sent_at = self.renewed_at
         while True:
@@ -166,7 +172,7 @@ class Membership:
                     self._commits.lease, CARRY_SESSIONS * self._session_timeout_s
                 )
             except StoreError as error:
-                # Whether the lease is lost is for the store to say, once it answers again.
+                # Only the store can tell whether the lease is lost, once it answers again.
                 if not _may_pass(error):
                     raise
                 _log.warning("the lease could not be renewed: %s", error)
@@ -177,18 +183,18 @@ class Membership:
                 await self._start_over(start_over)
 
     def doubt(self) -> None:
-        """Somebody was told that the lease is no more: look soon."""
+        """Requests a check of the lease soon. Called when the store reported it as not found."""
         self._doubt.set()
 
     async def announce_stop(self) -> None:
-        """Tell the cluster that this broker is about to stop."""
+        """Announces to the cluster that this broker is about to stop."""
         await self._commits.commit(
             lambda image: announce_stop(image, self._broker_id, self.broker_epoch)
         )
 
     async def leave(self) -> None:
-        """Give everything back at a clean stop: all that is this broker's lies under its lease, the
-        claim to be controller too."""
+        """Revokes the lease at a clean stop. That removes everything this broker has registered,
+        including a claim to be controller."""
         self._leaving = True
         await self._env.store.revoke_lease(self._commits.lease)
 
@@ -233,7 +239,7 @@ class Membership:
             self._doubt.set()
 
     async def _wait_turn(self, sent_at: float) -> None:
-        """Wait for doubt, or until the next renewal is due after one that was sent at `sent_at`."""
+        """Waits until `doubt` is called, or until a heartbeat interval after `sent_at`."""
         interval_s = min(self._heartbeat_interval_s, self._session_timeout_s / 3)
         left_s = max(0.0, sent_at + interval_s - self._env.clock.monotonic())
         with suppress(TimeoutError):

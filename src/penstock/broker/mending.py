@@ -1,16 +1,18 @@
-"""Replicas that were found damaged are mended from their leader.
+"""Repairs damaged replicas from their leader.
 
-What recovery or the scrubber finds bad is quarantined: never served, never sent to a follower. Then
+What recovery or the scrubber finds damaged is quarantined: it is never served and never sent to a
+follower. The repair works as follows.
 
-    1. A damaged follower stops to fetch, so that no leader takes it for a full copy.
-    2. It asks to be taken out of those that count (`metadata.withdrawal`); a damaged leader is
-       succeeded by another that is in sync, and follows. Both under a new leader epoch.
-    3. In that epoch, before its first fetch, it cuts its log to where the damage begins, and so
-       fetches again all that follows. Everything it is sent is checked by CRC.
-    4. It joins the in-sync set again as any other that has caught up.
+    1. A damaged follower stops fetching, so that no leader takes it for a complete copy.
+    2. It withdraws from the ISR and from the eligible leaders (`metadata.withdrawal`). If it is the
+       leader, another in-sync replica is elected and it becomes a follower. Both happen under a new
+       leader epoch.
+    3. In that leader epoch, before its first fetch, it truncates its log to where the damage
+       begins, and so fetches everything after that again. The CRC of every batch is checked.
+    4. It joins the ISR again once it has caught up, like any other follower.
 
-Where nobody else is in sync nothing of this is done: what is sound here is still served, and the
-damaged range stays as it is, as evidence and for whoever can restore it.
+If no other replica is in sync, none of this is done. This replica still serves its undamaged
+part. The damaged range is kept as it is, as evidence and so that an operator can restore it.
 """
 
 from __future__ import annotations
@@ -53,10 +55,10 @@ class Mending:
         self._controller = controller
         self._fetchers = fetchers
         self._alone: dict[Place, None] = {}
-        """Partitions of which it was said already that nobody else can mend them."""
+        """Partitions for which it has been logged that no other replica can repair them."""
 
     async def run(self) -> None:
-        """Look for damaged logs until cancelled."""
+        """Looks for damaged logs until cancelled."""
         while True:
             await self._env.clock.sleep(LOOK_S)
             damaged = await self._replicas.where(
@@ -71,7 +73,7 @@ class Mending:
             except EXPECTED as error:
                 _log.warning("damaged logs could not be mended as yet: %r", error)
 
-    # Leaving those that count
+    # Withdrawal
 
     async def _withdraw(self, damaged: Sequence[HostedPartition]) -> None:
         places = [(each.topic, each.index) for each in damaged if self._is_of_the_present(each)]
@@ -97,7 +99,8 @@ class Mending:
                 )
 
     def _is_of_the_present(self, hosted: HostedPartition) -> bool:
-        """Its role is what the metadata says by now."""
+        """Whether the partition has other replicas, and its role is that of the current leader
+        epoch."""
         partition = self._cluster.image.partition(hosted.topic, hosted.index)
         role = hosted.leadership or hosted.follower
         return (
@@ -107,10 +110,12 @@ class Mending:
             and len(partition.replicas) > 1
         )
 
-    # Cutting
+    # Truncation
 
     def _may_cut(self, hosted: HostedPartition) -> bool:
-        """Nobody counts on this copy, and no leader knows of a fetch by which it could."""
+        """Whether the log may be truncated: this replica is neither in the ISR nor an eligible
+        leader, and the current leader has received no fetch from it, by which it could join the
+        ISR."""
         partition = self._cluster.image.partition(hosted.topic, hosted.index)
         follower = hosted.follower
         return (

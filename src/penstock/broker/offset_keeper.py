@@ -1,8 +1,9 @@
-"""Notes from time to time how far each log is synced and committed, so that a restart knows.
+"""Checkpoints the recovery point and high watermark of every log, for the next start.
 
-What for, and why it may be out of date but never wrong, says `storage.offset_checkpoint`. The
-interval is Kafka's `replica.high.watermark.checkpoint.interval.ms`; a round in which nothing has
-changed writes nothing. At a clean stop the file is written once more, when all logs are closed.
+`storage.offset_checkpoint` explains what for, and why the file may be out of date but is never
+wrong. The interval is Kafka's `replica.high.watermark.checkpoint.interval.ms`. A round in which
+nothing has changed writes nothing. At a clean stop the file is written once more, when all logs are
+closed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from penstock.storage.log import Log
 from penstock.storage.offset_checkpoint import LogOffsets
 
 _AT_ONCE: Final = 1_000
-"""How many logs are looked at before others have a turn on the event loop."""
+"""How many logs are read before other tasks may run."""
 _log = logging.getLogger(__name__)
 
 
@@ -41,14 +42,15 @@ class OffsetKeeper:
         self._is_failing = False
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Writes checkpoints until cancelled."""
         while True:
             interval_ms = self._configs().int_value("replica.high.watermark.checkpoint.interval.ms")
             await self._env.clock.sleep(interval_ms / 1000)
             await self.note(list(self._directory))
 
     async def note(self, logs: Sequence[Log]) -> None:
-        """Write the file if anything has changed. A failure is told once, and tried again later."""
+        """Writes the file if anything has changed. A failure is logged once, and retried in the
+        next round."""
         offsets: dict[str, LogOffsets] = {}
         for number, log in enumerate(logs, start=1):
             offsets[log.directory.rpartition("/")[2]] = self._offsets_of(log)

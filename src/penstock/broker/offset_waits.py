@@ -11,7 +11,8 @@ Tell = Callable[[ErrorCode | None], None]
 
 
 class OffsetWaits(deque[tuple[int, Tell]]):
-    """End offsets and callbacks. Offsets are reached in order, so the first is due first.
+    """A queue of end offsets and callbacks. Offsets are reached in order, so the first entry is due
+    first.
 
     A callback gets None for success, or the error code of the answer.
     """

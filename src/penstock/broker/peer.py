@@ -1,9 +1,9 @@
 """A connection to another broker: one request at a time, each with a deadline.
 
-Brokers of one cluster run the same protocol, so versions are fixed by who asks, and nothing is
-negotiated: a peer too old for one says so in its answer. Whoever wants two requests under way
-opens two connections. An answer that does not come in time, or is not to the request that was
-sent, ends the connection: what comes later on it could not be told apart.
+All brokers of a cluster speak the same protocol, so the sender fixes the versions and nothing is
+negotiated. A peer that is too old for a version says so in its answer. A caller that needs two
+concurrent requests opens two connections. If an answer is late, or does not belong to the request,
+the connection is closed, because later answers on it could not be matched to their requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CORRELATION_ID_MAX: Final = (1 << 31) - 1
 
 
 class PeerLost(Exception):
-    """The other broker cannot be reached, or did not answer; the message says which and why."""
+    """The other broker cannot be reached or did not answer. The message says which, and why."""
 
 
 async def connect_peer(
@@ -49,7 +49,7 @@ async def connect_peer(
 
 
 class Peer(asyncio.BufferedProtocol):
-    """Made by `connect_peer`; it is the `Receiver` of its own transport."""
+    """One connection, created by `connect_peer`. It is the `Receiver` of its own transport."""
 
     def __init__(self, name: str, client_id: str, response_bytes_max: int) -> None:
         self.name = name
@@ -68,7 +68,7 @@ class Peer(asyncio.BufferedProtocol):
     async def ask(
         self, request: Request, version: int, response_class: type[R], timeout_s: float
     ) -> R:
-        """Send the request and wait for its answer; `PeerLost` ends the connection."""
+        """Sends a request and waits for its answer. After `PeerLost` the connection is closed."""
         if self._lost is not None:
             raise PeerLost(self._lost)
         if self._answer is not None or self._transport is None:
@@ -110,7 +110,7 @@ class Peer(asyncio.BufferedProtocol):
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(PeerLost(reason))
 
-    # What the network tells
+    # Called by the network
 
     def connection_made(self, transport: asyncio.BaseTransport | Transport) -> None:
         self._transport = cast(Transport, transport)
@@ -122,7 +122,8 @@ class Peer(asyncio.BufferedProtocol):
         self._end(f"{self.name} closed the connection{why}")
 
     def get_buffer(self, size_hint: int) -> memoryview:
-        """A large answer is read straight to where it will lie; small ones by way of scratch."""
+        """Reads a large answer directly into its own buffer, and small ones through the scratch
+        buffer."""
         tail = self._frames.tail
         return self._scratch if tail is None else tail
 
@@ -143,11 +144,11 @@ class Peer(asyncio.BufferedProtocol):
             self._answer.set_result(frame)
 
     def eof_received(self) -> bool:
-        """A broker that sends no more is of no use, so the connection closes."""
+        """Closes the connection: a broker that has closed its side will not answer any more."""
         return False
 
     def pause_writing(self) -> None:
-        """One request is small enough to wait where it is."""
+        """Does nothing: a single request is small enough to stay in the transport's buffer."""
 
     def resume_writing(self) -> None:
         pass

@@ -1,8 +1,8 @@
-"""Requests of one kind to one other broker: what comes while one is under way goes in the next.
+"""Sends requests of one kind to one other broker, and batches them.
 
-One task and one connection for each link, both there only while there is something to send, and a
-little longer. An item whose request was lost is handed to `lost` with the reason: it may have been
-carried out or not.
+Items that are added while a request is in flight go into the next request. A link has one task and
+one connection, which exist only while there is something to send, and for `IDLE_S` after that. If a
+request is lost, its items are passed to `lost`. They may or may not have been carried out.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Item = TypeVar("Item")
 
 CONNECT_TIMEOUT_S: Final = 5.0
 IDLE_S: Final = 30.0
-"""How long a connection without anything to send is kept."""
+"""How long an idle connection is kept open."""
 ITEMS_MAX: Final = 1000
 _RESPONSE_BYTES_MAX: Final = 64 << 20
 _log = logging.getLogger(__name__)
 
 
 def code_from(number: int) -> ErrorCode:
-    """A code in another broker's answer, which may be newer than this one."""
+    """Converts an error code of another broker, which may run a newer version."""
     try:
         return ErrorCode(number)
     except ValueError:
@@ -46,8 +46,8 @@ class PeerLink(Generic[Item]):
         lost: Callable[[list[Item]], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """`exchange` sends items in one request and deals with the answer; `PeerLost` from it is
-        the fate of all of them."""
+        """`exchange` sends items in one request and processes the answer. If it raises `PeerLost`,
+        all of these items are lost."""
         self._env = env
         self._cluster = cluster
         self._broker_id = broker_id
@@ -84,7 +84,7 @@ class PeerLink(Generic[Item]):
                 peer.close()
 
     async def _has_more(self) -> bool:
-        """Wait for something to send; False when nothing has come for long."""
+        """Waits for something to send. Returns False if nothing came for `IDLE_S`."""
         if not self._queue:
             self._more.clear()
             try:

@@ -1,19 +1,20 @@
-"""Produce requests for one partition, without taking them apart.
+"""The fast path for produce requests: serves them without decoding them completely.
 
-Most producers send one batch for one partition per request, over and over: librdkafka never does
-anything else. Such requests of one connection differ only in correlation id, partition and batch;
-everything before the partition is the same bytes. So the first of its kind goes the long way, is
-decoded and checked against what is assumed here, and leaves a lane: the bytes it began with, and
-the bytes of its answer. Later ones that begin with the same bytes are served from the lane: the
-batch is appended where it lies and the answer is made of the bytes that never change and the new
-numbers. So the frame may lie in a buffer that is used again for the next read.
+Most producers send one batch for one partition per request, again and again: librdkafka never does
+anything else. Such requests of one connection differ only in correlation id, partition and batch.
+All bytes before the partition index are the same. So the first such request takes the regular path:
+it is decoded, checked against what this module assumes, and stored as a lane, which consists of the
+bytes the request began with and the bytes of its answer. Later requests that begin with the same
+bytes are served from the lane. The batch is appended directly from the frame, and the answer is
+assembled from the constant bytes and the new numbers. Nothing refers to the frame afterwards, so
+its buffer can be reused for the next read.
 
-A transactional id is among the bytes that never change. The first batch of a transaction on a
-partition goes the long way, since the coordinator must be asked; the others need not.
+A transactional id is part of the constant bytes. The first batch of a transaction on a partition
+takes the regular path, because the coordinator must be asked. Later batches take the fast path.
 
-A lane decides nothing: whatever is unusual (an error, a request of another shape, an old version)
-is left to `handlers/produce.py`. An append that raised has changed nothing, so the long way meets
-the same error and answers it.
+A lane handles only the common case. Everything else (an error, a request of another shape, an old
+version) is left to `handlers/produce.py`. An append that raised has changed nothing, so the regular
+path meets the same error and answers it.
 """
 
 from __future__ import annotations
@@ -35,20 +36,22 @@ from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ProduceRequest, ProduceResponse
 
 LANES_MAX: Final = 64
-"""Topics times acks of one connection; beyond that it starts afresh."""
+"""The limit for one connection, which has one lane per topic and acks. Beyond it all lanes are
+dropped."""
 FLEXIBLE: Final = 9
-"""From this version on lengths are varints and every struct ends in tags."""
+"""From this version on, lengths are varints and every struct ends with tagged fields."""
 _AFTER_HEADER: Final = 8
-"""Key, version and correlation id; the client id follows."""
+"""The size of API key, version and correlation id. The client id follows."""
 _TAGS_BYTES: Final = 3
-"""Of partition, topic and request, behind the batch: a zero each where there are none."""
+"""The tagged fields of partition, topic and request after the batch: one zero byte each if
+empty."""
 _VARINT_BYTE_MAX: Final = 127
-"""Text is as long as its length says less one: up to this, that is one byte."""
+"""A string's length is stored as a varint of length + 1, which is one byte up to this value."""
 _ALL: Final = -1
 _partition: Final = Struct(">i4B").unpack_from
-"""Its index, and the bytes that its batch's length begins with."""
+"""The partition index, and the first four bytes of the batch's length."""
 _OUTCOME: Final = ">ihqqq"
-"""Partition, error code, base offset, append time, log start."""
+"""Partition, error code, base offset, append time, log start offset."""
 _OUTCOME_OF_SAMPLE: Final = Struct(_OUTCOME).pack(0x5A5A5A5A, 0, 0x5B5B5B5B, 0x5C5C5C5C, 0x5D5D5D5D)
 
 
@@ -58,14 +61,14 @@ class _Lane(NamedTuple):
     acks: int
     timeout_s: float
     pack: Callable[..., bytes]
-    """Makes an answer of the four parts of it that never change and the numbers between them."""
+    """Packs an answer from its constant parts and the numbers between them."""
     length: bytes
     middle: bytes
     rest: bytes
 
 
 class ProduceLanes:
-    """Of one connection."""
+    """The lanes of one connection."""
 
     __slots__ = ("_find", "_lanes", "_name_at", "_now_ms")
 
@@ -74,23 +77,25 @@ class ProduceLanes:
         self._now_ms = services.env.clock.wall_ms
         self._lanes: dict[bytes, _Lane] = {}
         self._name_at = 0
-        """Where the topic's name begins, with its length; the same as long as the client id is."""
+        """The position of the topic's name (of its length byte). It depends only on the lengths of
+        client id and transactional id."""
 
     def serve(self, frame: memoryview, version: int, correlation_id: int) -> Answer:
-        """The answer, or None if the request must go the long way. It is a Produce request.
+        """Returns the answer to a Produce request, or None if it must take the regular path.
 
-        Nothing of the frame is kept.
+        Keeps no reference to the frame.
         """
         name_at = self._name_at
         if not name_at or len(frame) <= name_at:
             return None
-        # The length is one more than the name's, and the count of partitions follows the name.
+        # The length byte is the name's length + 1. One byte follows the name: the count of
+        # partitions.
         index_at = name_at + frame[name_at] + 1
         lane = self._lanes.get(frame[_AFTER_HEADER:index_at].tobytes())
         if lane is None or lane.version != version or len(frame) < index_at + HEADER_SIZE:
             return None
         index, one, two, three, four = _partition(frame, index_at)
-        # A varint, one more than the batch's size: written out, for speed.
+        # The varint holds the batch's size + 1. It is decoded inline for speed.
         if three < 128 <= two and one > 127:
             start, size = index_at + 7, one + (two << 7) + (three << 14) - 16513
         elif two < 128 <= one:
@@ -158,7 +163,8 @@ class ProduceLanes:
         ).future
 
     def learn(self, frame: memoryview, header: RequestHeader, request: ProduceRequest) -> None:
-        """Make a lane of a request that went the long way, if others like it may take it."""
+        """Stores a lane for a request that took the regular path, if later ones can be served from
+        it."""
         if header.api_version < FLEXIBLE or request.acks not in (1, _ALL):
             return
         transactional_bytes = len((request.transactional_id or "").encode())
@@ -171,12 +177,14 @@ class ProduceLanes:
         if len(topic.partition_data) != 1 or not 0 < name_bytes < _VARINT_BYTE_MAX:
             return
         client_bytes = len((header.client_id or "").encode())
-        # Client id and header tags; the transactional id, acks, timeout, one topic.
+        # The client id (two bytes of length) and the header's tagged fields; the transactional id
+        # (one byte of length), acks, timeout, the count of topics.
         name_at = _AFTER_HEADER + 2 + client_bytes + 1 + 1 + transactional_bytes + 2 + 4 + 1
         index_at = name_at + 1 + name_bytes + 1
         records = topic.partition_data[0].records
         start, end = _batch_at(frame, index_at + 4)
-        # Header tags, long counts and the like make other layouts: those keep to the long way.
+        # Tagged fields in the header, long counts and the like change the layout. Such requests
+        # always take the regular path.
         if (
             records is None
             or frame[name_at] != name_bytes + 1
@@ -213,7 +221,8 @@ class ProduceLanes:
 
 
 def _batch_at(frame: memoryview, position: int) -> tuple[int, int]:
-    """Where the batch begins and ends whose length stands at `position`; (0, 0) if nowhere."""
+    """Returns the start and end of the batch whose length is at `position`, or (0, 0) if there is
+    none."""
     size = shift = 0
     for at in range(position, min(position + 5, len(frame))):
         byte = frame[at]

@@ -1,4 +1,4 @@
-"""Producer ids, handed out from blocks that the cluster reserves a thousand at a time."""
+"""Hands out producer ids, from blocks that the cluster reserves a thousand at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     def take(self) -> int | None:
-        """The next id, None if a new block is needed first."""
+        """Returns the next id, or None if a new block must be reserved first."""
         if self._next == self._end:
             return None
         self._next += 1

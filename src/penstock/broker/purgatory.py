@@ -1,4 +1,8 @@
-"""Requests that wait: for the high watermark, for data, or for their time to run out."""
+"""Parked requests: they wait for the high watermark, for data, or for their deadline.
+
+Kafka calls this purgatory. A parked request is a future with callbacks registered at its partitions
+and a timer. No task runs while it waits.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +20,26 @@ T = TypeVar("T")
 
 _keys = count(1)
 ROLES_S = 0.005
-"""How long partitions that take up their roles one after the other are waited for."""
+"""How long a parked fetch is delayed after a partition changed its role. Partitions change roles
+one after another, and one answer can then cover several of them."""
 OWN_DISK_S = 30.0
-"""How long a produce with acks=1 waits for the leader's flush. Its own timeout is not meant for
-that: Kafka does not look at it, and clients may send anything."""
+"""How long a produce request with acks=1 waits for the leader's flush. The request's own timeout
+does not apply: Kafka ignores it for acks=1, so clients may send any value."""
 COMMITS_S = 0.05
-"""How late a follower at rest may hear of what is committed."""
+"""How long a follower's parked fetch may delay the news of a higher high watermark."""
 
 
 def next_key() -> int:
-    """A key that no other listener has."""
+    """Returns a listener key that is unique in this process."""
     return next(_keys)
 
 
 class CommitWait(Generic[T]):
-    """A produce with acks=all: done when every partition has committed, or time is up.
+    """A produce request that waits for its partitions.
 
-    With `own_disk` it is one with acks=1: done when the leader has flushed. `finish` is told what
-    each partition came to: None if done, else its code.
+    With acks=all it waits until every partition has committed its batch. With `own_disk` (acks=1)
+    it waits until the leader has flushed. In both cases it ends when the time is up. `finish` gets
+    one outcome per partition, in order: None for success, otherwise the error code.
     """
 
     __slots__ = ("_finish", "_left", "_outcomes", "_timer", "future")
@@ -74,11 +80,12 @@ class CommitWait(Generic[T]):
 
 
 class GradualCommitWait(CommitWait[T]):
-    """A `CommitWait` for batches that are appended one after the other, with pauses in between.
+    """A `CommitWait` for batches that are appended one at a time, with pauses in between.
 
-    Each is registered in the turn of the loop in which it is appended. Later would be wrong: the
-    broker might have lost the partition, cut the batch off and led the partition again, and another
-    batch with the same offsets would pass for this one. The time runs from `close` on.
+    Each batch must be registered in the same event loop iteration in which it is appended.
+    Otherwise this broker might lose the leadership, truncate the batch and become leader again in
+    the meantime, and another batch with the same offsets would be mistaken for this one. The
+    timeout starts at `close`.
     """
 
     __slots__ = ("_own_disk", "_timeout_s")
@@ -94,7 +101,7 @@ class GradualCommitWait(CommitWait[T]):
         self._timeout_s = timeout_s
         super().__init__((), timeout_s, finish, own_disk=own_disk)
         self._timer.cancel()
-        self._left = 1  # `close` is waited for.
+        self._left = 1  # The wait cannot end before `close`.
 
     def add(self, hosted: HostedPartition, end_offset: int) -> None:
         number = len(self._outcomes)
@@ -106,7 +113,7 @@ class GradualCommitWait(CommitWait[T]):
             tell(None)
 
     def close(self) -> None:
-        """All batches are appended."""
+        """Starts the timeout. Call it when all batches are appended."""
         self._left -= 1
         if self._left == 0:
             self._end()
@@ -116,15 +123,19 @@ class GradualCommitWait(CommitWait[T]):
 
 
 class DataWait(Generic[T]):
-    """A fetch with too little to answer yet: done when enough bytes were committed, when a
-    partition changed hands, or when time is up. `finish` reads what there is by then.
+    """A fetch request that waits because there is too little data for an answer.
 
-    With `appends` it is a follower's: done when enough was written. What else is written in the
-    same turn of the loop comes along: each answer costs the follower a request, and a flush. That
-    more is committed is worth an answer too, but no hurry.
+    It ends when enough bytes are committed, when this broker stops leading a partition, or when the
+    time is up. On a partition that this broker only follows, any newly committed data ends it.
+    `finish` then reads what is there.
 
-    With `stable` it reads committed transactions only: what is written in one that is open, or
-    behind it, is nothing to it until the last stable offset moves.
+    With `appends` it is a follower's fetch, which ends when enough bytes are written. It ends only
+    after the current event loop iteration, so that all appends of that iteration go into one
+    answer: each answer costs the follower a request and a flush. A new high watermark also ends the
+    wait, but after a delay (`COMMITS_S`).
+
+    With `stable` it is a fetch with isolation level read_committed. Data above the last stable
+    offset, in or after an open transaction, does not count until the last stable offset moves.
     """
 
     __slots__ = (
@@ -165,7 +176,7 @@ class DataWait(Generic[T]):
         self.future.add_done_callback(self._forget)
 
     def add(self, partitions: Iterable[HostedPartition]) -> None:
-        """Wait for these as well. What they have now is what the fetch has just read."""
+        """Adds partitions to the wait. The fetch has just read what they contain now."""
         seen, stable, appends, key = self._seen, self._stable, self._appends, self._key
         for hosted in partitions:
             seen[hosted] = self._bytes(hosted)
@@ -178,19 +189,20 @@ class DataWait(Generic[T]):
 
     def _bytes(self, hosted: HostedPartition) -> int:
         if self._appends:
-            # Followers delete as the leader does: a log start that moved is news as well.
+            # Followers delete what the leader deletes, so a new log start offset also ends the
+            # wait.
             return hosted.appended_bytes + hosted.log.log_start_offset
         return hosted.committed_bytes
 
     def _count(self, hosted: HostedPartition) -> int:
-        """Note what is new; how much is still due."""
+        """Counts new bytes of the partition. Returns how many bytes are still missing."""
         if self._stable is not None:
             stable, was_held_back = self._stable[hosted]
             if hosted.last_stable_offset == stable:
                 return self._bytes_due
             self._stable[hosted] = _stability(hosted)
             if was_held_back:
-                # Whatever its size, it has been waited for: a transaction has ended.
+                # A transaction has ended. The reader waited for that, so the size does not matter.
                 return 0
         now = self._bytes(hosted)
         self._bytes_due -= now - self._seen[hosted]
@@ -211,7 +223,8 @@ class DataWait(Generic[T]):
             self.end_within(ROLES_S if hosted.leadership is None else COMMITS_S)
 
     def end_within(self, seconds: float) -> None:
-        """There is something to tell: answer, but a little later, when more may have come."""
+        """Ends the wait at most this many seconds from now, so that more data can join the
+        answer."""
         loop = self.future.get_loop()
         if self._soon is not None:
             if self._soon.when() <= loop.time() + seconds:
@@ -224,7 +237,7 @@ class DataWait(Generic[T]):
             return
         try:
             self.future.set_result(self._finish())
-        except Exception as error:  # noqa: BLE001 - the answer's business
+        except Exception as error:  # noqa: BLE001 - raised in the waiting request
             self.future.set_exception(error)
 
     def _forget(self, _: object) -> None:
@@ -242,8 +255,10 @@ class DataWait(Generic[T]):
 
 
 def end_with_news_of_roles(wait: DataWait[T], replicas: Replicas) -> Callable[[], None]:
-    """End the wait soon after a partition of this broker is led or followed in another term.
-    Call what this returns if the wait is no longer about that."""
+    """Ends the wait soon after any partition of this broker changes its role or leader epoch.
+
+    Returns a function that stops this, for a wait that no longer depends on roles.
+    """
     key = next_key()
     forget = partial(replicas.unlisten_roles, key)
     replicas.listen_roles(key, lambda _: wait.end_within(ROLES_S))
@@ -252,6 +267,6 @@ def end_with_news_of_roles(wait: DataWait[T], replicas: Replicas) -> Callable[[]
 
 
 def _stability(hosted: HostedPartition) -> tuple[int, bool]:
-    """The last stable offset, and whether an open transaction holds it back."""
+    """Returns the last stable offset, and whether an open transaction holds it back."""
     stable = hosted.last_stable_offset
     return stable, stable < hosted.high_watermark

@@ -1,20 +1,22 @@
-"""Followers at work: one link to each broker that leads something which is followed here.
+"""Fetches from the leaders of all partitions that this broker follows: one link per leader.
 
-A link asks for all its partitions in one request, over and over. A request that finds nothing new
-is kept by the leader for a while, and a partition must not wait for that: whatever becomes ready
-in the meantime (its records were flushed, it was assigned here just now, its backoff is over) goes
-by a second connection, the express lane, whose requests are kept only for a moment, until the main
-lane is back and takes them all again. So what `acks=all` costs beside the flushes is round trips.
+A link asks for all its partitions in one request, again and again. If there is nothing new, the
+leader holds the request for a while, and no partition should have to wait for that. So partitions
+that become ready in the meantime (their records were flushed, they were just assigned to this
+broker, or their backoff has ended) go through a second connection, the express lane. The leader
+holds express requests only briefly. When the main lane's request is answered, the main lane takes
+all partitions again. As a result, `acks=all` costs only round trips in addition to the flushes.
 
-With `durability=fsync` a follower may ask for more only when what it has is on disk. After each
-answer the lane waits a little for the flushes it has caused, so that the next request has all
-partitions in it; a flush that takes longer holds nobody up, its partition goes by express.
+With `durability=fsync` a follower may ask for more only when the records it has are on disk. After
+each answer the lane waits a little for the flushes that the answer caused, so that the next request
+covers all partitions. A flush that takes longer delays no other partition: its own goes through the
+express lane.
 
-Fairness: an answer is limited in bytes and filled in the order of the request, so partitions that
-were given nothing go to the front of the next one.
+Fairness: an answer is limited in bytes and filled in the order of the request. So partitions that
+got nothing move to the front of the next request.
 
-The leader of a partition, the address of a broker: the newest metadata counts. A partition whose
-role changes is taken out at once, and an answer that still comes for it is dropped by its follower.
+Leaders and broker addresses always come from the newest metadata. A partition whose role changes is
+removed at once, and its follower ignores an answer that still arrives for it.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _Key = tuple[str, int]
 
 
 class ReplicaFetchers:
-    """All links of this broker; `run` owns them."""
+    """All links of this broker. `run` owns their tasks."""
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class ReplicaFetchers:
         cluster.listen(self._on_change)
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """Fetches until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -84,14 +86,14 @@ class ReplicaFetchers:
             self._links.clear()
 
     def retry(self, hosted: HostedPartition) -> None:
-        """Something that kept the partition from being followed is out of the way."""
+        """Resumes fetching for a partition, after the obstacle is gone."""
         held = self._followed.get((hosted.topic, hosted.index))
         if held is not None and held.following.hosted is hosted:
             held.link.offer(held)
 
     def pause(self) -> None:
-        """This broker stores nothing for now: no leader shall count it as a follower. It follows
-        again by `retry`."""
+        """Stops fetching while this broker cannot store anything, so that no leader counts it as in
+        sync. `retry` resumes."""
         for followed in list(self._followed.values()):
             followed.link.pause(followed)
 
@@ -135,7 +137,7 @@ class ReplicaFetchers:
                 held[0].on_broker()
 
     def _operate(self, followed: Followed, effects: Sequence[Effect], records: Buffer) -> None:
-        """Cut a log when it is free, while its link goes on with the others."""
+        """Truncates a log once no flush uses it. The link continues with its other partitions."""
         if self._tasks is not None:
             self._tasks.create_task(self._operate_now(followed, effects, records))
 
@@ -144,7 +146,7 @@ class ReplicaFetchers:
     ) -> None:
         try:
             more = await followed.following.operate(effects, records)
-        except Exception:  # noqa: BLE001 - one partition's trouble must not end all replication
+        except Exception:  # noqa: BLE001 - an error in one partition must not end all replication
             _log.exception("%s is not followed any more", followed.following)
             return
         followed.link.settle(followed, [*effects, *more])

@@ -1,10 +1,10 @@
-"""What followers send to leaders, and what they read from the answers.
+"""Builds the requests that followers send to leaders, and reads the answers.
 
-The main lane keeps a fetch session with its leader (KIP-227): a partition is named when it is asked
-for anew, and then stands until the leader has news of it. So a round costs by what has changed, not
-by how much is followed. What a session holds is what stands in it: a partition that was answered
-is asked for again or forgotten in the next request, or the leader would go on to count it where it
-was.
+The main lane keeps a fetch session with its leader (KIP-227). A request names a partition only when
+its fetch position is new. The partition then stays pending until the leader has news about it. So a
+round costs in proportion to what has changed, not to the number of partitions. The leader's session
+must match what is pending here: a partition that was answered is named again, or removed from the
+session, in the next request. Otherwise the leader would go on counting it at its old fetch offset.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SESSION_LOST: Final = frozenset(
 )
 
 _Key = tuple[bytes, int]
-"""Topic id and index."""
+"""Topic id and partition index."""
 
 
 class Asked(NamedTuple):
@@ -59,7 +59,7 @@ class Asked(NamedTuple):
 
 
 class FetchSession:
-    """What one lane has asked for and was not told of yet."""
+    """The fetches of one lane that are pending: sent, or to be sent, and not answered yet."""
 
     def __init__(self, *, is_kept: bool) -> None:
         self._is_kept = is_kept
@@ -68,7 +68,7 @@ class FetchSession:
         self._standing: dict[_Key, Asked] = {}
         self._sent: set[_Key] = set()
         self._gone: dict[_Key, None] = {}
-        """What the leader's session holds and does not stand any more."""
+        """Partitions in the leader's session that are no longer pending."""
 
     def __len__(self) -> int:
         return len(self._standing)
@@ -80,8 +80,8 @@ class FetchSession:
         wait_ms: int,
         configs: BrokerConfigs,
     ) -> FetchRequest:
-        """The next request: these in addition to what stands. `replica` is a broker's id and
-        epoch."""
+        """Returns the next request. It adds these fetches to the pending ones. `replica` is this
+        broker's id and epoch."""
         new = {each.key: each for each in asked}
         self._standing.update(new)
         named: Iterable[Asked] = new.values()
@@ -110,9 +110,10 @@ class FetchSession:
         )
 
     def answers(self, response: FetchResponse) -> Iterator[tuple[Asked, FetchAnswer, Buffer]]:
-        """What the leader says to those that stand; to those it does not mention, nothing.
+        """Yields the leader's answers to pending fetches. Partitions that the response omits stay
+        pending.
 
-        A session that the leader has lost is begun anew with the next request.
+        If the leader has lost the session, the next request begins a new one.
         """
         code = _CODES.get(response.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
         if self._is_kept and code in _SESSION_LOST:
@@ -139,7 +140,7 @@ class FetchSession:
                 yield each, FetchAnswer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), b""
 
     def drop(self, asked: Asked) -> None:
-        """It stands no more."""
+        """Removes a pending fetch."""
         key = asked.key
         if self._standing.get(key) is asked:
             del self._standing[key]
@@ -147,7 +148,7 @@ class FetchSession:
                 self._gone[key] = None
 
     def drop_followed(self, followed: Followed) -> Asked | None:
-        """Drop what was asked for this partition; what that was."""
+        """Removes the pending fetch of this partition, and returns it."""
         hosted = followed.following.hosted
         held = self._standing.get((hosted.topic_id, hosted.index))
         if held is None or held.followed is not followed:
@@ -156,7 +157,7 @@ class FetchSession:
         return held
 
     def take_all(self) -> list[Asked]:
-        """The leader will not answer any of those that stand."""
+        """Removes and returns all pending fetches, because the leader will not answer them."""
         standing = list(self._standing.values())
         self._standing.clear()
         self._begin_anew()
@@ -207,7 +208,8 @@ def _read(part: FetchResponse.Partition) -> tuple[FetchAnswer, Buffer]:
 
 
 def bounds_requests(asked: Sequence[Asked], broker_id: int) -> Iterator[ListOffsetsRequest]:
-    """Where the leader's logs start, and where they end: to a replica, the very end."""
+    """Yields requests for the start and the end of the leader's logs. A replica gets the log end
+    offset, not the high watermark."""
     for timestamp in (_EARLIEST, _LATEST):
         topics: dict[str, ListOffsetsRequest.Topic] = {}
         for followed, fetch, _ in asked:
@@ -220,7 +222,7 @@ def bounds_requests(asked: Sequence[Asked], broker_id: int) -> Iterator[ListOffs
 
 
 def read_offsets(response: ListOffsetsResponse) -> dict[tuple[str, int], int]:
-    """The offsets of those partitions that were answered without an error."""
+    """Returns the offsets of the partitions that were answered without an error."""
     return {
         (topic.name, part.partition_index): part.offset
         for topic in response.topics

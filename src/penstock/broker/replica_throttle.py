@@ -1,13 +1,15 @@
-"""The brakes on copying replicas, in bytes a second: one on each side, as in Kafka.
+"""Limits the bytes per second of replication, on the leader and on the follower, as in Kafka.
 
-`follower.replication.throttled.rate` is for what a broker fetches, of the replicas on it that the
+`follower.replication.throttled.rate` limits what a broker fetches, for its replicas that the
 topic's `follower.replication.throttled.replicas` names (`leader_link`).
-`leader.replication.throttled.rate` is for what it gives out, of those that
-`leader.replication.throttled.replicas` names (`handlers/fetch`). Of either only followers that lag
-are slowed down: one in sync never is, or `acks=all` would be. An allowance grows with time and
-falls by what is fetched; while it is below zero the throttled ones wait. It grows up to a fiftieth
-of a second's worth, and no more is asked for at a time: what comes in one burst is in everybody's
-way for as long, whatever the rate is over a second.
+`leader.replication.throttled.rate` limits what it sends, for its replicas that
+`leader.replication.throttled.replicas` names (`handlers/fetch`). Both apply only to followers that
+lag. An in-sync follower is never throttled, because that would throttle `acks=all`.
+
+An allowance grows with time and shrinks by what is fetched. While it is below zero, throttled
+replicas wait. It is capped at a fiftieth of a second's worth, and no single request asks for more,
+apart from a minimum per replica. A larger burst would delay other traffic for its whole duration,
+even if the rate over a second is right.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Final
 
 UNLIMITED: Final = 2**63 - 1
 _LOOK_AGAIN_MS: Final = 1_000
-"""The rate may be changed in the meantime."""
+"""The longest wait, because the rate may change in the meantime."""
 _BURSTS_PER_S: Final = 50
 _PIECE_MIN: Final = 64 << 10
 
@@ -28,11 +30,11 @@ class ReplicaThrottle:
         self._counted_ms = 0
 
     def names(self, replicas: tuple[str, ...], index: int) -> bool:
-        """Whether a list of PARTITION:BROKER pairs, or a star, has this broker's replica in it."""
+        """Whether a list of PARTITION:BROKER pairs, or `*`, includes this broker's replica."""
         return replicas == ("*",) or f"{index}:{self._broker_id}" in replicas
 
     def wait_ms(self, rate: int, now_ms: int) -> int:
-        """How long the throttled must wait before they may fetch; 0 if they may now."""
+        """How long throttled replicas must wait before they may fetch. 0 if they may fetch now."""
         if rate >= UNLIMITED:
             self._allowance, self._counted_ms = 0.0, now_ms
             return 0
@@ -46,7 +48,7 @@ class ReplicaThrottle:
         return min(_LOOK_AGAIN_MS, int(-self._allowance * 1000 / rate) + 1)
 
     def piece(self, rate: int, throttled: int) -> int:
-        """How much to ask for of each of so many that are throttled."""
+        """How many bytes to request for each replica if this many are throttled."""
         return max(_PIECE_MIN, rate // _BURSTS_PER_S // max(1, throttled))
 
     def on_fetched(self, size: int) -> None:

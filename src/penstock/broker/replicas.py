@@ -1,16 +1,17 @@
-"""The partitions on this broker, kept in step with the cluster's image.
+"""Keeps the partitions on this broker up to date with the cluster image.
 
-Changes are worked off in order by one task: logs are made on threads, and a partition is led or
-followed once its log is there. Between a topic's creation and that moment its partitions answer
+One task applies the changes in order. It creates logs on threads, and begins to lead or follow a
+partition once its log exists. Until then the partitions of a new topic answer
 NOT_LEADER_OR_FOLLOWER, which every client retries.
 
-A log is deleted when its topic is, or when the metadata names this broker no longer among the
-replicas of that very topic, by its id: never for lack of metadata. It is gone at once, under
-another name. Another task frees the space: of large files that takes its time, keeps the syncs of
-others waiting, and must not hold up the changes that come next. What it leaves, a restart removes.
+A log is deleted when its topic is deleted, or when the metadata of that topic (the same topic id)
+no longer lists this broker as a replica. Missing metadata never deletes a log. Deletion renames the
+log's directory, so that the log is gone at once. A second task frees the disk space, because
+deleting large files is slow, delays the syncs of other logs, and must not hold up the next changes.
+A restart removes the files that this task did not get to.
 
-A log that has failed, or could not be opened, has no role: `failed_logs` sees to it that others
-have its partition, and asks for the log to be opened anew.
+A log that failed or could not be opened has no role. `failed_logs` moves the leadership of its
+partition to another replica and asks for the log to be reopened.
 """
 
 from __future__ import annotations
@@ -85,12 +86,14 @@ class Replicas:
         self._reopening: dict[Place, int] = {}
         self._failed: list[Callable[[], None]] = []
         self._beginning: dict[HostedPartition, None] = {}
+        """Pending leaderships."""
         self._all_begun = asyncio.Event()
         self._all_begun.set()
         self.broker_epoch = -1
-        """Of this broker's registration; without one it neither leads nor follows."""
+        """The epoch of this broker's registration. Without a registration (-1) this broker neither
+        leads nor follows."""
         self.leader_throttle = ReplicaThrottle(broker_id)
-        """On what followers are given of replicas here."""
+        """Limits the bytes that followers fetch from this broker's replicas."""
         self.flusher = Flusher(
             TimedExecutor(env.executor, figures), flush_threads, self._on_flushed
         )
@@ -100,8 +103,8 @@ class Replicas:
         return iter(list(self._hosted.values()))
 
     async def where(self, holds: Callable[[HostedPartition], bool]) -> list[HostedPartition]:
-        """The partitions of which something holds. Other tasks have their turn in between, so one
-        that was found may have been dropped since."""
+        """Returns the partitions for which `holds` is true. Other tasks run in between, so a
+        partition in the result may have been dropped since."""
         turns, found = turns_of(self._env), []
         for hosted in self:
             if holds(hosted):
@@ -116,7 +119,7 @@ class Replicas:
         return self._hosted.get((topic, index))
 
     def require(self, topic: str, index: int) -> HostedPartition:
-        """The partition here, or the error that tells a client where to look."""
+        """Returns the partition, or raises the error that makes a client look for it elsewhere."""
         hosted = self._hosted.get((topic, index))
         if hosted is not None:
             return hosted
@@ -128,7 +131,7 @@ class Replicas:
 
     @property
     def offline(self) -> dict[Place, str]:
-        """Partitions that should be here and whose logs take no calls, with the reason."""
+        """The partitions that belong on this broker but whose logs are offline, with the reason."""
         return self._unopened | {
             place: hosted.log.failure
             for place, hosted in self._hosted.items()
@@ -137,11 +140,12 @@ class Replicas:
 
     @property
     def unopened(self) -> Collection[Place]:
-        """Those of them that have not been open in this life, or not since they were let go."""
+        """The offline partitions whose logs are not open: they failed to open in this run of the
+        broker, or were closed after a failure and not reopened yet."""
         return self._unopened.keys()
 
     def rest_offline(self) -> None:
-        """Neither lead nor follow with logs that have failed, however that was found."""
+        """Gives up the roles of partitions whose logs have failed, whatever found the failure."""
         for hosted in self:
             if hosted.log.failure is not None and (
                 hosted.is_beginning or (hosted.leadership or hosted.follower) is not None
@@ -149,11 +153,12 @@ class Replicas:
                 self._rest(hosted, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def on_failed(self, listener: Callable[[], None]) -> None:
-        """Be told when a log has failed."""
+        """Registers a listener that is called when a log has failed."""
         self._failed.append(listener)
 
     def note_refused(self, topic: str, index: int, records: Buffer | None, now_ms: int) -> None:
-        """A batch was refused for the moment: others of its producer must not overtake it."""
+        """Notes that a batch was refused for the moment, so that later batches of its producer do
+        not overtake it."""
         if records is None or len(records) < HEADER_SIZE:
             return
         header = read_header(records)
@@ -163,33 +168,35 @@ class Replicas:
         hosted = self._hosted.get(place)
         refused = self._refused.get(place) if hosted is None else hosted.refused
         if refused is None:
-            # Of a topic that this broker has not heard of as yet, or that nobody has.
+            # The image does not show this topic yet, or the topic does not exist.
             if len(self._refused) >= _REFUSED_MAX:
                 del self._refused[next(iter(self._refused))]
             refused = self._refused[place] = RefusedBatches()
         refused.note(header.producer_id, header.producer_epoch, header.base_sequence, now_ms)
 
     def on_leading(self, listener: Listener) -> None:
-        """Be told when a term as leader has begun."""
+        """Registers a listener that is called when this broker begins to lead a partition."""
         self._leading.append(listener)
 
     def on_resigned(self, listener: Listener) -> None:
-        """Be told when one has ended; another may have begun."""
+        """Registers a listener that is called when a leadership has ended. This broker may already
+        lead the partition in a later leader epoch."""
         self._resigned.append(listener)
 
     def on_role(self, listener: Listener) -> None:
-        """Be told when a partition is led or followed in another term, or no longer."""
+        """Registers a listener that is called when a partition changes its role or leader epoch."""
         self._roles.append(listener)
 
     def listen_roles(self, key: int, tell: Listener) -> None:
-        """`on_role` for a while, until `unlisten_roles`."""
+        """Like `on_role`, until `unlisten_roles`."""
         self._role_listeners[key] = tell
 
     def unlisten_roles(self, key: int) -> None:
         self._role_listeners.pop(key, None)
 
     def now_ms(self) -> int:
-        """What leaders measure lag by: it never goes back, and means nothing elsewhere."""
+        """The monotonic time by which leaders measure replica lag. It is only comparable within
+        this process."""
         return int(self._env.clock.monotonic() * 1000 + 0.001)
 
     # Following the image
@@ -206,28 +213,33 @@ class Replicas:
                 self._due.put_nowait(TopicChange(topic.name, topic, topic))
 
     def review(self, change: TopicChange) -> None:
-        """Have a topic looked at, though the image has shown no change of it."""
+        """Queues a topic for review although the image shows no change to it."""
         self._due.put_nowait(change)
 
     def reopen(self, topic: str, index: int) -> None:
-        """Have a log that is offline opened anew, as a restart would: it may have lost what was not
-        synced. For one that nobody counts on any more."""
+        """Queues an offline log to be reopened, with recovery as after a restart.
+
+        A log that failed while it was open may have lost records that were not synced. Reopen such
+        a log only when this replica is neither in the ISR nor an eligible leader.
+        """
         known = self._cluster.image.topics.get(topic)
         if known is not None and index < len(known.partitions):
-            # It must not lead on in the term in which it failed, by a change from before.
+            # An older change that is still queued must not reopen the log. It would name this
+            # broker as leader, in the leader epoch in which the log failed.
             self._reopening[topic, index] = known.partitions[index].leader_epoch
             self.review(TopicChange(topic, known, known))
 
     async def settled(self) -> None:
-        """Return when everything the image has shown so far is in place here."""
+        """Waits until everything that the image has shown so far is applied."""
         await self._due.join()
         await self._all_begun.wait()
 
     async def run(self) -> None:
-        """Work off changes until cancelled."""
+        """Applies changes until cancelled."""
         while True:
             changes = [await self._due.get()]
-            # What comes after them is worked off next: in order, and in bounded portions.
+            # Changes that arrive later are applied in the next round: in order, and in bounded
+            # portions.
             while not self._due.empty() and len(changes) < _CHANGES_AT_ONCE:
                 changes.append(self._due.get_nowait())
             try:
@@ -237,8 +249,8 @@ class Replicas:
                     self._due.task_done()
 
     async def free_space(self) -> None:
-        """Remove the files of deleted logs until cancelled, piece by piece, with a pause after each
-        for the syncs that it kept waiting."""
+        """Removes the files of deleted logs until cancelled. Works in pieces and pauses after each,
+        so that delayed syncs can catch up."""
         clock = self._env.clock
         while True:
             remove = await self._doomed.get()
@@ -254,8 +266,8 @@ class Replicas:
                 await clock.sleep(taken_s if is_gone else max(_BETWEEN_PIECES_S, taken_s))
 
     async def _apply(self, changes: list[TopicChange]) -> None:
-        # Of several changes of one topic only the last state counts. A topic that was deleted
-        # meanwhile must not be hosted again because of an earlier change.
+        # If a topic changed several times, only its last state counts. A topic that has been
+        # deleted in the meantime must not be hosted again because of an earlier change.
         latest = {change.name: change.after for change in changes}
         for change in changes:
             before, after = change.before, latest[change.name]
@@ -282,18 +294,19 @@ class Replicas:
                 if hosted is not None:
                     if hosted.settings != settings:
                         hosted.configure(settings)
-                    # By the registration and the epochs of this moment: a broker that resigned
-                    # meanwhile takes no role.
+                    # Decided with the registration and the epochs of this moment: a broker that has
+                    # resigned in the meantime gets no role.
                     self._take_role(hosted, partition, configs)
                 await turns.give()
 
     async def _host(self, wanted: list[tuple[Topic, int]]) -> None:
-        """Find or make the logs, some on each of a few threads: the disk syncs them together."""
+        """Finds or creates logs, on a few threads in parallel so that the disk can sync them
+        together."""
         missing = []
         for topic, index in wanted:
             log = self._directory.get(topic.name, index)
             if log is not None and log.topic_id != to_text(topic.topic_id):
-                # Of a topic that was deleted under the same name while this broker was away.
+                # It belongs to an older topic of the same name, deleted while this broker was down.
                 await self._doom(topic.name, index)
                 log = None
             if log is not None:
@@ -425,7 +438,7 @@ class Replicas:
         try:
             if not await run(lambda: self._directory.exists(*place)):
                 del self._unopened[place]
-                return  # It was never there: it is made like any other.
+                return  # The log never existed. It is created like any other.
             report = await run(lambda: self._directory.recover(*place, config, now_ms))
             log = self._directory.reopen(*place, config, now_ms)
         except (StorageError, OSError) as error:
@@ -458,11 +471,12 @@ class Replicas:
                 continue
             log = self._directory.get(topic.name, index)
             if log is not None and log.topic_id == to_text(topic.topic_id):
-                # Found on disk at the start, and deleted before it was hosted.
+                # The log was found on disk at the start, and its topic was deleted before it was
+                # hosted.
                 await self._doom(topic.name, index)
 
     async def _drop_moved(self, topic: Topic, turns: Turns) -> None:
-        """Delete the logs of partitions that others have taken over."""
+        """Deletes the logs of partitions that were reassigned to other brokers."""
         if self.broker_epoch < 0:
             return
         for index, partition in enumerate(topic.partitions):
@@ -478,7 +492,7 @@ class Replicas:
                 continue
             newest = self._cluster.image.partition(topic.name, index)
             if newest is not None and self._broker_id in newest.replicas:
-                continue  # It was taken back meanwhile, which the next change will show.
+                continue  # It was reassigned back to this broker: the next change shows it.
             _log.info("%s-%d has moved to %s", topic.name, index, list(partition.replicas))
             hosted = self._hosted.get((topic.name, index))
             if hosted is not None:
@@ -512,9 +526,10 @@ class Replicas:
                     tell()
 
     def resign_all(self) -> None:
-        """The broker stops, or has lost its registration: whoever waits is told to look elsewhere.
+        """Gives up all roles because the broker stops or has lost its registration.
 
-        Nothing is led or followed from then on until there is another registration.
+        Waiting requests are answered with NOT_LEADER_OR_FOLLOWER. This broker neither leads nor
+        follows until it has registered again.
         """
         self.broker_epoch = -1
         for hosted in self:

@@ -1,14 +1,14 @@
-"""Looks in the background for records that have gone bad, before anybody needs them.
+"""Looks in the background for damaged records, before a client needs them.
 
-Log after log is read again from the disk, a piece at a time, at `scrub_bytes_per_s` in all. Each
-batch is checked by its CRC. A follower also compares what it has with what its leader has: offsets,
-epochs and CRCs of the same committed batches, fetched from the leader as a consumer would; so a
-replica that differs is found though all its CRCs are right. Compacted logs are not compared, since
-each replica compacts in its own time.
+The scrubber reads one log after another from the disk, a piece at a time, at `scrub_bytes_per_s` in
+total. It checks the CRC of each batch. A follower also compares its committed batches with those of
+its leader: offsets, leader epochs and CRCs, fetched from the leader as a consumer would. This finds
+a replica that differs although all its CRCs are right. Compacted logs are not compared, because
+each replica compacts at its own time.
 
-A log of which a read has met bad bytes is checked at once, at any rate. What is found bad is
-quarantined; `mending` sees to the rest. A leader that sends bad bytes is not believed: it has a
-scrubber of its own.
+A log in which a read has met bad bytes is checked at once, whatever `scrub_bytes_per_s` is. Damage
+is quarantined, and `mending` repairs it. If the leader sends bad bytes, they prove nothing about
+this replica. The leader's own scrubber will find them.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from penstock.wire.messages import FetchRequest, FetchResponse
 
 PIECE_BYTES_MAX: Final = 1 << 20
 PIECE_BYTES_LEAST: Final = 64 << 10
-"""What a piece counts for at least: many small logs are not free to look at."""
+"""The least size that a piece counts for: reading many small logs is not free."""
 LOOK_S: Final = 1.0
-"""How soon a log is looked at of which a read has met bad bytes."""
+"""How often to look for logs in which a read has met bad bytes."""
 SUSPECT_BYTES_PER_S: Final = 64 << 20
 REST_S: Final = 60.0
-"""Between two rounds over all logs."""
+"""The pause between two rounds over all logs."""
 TIMEOUT_S: Final = 10.0
 _RESPONSE_SLACK_BYTES: Final = 128 << 20
 _log = logging.getLogger(__name__)
@@ -62,12 +62,12 @@ class Scrubber:
         self._rest_s = rest_s
         self._peers: dict[int, tuple[tuple[str, int], Peer]] = {}
         self.checked_bytes = 0
-        """How much was read and found right since the start."""
+        """Bytes that were read since the start."""
         self.compared_batches = 0
-        """How many batches were found to be those of the leader."""
+        """Batches that were found equal to the leader's since the start."""
 
     async def run(self) -> None:
-        """Check round after round until cancelled."""
+        """Scrubs until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._go_round())
@@ -109,7 +109,7 @@ class Scrubber:
             size = piece.position - piece.start
             self.checked_bytes += size
             await self._env.clock.sleep(max(size, PIECE_BYTES_LEAST) / rate)
-        # Also between logs that hold nothing: there may be many.
+        # Gives way after empty logs, too: there may be many.
         await asyncio.sleep(0)
 
     async def _quarantine(self, hosted: HostedPartition, piece: ScrubPiece, bad: Damage) -> None:
@@ -131,7 +131,7 @@ class Scrubber:
     # Comparing with the leader
 
     async def _compare(self, hosted: HostedPartition, piece: ScrubPiece) -> Damage | None:
-        """The first batch that is not the leader's, as damage."""
+        """Returns the first batch that differs from the leader's, as damage."""
         follower = hosted.follower
         start, committed = hosted.log.log_start_offset, hosted.high_watermark
         ours = [
@@ -204,7 +204,7 @@ class Scrubber:
 
 
 class _Theirs:
-    """What the leader has from an offset on: next offset, epoch and CRC by base offset."""
+    """The leader's batches from an offset on: next offset, leader epoch and CRC by base offset."""
 
     def __init__(self) -> None:
         self.batches: dict[int, tuple[int, int, int]] = {}
@@ -212,7 +212,7 @@ class _Theirs:
 
 
 def _read(response: FetchResponse) -> _Theirs | None:
-    """None where the leader has not answered with sound records, which proves nothing."""
+    """Returns None if the leader did not answer with valid records, which proves nothing."""
     parts = [part for topic in response.responses for part in topic.partitions]
     if response.error_code or len(parts) != 1 or parts[0].error_code or not parts[0].records:
         return None

@@ -1,4 +1,4 @@
-"""What handlers may use of the broker, as one object passed to each of them."""
+"""The parts of the broker that handlers may use, as one object that is passed to each handler."""
 
 from __future__ import annotations
 
@@ -49,18 +49,19 @@ class Services:
     large_batches: LargeBatches
     led_soon: LedSoon
     configs: Callable[[], BrokerConfigs]
-    """Broker settings as they are now: static, dynamic, default."""
+    """The current broker settings: static, dynamic, default."""
     spawn: Callable[[Coroutine[Any, Any, None]], None]
-    """Run something in the broker's task group."""
+    """Runs a coroutine in the broker's task group."""
     apis: frozenset[ApiKey]
     creating: set[str]
-    """Topics that are being created because somebody asked for them."""
+    """Topics that are being created because a client asked for them."""
     response_room: Callable[[], int]
-    """Bytes of memory that answers to clients may take at the moment."""
+    """Returns how many bytes of memory answers to clients may use at the moment."""
     short_of_brokers: set[str] = field(default_factory=set)
-    """Internal topics that cannot be created yet; the reason was logged once."""
+    """Internal topics that cannot be created yet because there are too few brokers. The reason was
+    logged once."""
     place: Place | None = None
-    """Where this broker is reached; None until it listens."""
+    """This broker's advertised address. None until it listens."""
 
     @property
     def image(self) -> ClusterImage:

@@ -1,20 +1,22 @@
-"""A pure shard beside the partition that holds its records: what all coordinators have in common.
+"""Runs a coordinator's shard: the part that group and transaction coordinators have in common.
 
-A shard (`groups.shard`, `txns.shard`) decides; its shell carries the effects out: records are
-appended and the shard is told when they are committed, replies go to whoever waits, timers run. A
-shell is made, and its partition replayed from the start, when a term of this broker as leader
-begins, and dropped when that ends. It serves nobody before all it has replayed is committed: what
-is not may be lost with this leader, and no client is to be told of what then never was.
+A shard (`groups.shard`, `txns.shard`) decides, and its shell carries out the effects. The shell
+appends records and notifies the shard when they are committed, sends replies to waiting requests,
+and runs timers. A shell is created, and its partition replayed from the start, when this broker
+begins to lead the partition. It is dropped when the leadership ends. It answers no request before
+everything that it replayed is committed: uncommitted records may be lost with this leader, and no
+client may see state that was lost.
 
-The fate of an append is reported once it is known: committed, or refused by the log. Neither is
-known when the term ends first: the records may be in the log of the next leader or not. Then the
-shard hears nothing of them, and by `unload` sends everybody to the next one. And when an append
-takes too long it is told so, to answer whoever waits; the fate is reported all the same, later.
+The shell reports the outcome of an append once it is known: committed, or refused by the log. If
+the leadership ends first, the outcome is unknown, because the next leader may or may not have the
+records. The shard then gets no report, and its `unload` sends all clients to the next coordinator.
+If an append takes too long, the shell notifies the shard so that it can answer waiting requests.
+The outcome is still reported later.
 
-An exception that nobody expected is a bug of ours. Where it strikes before the shard has decided
-anything, only its own request fails. Anywhere else the memory of the shard may be wrong, while its
+An unexpected exception is a bug in Penstock. If it is raised before the shard has decided anything,
+only the request that caused it fails. In any other case the shard's memory may be wrong, while its
 log is right: every waiting request is answered with NOT_COORDINATOR, the shard is dropped, and a
-new one is loaded from the log in the same term (`break_off`).
+new one is loaded from the log under the same leadership (`break_off`).
 """
 
 from __future__ import annotations
@@ -44,14 +46,14 @@ _DECODE_OUTPUT_BYTES_MAX = 256 << 10
 _APPEND_TIMEOUT_MS = 5_000
 _LOAD_AGAIN_S, _LOAD_AGAIN_MAX_S = 0.25, 10.0
 _EARLY_S = 0.001
-"""How long a timer waits again that has fired before its time."""
+"""How long a timer that fired too early waits before it fires again."""
 _log = logging.getLogger(__name__)
 
 Effect = TypeVar("Effect")
 Answer = TypeVar("Answer")
 Key = TypeVar("Key", bound=Hashable)
 Fate = Callable[[ErrorCode | None], None]
-"""Told once: None if it is committed, else why it never will be."""
+"""Called once with an append's outcome: None if it is committed, otherwise why it never will be."""
 
 
 class LogRecord(Protocol):
@@ -63,7 +65,7 @@ class LogRecord(Protocol):
 
 
 class _Append:
-    """One that is on its way, and what became of it."""
+    """An append whose outcome is not reported yet."""
 
     __slots__ = ("abandon", "code", "is_known", "is_late", "late_at_ms", "on_late", "tell")
 
@@ -84,7 +86,7 @@ class _Append:
 
 
 def _nobody_waits() -> None:
-    """For what `unload` of the shard answers."""
+    """Does nothing. Used where the shard's `unload` already answers the waiting requests."""
 
 
 class ShardShell(ABC, Generic[Effect, Key, Answer]):
@@ -106,9 +108,9 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
         self._due: deque[Effect] = deque()
         self._is_busy = False
         self.on_broken: Callable[[], None] = _nobody_waits
-        """Called once by `break_off`, when everybody who waited has been answered."""
+        """Called once by `break_off`, after all waiting requests have been answered."""
 
-    # The shard's side
+    # Calls to the shard
 
     @abstractmethod
     def replay(self, header: BatchHeader, records: Iterable[Record]) -> None: ...
@@ -123,7 +125,8 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
     def on_append_failed(self, append_id: int, code: ErrorCode) -> Iterable[Effect]: ...
 
     def on_append_late(self, append_id: int) -> Iterable[Effect]:
-        """It takes long: answers for those who wait. What becomes of it is told later."""
+        """Returns answers for the requests that wait for this slow append. Its outcome follows
+        later."""
         return ()
 
     @abstractmethod
@@ -134,25 +137,25 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
 
     @abstractmethod
     def take_effects(self) -> Sequence[Effect]:
-        """The effects that a call of the shard had decided on before it raised."""
+        """Returns the effects that a call of the shard had decided on before it raised."""
 
     @abstractmethod
     def carry_out_one(self, effect: Effect) -> None:
-        """With the help of `reply`, `append`, `set_timer` and `cancel_timer`."""
+        """Carries out one effect, by `reply`, `append`, `set_timer` or `cancel_timer`."""
 
     # Times
 
     def ticks_ms(self) -> int:
-        # A timer for a whole millisecond fires at it, which as a fraction may be a hair before.
+        # A timer for a whole millisecond fires at it, but the float may be just below it.
         return int(self._env.clock.monotonic() * 1000 + 0.001)
 
     def wall_ms(self) -> int:
         return self._env.clock.wall_ms()
 
-    # Life
+    # Loading and unloading
 
     async def load(self) -> None:
-        """Replay the partition; in pieces, so that the loop is never held for long."""
+        """Replays the partition, in pieces, so that the event loop is never blocked for long."""
         log = self.hosted.log
         offset, end = log.log_start_offset, log.end_offset
         while offset < end:
@@ -175,7 +178,7 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
             self.carry_out(self.on_loaded())
 
     async def _decode(self, batch: Buffer, header: BatchHeader) -> list[Record]:
-        """On a thread, where it takes long to decompress the batch."""
+        """Decodes a batch, on a thread if it takes long to decompress."""
         if not header.codec:
             return read_records(batch, header)
         if header.size <= _DECODE_BYTES_MAX:
@@ -184,7 +187,8 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
         return await self._env.executor.run(partial(read_records, batch, header))
 
     async def _committed(self, end_offset: int) -> None:
-        """Return when everything below the offset is committed, or this term is over."""
+        """Waits until everything below the offset is committed, or until the leadership has
+        ended."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def tell(_: ErrorCode | None) -> None:
@@ -195,19 +199,19 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
             await done
 
     def unload(self) -> None:
-        """End the service. Every request that waits is answered, whatever fails meanwhile."""
+        """Ends the shard. Every waiting request is answered, whatever fails on the way."""
         self.is_over = True
         appends, self._appends = self._appends, deque()
         self._due.clear()
         for append in appends:
             try:
                 append.abandon()
-            except Exception:  # noqa: BLE001 - the others are to be answered
+            except Exception:  # noqa: BLE001 - the other requests must be answered
                 _log.exception("an append to %s could not be abandoned", self.place)
         try:
             for effect in self.on_unload(ErrorCode.NOT_COORDINATOR):
                 self.carry_out_one(effect)
-        except Exception:  # noqa: BLE001 - the others are to be answered
+        except Exception:  # noqa: BLE001 - the other requests must be answered
             _log.exception("the coordinator of %s could not be unloaded in order", self.place)
         for timer in self._timers.values():
             timer.cancel()
@@ -220,7 +224,7 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
                 reply.set_exception(KafkaError(ErrorCode.NOT_COORDINATOR))
 
     def break_off(self, error: Exception) -> None:
-        """The shard raised what nobody expected: drop it, and have another one loaded."""
+        """Drops the shard after an unexpected exception and requests a new one."""
         if self.is_over:
             _log.error("the coordinator of %s failed after its end", self.place, exc_info=error)
             return
@@ -240,10 +244,10 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
     # Effects
 
     def put(self, decide: Callable[[int], Iterable[Effect]]) -> asyncio.Future[Answer]:
-        """Put a request to the shard under a token; the future is its reply.
+        """Passes a request to the shard under a new token, and returns a future for its reply.
 
-        If the shard raises, so does this. What it had decided by then cannot be taken back: then
-        the shard is broken off.
+        If the shard raises, this raises too. If the shard had already decided on effects by then,
+        they cannot be taken back, and the shard is dropped (`break_off`).
         """
         token = self._next_token = self._next_token + 1
         reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -259,16 +263,17 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
         return reply
 
     def step(self, decide: Callable[[], Iterable[Effect]]) -> None:
-        """Have the shard decide something and carry it out; if that raises, break it off."""
+        """Lets the shard decide and carries out the effects. If that raises, drops the shard."""
         if self.is_over:
             return
         try:
             self.carry_out(decide())
-        except Exception as error:  # noqa: BLE001 - it is logged, and everybody is answered
+        except Exception as error:  # noqa: BLE001 - logged; every waiting request is answered
             self.break_off(error)
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
-        """In order: what one of them leads to comes after the others."""
+        """Carries out effects in order. Effects that result from these are carried out after
+        them."""
         self._due.extend(effects)
         if self._is_busy:
             return
@@ -291,7 +296,7 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
         timestamp_ms: int,
         write: Callable[[Sequence[Record]], Written],
     ) -> None:
-        """Append a shard's records and tell it of their fate."""
+        """Appends a shard's records and reports their outcome to the shard."""
         batch = [
             Record(offset, timestamp_ms, record.key, record.value)
             for offset, record in enumerate(records)
@@ -316,23 +321,25 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
         abandon: Callable[[], None] = _nobody_waits,
         on_late: Callable[[], None] = _nobody_waits,
     ) -> None:
-        """Write something to the partition; `tell` hears its fate, `abandon` that the term ended.
-        Before either, `on_late` may hear that it takes long.
+        """Writes to the partition.
 
-        The shard wants to hear of all that is written in the order of the log: a write that failed
-        at once has to wait for those before it that are on their way.
+        `tell` is called with the outcome. `abandon` is called instead if the leadership ends before
+        the outcome is known. `on_late` may be called before either, if the write takes long.
+
+        Outcomes are reported to the shard in log order. So a write that fails at once waits until
+        the outcomes of all earlier writes have been reported.
         """
         append = _Append(tell, abandon, on_late, self.ticks_ms() + self._append_timeout_ms)
         self._appends.append(append)
         try:
-            # Below min.insync.replicas nothing would be committed, and its client wait for nothing.
+            # Below min.insync.replicas nothing is committed, and the client would wait in vain.
             self.hosted.require_insync()
             written = write()
         except EXPECTED as error:
             self._settle(append, code_of(error))
             return
-        except Exception as error:  # noqa: BLE001 - it is logged, and everybody is answered
-            # Whether it is in the log is not known: only reading that again tells.
+        except Exception as error:  # noqa: BLE001 - logged; every waiting request is answered
+            # Whether the batch is in the log is unknown. Only reading the log again shows it.
             self.break_off(error)
             return
         if self.hosted.when_committed(written.end_offset, partial(self._on_outcome, append)):
@@ -341,7 +348,7 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
             self._watch()
 
     def _watch(self) -> None:
-        """See to it that the first append that is to be late is found."""
+        """Sets the timer for the next append that becomes late."""
         for append in self._appends:
             if not append.is_late:
                 wait_s = max(_EARLY_S, (append.late_at_ms - self.ticks_ms()) / 1000)
@@ -359,8 +366,8 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
         self._watch()
 
     def _on_outcome(self, append: _Append, code: ErrorCode | None) -> None:
-        # Without enough replicas it is committed all the same, and will be replayed. Any other
-        # code says that the term is over: `unload` follows.
+        # With this code the records are committed in spite of too few in-sync replicas, and will be
+        # replayed. Any other code means that the leadership has ended: `unload` follows.
         if code is None or code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
             self._settle(append, None)
 
@@ -386,8 +393,8 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
 
     def _fire(self, key: Key, at_ms: int) -> None:
         if self.ticks_ms() < at_ms:
-            # uvloop rounds to milliseconds: to a shard, a timer before its time is one that was
-            # cancelled, and nothing would come after it.
+            # uvloop rounds to milliseconds. A shard ignores a timer that fires early, as if it had
+            # been cancelled, and the timer would never fire again.
             self._wait(key, at_ms, _EARLY_S)
             return
         self._timers.pop(key, None)
@@ -417,14 +424,15 @@ class Shards(ABC, Generic[Shell]):
 
     @abstractmethod
     def make(self, hosted: HostedPartition) -> Shell:
-        """A shell for a term that has begun."""
+        """Creates a shell for a leadership that has begun."""
 
     @abstractmethod
     def index_of(self, name: str) -> int:
-        """The partition that what has this name lives on; KafkaError while there is none."""
+        """Returns the partition for a group or transactional id. Raises KafkaError while there is
+        none."""
 
     def on_retired(self, shell: Shell) -> None:
-        """A shell is not used any more; its figures can be kept."""
+        """Called when a shell is no longer used, so that its counters can be kept."""
 
     def on_leading(self, hosted: HostedPartition) -> None:
         if hosted.topic == self.topic:
@@ -455,7 +463,7 @@ class Shards(ABC, Generic[Shell]):
             await self._load(again)
 
     def _replace(self, shell: Shell) -> Shell | None:
-        """Another shell in its place, unless the term has ended."""
+        """Replaces a shell with a new one. Returns None if the leadership has ended."""
         if self._shells.get(shell.hosted.index) is not shell:
             return None
         self.on_retired(shell)
@@ -463,13 +471,16 @@ class Shards(ABC, Generic[Shell]):
         try:
             return self._install(shell.hosted)
         except KafkaError:
-            # This broker leads no more, and `on_resigned` follows.
+            # This broker no longer leads the partition: `on_resigned` follows.
             del self._shells[shell.hosted.index]
             return None
 
     async def _load(self, shell: Shell) -> None:
-        """Until that has worked, or the term is over. A disk that does not read now may do so soon,
-        and damage is mended; clients ask again until then, and nobody else would take over."""
+        """Loads a shard, and retries until that succeeds or the leadership ends.
+
+        A disk that fails to read may work again soon, and damage is repaired. Until then clients
+        retry, and no other broker would take over.
+        """
         pause_s = _LOAD_AGAIN_S
         while True:
             try:
@@ -478,20 +489,20 @@ class Shards(ABC, Generic[Shell]):
                 _log.error(
                     "%s could not be loaded, next try in %g s: %s", shell.place, pause_s, error
                 )
-            except Exception:  # noqa: BLE001 - a bug of ours must not end the broker
+            except Exception:  # noqa: BLE001 - a bug here must not end the broker
                 _log.exception("%s could not be loaded, next try in %g s", shell.place, pause_s)
             else:
                 return
             await self._env.clock.sleep(pause_s)
             pause_s = min(2 * pause_s, _LOAD_AGAIN_MAX_S)
-            # From the beginning: part of the log may have been replayed.
+            # With a new shell, because part of the log may already have been replayed.
             again = self._replace(shell)
             if again is None:
                 return
             shell = again
 
     def require(self, name: str) -> Shell:
-        """The shard of a name, or the code that sends its client to ask again."""
+        """Returns the shell for a name, or raises the error that makes its client retry."""
         return self.require_at(self.index_of(name))
 
     def require_at(self, index: int) -> Shell:
@@ -503,7 +514,7 @@ class Shards(ABC, Generic[Shell]):
         return shell
 
     def _is_to_lead(self, index: int) -> bool:
-        """Whether clients are sent here already, and the log is still being opened."""
+        """Whether the metadata names this broker as leader. Its log may still be opening."""
         partition = self._cluster.image.partition(self.topic, index)
         return partition is not None and partition.leader == self._broker_id
 

@@ -1,4 +1,4 @@
-"""What a topic's settings mean to its log, to the batches it takes and to its replicas."""
+"""Translates a topic's settings into the rules for its log, its appends and its replicas."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from penstock.records.batch import Codec
 from penstock.storage.config import LogConfig
 
 _USUAL_LEVELS: Final = {"gzip": -1, "lz4": 9, "zstd": 3}
-"""Kafka's defaults stand for each codec's usual balance. That of lz4 is its fast compressor: Kafka
-takes the slower one from the others only."""
+"""Kafka's default levels. They are passed on as None, the codec's own default. For lz4 that is the
+fast compressor, as in Kafka, which uses the high compressor only for levels other than 9."""
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
 
 
 def counts_by_disk(topic: str, settings: TopicSettings) -> bool:
-    """Whether only what is on disk counts. What the cluster keeps for itself always does so."""
+    """Whether a record counts only once it is on disk. Always true for internal topics."""
     return settings.durability == "fsync" or topic in INTERNAL_TOPICS
 
 
 def compression_level(settings: TopicSettings) -> int | None:
-    """How hard the topic's own codec tries; None for the codec's own default."""
+    """The compression level of the topic's codec. None means the codec's own default."""
     levels = {
         "gzip": settings.compression_gzip_level,
         "lz4": settings.compression_lz4_level,

@@ -1,8 +1,8 @@
-"""Writing in transactions: what a partition asks before it takes a batch or a marker.
+"""The checks that a partition makes before it accepts a transactional batch or a marker.
 
-The first batch of a transaction on a partition needs its coordinator's word (`NotVerified` says so,
-see `partition.verification`); the following ones do not. Markers end transactions, and are refused
-where they come late.
+The first batch of a transaction on a partition must be verified with the transaction coordinator
+(`NotVerified`, see `partition.verification`). Later batches need no verification. Markers end
+transactions, and are refused if they come too late.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 
 Begin = Callable[[], int | None]
-"""Takes a guard for the time that a coordinator is asked; None when there is no need to."""
+"""Takes a guard for the time of a verification. Returns None if no verification is needed."""
 
 
 class NotVerified(KafkaError):
-    """A batch would begin a transaction here: ask its coordinator, then show the guard."""
+    """A batch would begin a transaction on this partition. The caller must verify it with the
+    coordinator and then append it again with the guard."""
 
     def __init__(self, header: BatchHeader, begin: Begin) -> None:
         super().__init__(
@@ -40,7 +41,8 @@ class NotVerified(KafkaError):
 
 
 def require_open(states: ProducerStates, header: BatchHeader, now_ms: int) -> Verification:
-    """What to check a transactional batch by that comes without any; or `NotVerified`."""
+    """Returns the `Verification` for a transactional batch that came without one, or raises
+    `NotVerified`."""
     begin = partial(states.begin_verification, header, now_ms)
     if begin() is not None:
         raise NotVerified(header, begin)
@@ -48,7 +50,7 @@ def require_open(states: ProducerStates, header: BatchHeader, now_ms: int) -> Ve
 
 
 def beginner(hosted: HostedPartition, producer_id: int, producer_epoch: int, now_ms: int) -> Begin:
-    """For a batch that this broker is going to write for a producer."""
+    """Returns a `Begin` for a batch that this broker will write for a producer."""
     probe = BatchHeader(0, 0, -1, 2, 0, 0, 0, -1, -1, producer_id, producer_epoch, -1, 0)
     return partial(hosted.log.producers.begin_verification, probe, now_ms)
 
@@ -56,7 +58,7 @@ def beginner(hosted: HostedPartition, producer_id: int, producer_epoch: int, now
 def append_in_transaction(
     hosted: HostedPartition, batch: bytearray, verification: Verification, now_ms: int
 ) -> Written:
-    """Write a batch that this broker made for a producer, in that one's transaction."""
+    """Appends a batch that this broker made for a producer, in that producer's transaction."""
     hosted.require_leader()
     hosted.log.producers.check(
         BatchHeader._make(read_header(batch)), from_client=False, verification=verification
@@ -65,7 +67,7 @@ def append_in_transaction(
 
 
 def append_marker(hosted: HostedPartition, marker: Marker, now_ms: int) -> Written:
-    """End a producer's transaction on a partition."""
+    """Ends a producer's transaction on a partition."""
     hosted.require_leader()
     hosted.log.producers.check_marker(
         marker.producer_id,

@@ -1,9 +1,10 @@
-"""The transactional ids whose partition of `__transaction_state` this broker leads.
+"""The transaction coordinator: one shard per partition of `__transaction_state` led by this broker.
 
-`txns.TransactionShard` decides; `shard_shell` is what carries its effects out. Here is what only
-transactions have: producer ids from the cluster, and markers for the partitions a transaction wrote
-to. A partition whose topic is unknown here is given up only when the store, asked anew, does not
-know it either: this broker may have heard of the transaction before it hears of the topic.
+`txns.TransactionShard` decides, and `shard_shell` carries out its effects. This module adds what
+only transactions need: producer ids from the cluster, and markers for the partitions that a
+transaction wrote to. If a partition's topic is missing from this broker's image, the partition is
+given up only after a fresh read of the store confirms that it does not exist. The image may simply
+be older than the transaction.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ _log = logging.getLogger(__name__)
 
 
 class TransactionRuntime(ShardShell[Effect, TimerKey, Answer]):
-    """One shard; its coordinator epoch is the leader epoch of the term it is made for."""
+    """One shard. Its coordinator epoch is the leader epoch that this broker leads the partition
+    in."""
 
     def __init__(
         self,
@@ -79,13 +81,13 @@ class TransactionRuntime(ShardShell[Effect, TimerKey, Answer]):
         return Now(self.ticks_ms(), self.wall_ms())
 
     def ask(self, step: Step) -> asyncio.Future[Answer]:
-        """Put a request to the shard; the future is its reply."""
+        """Passes a request to the shard, and returns a future for its reply."""
         return self.put(lambda token: step(self.shard, token, self.now()))
 
     def on_partitions_gone(self, partitions: Collection[TopicPartition]) -> None:
         self.step(lambda: self.shard.on_partitions_gone(partitions, self.now()))
 
-    # The shard's side
+    # Calls to the shard
 
     def replay(self, header: BatchHeader, records: Iterable[Record]) -> None:
         if not header.is_control:
@@ -123,8 +125,9 @@ class TransactionRuntime(ShardShell[Effect, TimerKey, Answer]):
         elif isinstance(effect, CancelTimer):
             self.cancel_timer(effect.key)
         elif isinstance(effect, SendMarkers):
-            # Behind the answer to whoever ended the transaction: that is on its way from one
-            # callback to the next and is not written yet, and writing markers takes longer.
+            # Markers are sent after the answer to the client that ended the transaction. The answer
+            # passes through several callbacks before it is written, and writing markers takes
+            # longer.
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, loop.call_soon, self._send_markers, effect)
         elif isinstance(effect, AllocateProducerIds):
@@ -136,14 +139,14 @@ class TransactionRuntime(ShardShell[Effect, TimerKey, Answer]):
             self._markers.send(effect.marker, effect.partitions, tell)
 
     def _write(self, records: Sequence[Record]) -> Written:
-        # Whatever its size: a transaction that could not be ended would block its partitions for
-        # good. `txns.adding` bounds what it grows to.
+        # No size limit here: a transaction that cannot be ended would block its partitions forever.
+        # `txns.adding` bounds how large it can grow.
         return self.hosted.append_own(batch_of(self.hosted, records), self.wall_ms())
 
     async def _allocate(self, effect: AllocateProducerIds) -> None:
         try:
             ids = [await self._producer_ids.next() for _ in range(effect.count)]
-        except Exception as error:  # noqa: BLE001 - whoever waits for the ids is answered
+        except Exception as error:  # noqa: BLE001 - the waiting requests are answered
             if not isinstance(error, EXPECTED):
                 _log.exception("producer ids could not be allocated")
             code = code_of(error)
@@ -163,11 +166,12 @@ class TransactionRuntime(ShardShell[Effect, TimerKey, Answer]):
             self._spawn(self._ask_store(unknown))
 
     async def _ask_store(self, unknown: list[TopicPartition]) -> None:
-        """Learn whether partitions are gone for certain; if that fails, the next try asks again."""
+        """Finds out whether partitions are really deleted. If that fails, the next attempt asks
+        again."""
         try:
             _, revision = await self._env.store.range(CLUSTER_KEY)
             await self._cluster.wait_for(revision)
-        except Exception as error:  # noqa: BLE001 - it is logged; the next try asks again
+        except Exception as error:  # noqa: BLE001 - logged; the next attempt asks again
             _log.warning("whether %s still exist cannot be learned: %r", unknown, error)
         else:
             image = self._cluster.image
@@ -213,7 +217,7 @@ class TransactionCoordinator(Shards[TransactionRuntime]):
         return self.require(transactional_id).ask(step)
 
     def on_change(self, changed: Changed) -> None:
-        """Topics were deleted: nobody is left there to be told how a transaction ended."""
+        """Gives up the partitions of deleted topics: they need no markers."""
         gone = [
             TopicPartition(change.name, index)
             for change in changed.topics

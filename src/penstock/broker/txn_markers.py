@@ -1,9 +1,9 @@
-"""Markers: from the coordinator that decided a transaction to the partitions it wrote to.
+"""Delivers transaction markers from the coordinator to the partitions of the transaction.
 
-`MarkerWriter` writes them to partitions that this broker leads, for its own coordinator and for
-those of others (WriteTxnMarkers). `MarkerSender` finds the leaders: markers for other brokers go
-over one link to each, those that are due together in one request. Every partition is answered for
-exactly once, be it that nobody leads it; to try again is the coordinator's business.
+`MarkerWriter` writes markers to partitions that this broker leads, for its own coordinator and for
+those of other brokers (WriteTxnMarkers). `MarkerSender` finds the leaders. Markers for another
+broker go over one link, and those that are due together share a request. Every partition gets
+exactly one answer, even if it has no leader. Retries are up to the coordinator.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 Tell = Callable[[Mapping[TopicPartition, ErrorCode]], None]
-"""Called as answers come, until every partition has one."""
+"""Called with each group of answers, until every partition has one."""
 
 ANSWER_TIMEOUT_S: Final = 30.0
 _VERSION: Final = 2
@@ -41,8 +41,8 @@ class MarkerWriter:
     def write(
         self, marker: Marker, where: TopicPartition, tell: Callable[[ErrorCode], None]
     ) -> None:
-        """End the transaction on one partition; `tell` is called when that is committed, or why
-        not."""
+        """Writes the marker to one partition. `tell` is called once: with NONE when it is
+        committed, otherwise with the error."""
         try:
             if where.topic == OFFSETS_TOPIC:
                 self._replicas.require(*where).require_leader()
@@ -60,7 +60,7 @@ class MarkerWriter:
         written = append_marker(hosted, marker, self._env.clock.wall_ms())
 
         def on_outcome(code: ErrorCode | None) -> None:
-            # Without enough replicas it is committed all the same.
+            # With this code the marker is committed, in spite of too few in-sync replicas.
             if code is None or code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
                 code = ErrorCode.NONE
             tell(code)
@@ -92,7 +92,7 @@ class MarkerSender:
         self._links: dict[int, PeerLink[_Item]] = {}
 
     def send(self, marker: Marker, partitions: Iterable[TopicPartition], tell: Tell) -> None:
-        """Have the leaders of these partitions write the marker."""
+        """Has the leaders of these partitions write the marker."""
         by_leader: dict[int, list[TopicPartition]] = {}
         for where in partitions:
             partition = self._cluster.image.partition(*where)

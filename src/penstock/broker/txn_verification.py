@@ -1,15 +1,18 @@
-"""Asking a transaction's coordinator about partitions, before they take its first batch (KIP-890).
+"""Verifies transactions with their coordinator before partitions accept the first batch (KIP-890).
 
-Clients of transaction.version 2 leave it to the partitions to join the transaction: then this adds
-them; for older clients, who add them first, it only asks whether they did. The coordinator is this
-broker or another one, over a link where the questions of many producers share a request.
+With transaction.version 2, clients do not add partitions to a transaction themselves: the
+verification adds them. Older clients add partitions first, and the verification only asks whether
+they did. The coordinator is this broker or another one. Questions to another broker go over a link,
+where those of many producers share a request.
 
-Batches of one producer for one partition wait for one answer, and go on in the order they came.
-A transaction that is still being ended is waited for a little: the next one of the same producer
-follows on its heels. This broker's own coordinator lets such a question wait until that is over;
-another broker's says CONCURRENT_TRANSACTIONS, so as not to hold up the questions of others that
-share the request, and is asked again soon. The marker that ends the transaction before makes void
-the guard that was taken before it: then another is taken, and the coordinator asked once more.
+Batches of one producer for one partition wait for one answer, and continue in the order they came.
+
+A new transaction often starts while the producer's previous one is still being ended. With
+transaction.version 2 the verification waits a little for that (`ENDING_PATIENCE_S`). This broker's
+own coordinator holds the question until the previous transaction has ended. Another broker answers
+CONCURRENT_TRANSACTIONS, so as not to delay other questions in the same request, and is soon asked
+again. The marker that ends the previous transaction invalidates a guard that was taken before it.
+In that case the verification takes a new guard and asks the coordinator once more.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from penstock.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxn
 
 ANSWER_TIMEOUT_S: Final = 10.0
 ENDING_PATIENCE_S: Final = 2.0
-"""How long the end of the transaction before is waited for."""
+"""How long to wait for the end of the producer's previous transaction."""
 _RETRY_MIN_S: Final = 0.001
 _RETRY_MAX_S: Final = 0.02
 _VERSION: Final = 5
@@ -46,7 +49,7 @@ _Transaction = AddPartitionsToTxnRequest.Transaction
 
 
 class Asker(NamedTuple):
-    """A producer in its transaction; `adds` where the partitions are to join it."""
+    """A producer and its transaction. With `adds` the verification adds the partitions to it."""
 
     transactional_id: str
     producer_id: int
@@ -55,14 +58,14 @@ class Asker(NamedTuple):
 
 
 class Word(NamedTuple):
-    """What the coordinator said, and the guard that was held while it was asked."""
+    """The coordinator's answer, and the guard that was held while it was asked."""
 
     code: ErrorCode
     guard: int = NO_GUARD
 
 
 class _Round(NamedTuple):
-    """A question, until every partition it is about has its answer."""
+    """A question to the coordinator, with the partitions that have no answer yet."""
 
     asker: Asker
     left: dict[TopicPartition, Begin]
@@ -95,7 +98,8 @@ class TransactionVerification:
     def ask(
         self, asker: Asker, partitions: Sequence[tuple[TopicPartition, Begin]]
     ) -> list[asyncio.Future[Word]]:
-        """The coordinator's word for each: NONE, or why a batch must not be taken."""
+        """Returns the coordinator's answer for each partition: NONE, or why a batch must be
+        refused."""
         loop = asyncio.get_running_loop()
         fresh: dict[TopicPartition, Begin] = {}
         answers = []
@@ -110,7 +114,7 @@ class TransactionVerification:
         return answers
 
     def _put(self, asking: _Round) -> None:
-        """Ask; without a task of its own, which most answers would not be worth."""
+        """Asks the coordinator. Creates no task, which would cost more than most answers."""
         guards = {where: begin() or NO_GUARD for where, begin in asking.left.items()}
         codes = self._ask_once(asking.asker, list(asking.left))
         if codes.done():
@@ -153,7 +157,8 @@ class TransactionVerification:
     def _settle(self, asker: Asker, where: TopicPartition, word: Word) -> None:
         answer = self._asked.pop((asker, where))
         if not answer.done():
-            # What fences a producer at its coordinator is, at a partition, its old epoch.
+            # A coordinator's PRODUCER_FENCED is INVALID_PRODUCER_EPOCH in the answer of a
+            # partition.
             fenced = word.code == ErrorCode.PRODUCER_FENCED
             answer.set_result(Word(ErrorCode.INVALID_PRODUCER_EPOCH) if fenced else word)
 
@@ -237,7 +242,7 @@ def _asked_of(transaction: _Transaction) -> list[TopicPartition]:
 
 
 def _codes(answer: Codes | Answer) -> Codes:
-    """What another broker said comes as codes already."""
+    """Returns the error codes of an answer. Answers of other brokers are codes already."""
     if isinstance(answer, Mapping):
         return answer
     if not isinstance(answer, AddPartitionsToTxnResponse.Transaction):

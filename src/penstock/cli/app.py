@@ -1,7 +1,7 @@
-"""The command tree, put together from one module per command.
+"""Builds the command tree from one module per command.
 
-To add a command, write a module with `register(root)` and name it in `COMMANDS`. Only the module
-of the command that was asked for is loaded; help for the whole program loads them all.
+To add a command, write a module with `register(root)` and list it in `COMMANDS`. A run loads only
+the module of the command that was given. The help of the whole program loads them all.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _HELP: Final = """Penstock: a distributed message log that speaks the Kafka prot
 
 \b
 Examples:
-  penstock up                                     start a broker, here and now
-  penstock topic create orders --partitions 3     a topic on it
-  echo hello | penstock produce orders            records into it
-  penstock consume orders --from-beginning        and out again
-  penstock console                                all of it in a browser
-  penstock status                                 who the cluster is, and whether it is well
-  penstock doctor                                 whether this machine is fit for it
-  penstock cluster rebalance                      who should hold what, and how to get there
-  penstock txn list --hanging                     transactions that nobody will ever end
-  penstock pipeline init views                    a pipeline on Spark to begin with
-  penstock log verify penstock-data/broker-0      whether every log on disk is sound
-  penstock bench produce                          how fast it is
+  penstock up                                     start a broker
+  penstock topic create orders --partitions 3     create a topic
+  echo hello | penstock produce orders            send records
+  penstock consume orders --from-beginning        read records
+  penstock console                                open a web console
+  penstock status                                 show brokers and problems
+  penstock doctor                                 check this machine
+  penstock cluster rebalance                      plan how to spread replicas
+  penstock txn list --hanging                     find hanging transactions
+  penstock pipeline init views                    create a Spark pipeline
+  penstock log verify penstock-data/broker-0      check the logs on disk
+  penstock bench produce                          measure throughput
 """
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line and return its exit code; failures become one line on stderr."""
+    """Runs one command line and returns its exit code. A failure prints one line to stderr."""
     try:
         build(_wanted(arguments))(args=arguments, prog_name="penstock")
     except SystemExit as end:
@@ -71,7 +71,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _wanted(arguments: list[str]) -> str:
-    """The command that was asked for; a shell that completes one tells it by the environment."""
+    """Returns the name of the command. During shell completion the environment has it."""
     words = arguments or os.environ.get("COMP_WORDS", "").split()[1:]
     return words[0] if words else ""
 
@@ -83,7 +83,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def build(wanted: str) -> typer.Typer:
-    """The program with the one command that is wanted, or with all where it is not known."""
+    """Returns the program with only the `wanted` command, or with all if that is not a command."""
     root = typer.Typer(
         help=_HELP,
         no_args_is_help=True,

@@ -1,16 +1,16 @@
-"""A range of a topic as a folder of Parquet files, with a note of what is in it.
+"""Reads and writes archives: a range of a topic as a folder of Parquet files, with a summary.
 
     orders/
-      _penstock.json          what was asked for, what was found, partition by partition
-      records-00000.parquet   the records, in the order of each partition
+      _penstock.json          the summary: requested range and records found, per partition
+      records-00000.parquet   the records; those of a partition are in the order of their offsets
       records-00001.parquet
 
-Readers of Parquet folders (Spark, DuckDB, pandas, pyarrow) pass over names that begin with an
-underscore, so the folder is a table as it stands. It is written under another name and renamed
-when all is in it: a folder with the right name is whole.
+Programs that read Parquet folders (Spark, DuckDB, pandas, pyarrow) ignore names that begin with an
+underscore, so they can read the folder as a table. The folder is written under a temporary name
+and renamed when it is finished, so a folder with the right name is complete.
 
-Counts are taken twice, by different ways: of the records as they come, and of the rows that the
-finished files hold. A folder that does not hold what its note says is told before it is used.
+Records are counted twice, in different ways: as they arrive, and as rows in the finished files. An
+archive whose files do not match its summary is refused before it is used.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ import pyarrow.parquet as pq
 NOTE_NAME: Final = "_penstock.json"
 FORMAT: Final = 1
 FILE_BYTES: Final = 256 << 20
-"""Of records in memory; compressed a file takes less."""
+"""The size of the records in memory. The compressed file is smaller."""
 _BATCH_ROWS: Final = 65_536
 _PARTIAL: Final = ".partial"
 
 
 class BadArchive(Exception):
-    """A folder cannot be used as an archive; says why."""
+    """The folder cannot be used as an archive. The message says why."""
 
 
 @dataclass(slots=True)
 class PartitionNote:
-    """What one partition gave: the range that was asked for, and the records found in it."""
+    """The requested range of one partition, and the number of records found in it."""
 
     first_offset: int
     next_offset: int
@@ -49,7 +49,7 @@ class PartitionNote:
 
     @property
     def gaps(self) -> int:
-        """Offsets that no record has: compaction took it, or it marks a transaction's end."""
+        """Offsets without a record: compaction removed it, or it is a transaction marker."""
         return self.next_offset - self.first_offset - self.records
 
 
@@ -57,7 +57,7 @@ class PartitionNote:
 class Note:
     topic: str
     partition_count: int
-    """How many the topic had, whether or not all were archived."""
+    """The number of partitions of the topic, even if not all of them were archived."""
     partitions: dict[int, PartitionNote] = field(default_factory=dict)
     payload_bytes: int = 0
 
@@ -100,7 +100,7 @@ def is_archive(path: str) -> bool:
 
 
 class ArchiveWriter:
-    """Use as a context: what was not finished is gone afterwards."""
+    """Writes an archive. Use it as a context manager: it removes an unfinished archive on exit."""
 
     def __init__(self, path: str, note: Note, *, compression: str, file_bytes: int) -> None:
         self.note = note
@@ -136,10 +136,10 @@ class ArchiveWriter:
             self._close_file()
 
     def finish(self, schema: pa.Schema) -> None:
-        """Check what the files hold against what came, and give the folder its name."""
+        """Checks that the files have all records that were written, and renames the folder."""
         self._close_file()
         if not self._files:
-            # A table without rows still has columns.
+            # Readers need the columns even if there are no rows.
             pq.write_table(schema.empty_table(), str(self._partial / "records-00000.parquet"))
         (self._partial / NOTE_NAME).write_text(self.note.dump(), "utf-8")
         check_counts(self.note, count_rows(str(self._partial)))
@@ -179,7 +179,7 @@ def _rows_by_partition(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBa
 
 
 def parquet_files(path: str) -> list[str]:
-    """The files of a table: a file is one by itself, a folder has some."""
+    """Returns the Parquet files at `path`: the file itself, or those in the folder."""
     given = Path(path)
     if given.is_file():
         return [path]
@@ -196,14 +196,14 @@ def parquet_files(path: str) -> list[str]:
 
 
 def read_note(path: str) -> Note | None:
-    """None for Parquet that came from elsewhere."""
+    """Returns the summary of an archive; None for Parquet that `to-table` did not write."""
     if not is_archive(path):
         return None
     return Note.load((Path(path) / NOTE_NAME).read_text("utf-8"))
 
 
 def count_rows(path: str) -> dict[int, int]:
-    """Rows by partition, read back from the files themselves."""
+    """Returns the number of rows per partition, counted in the files."""
     found: dict[int, int] = {}
     for file in parquet_files(path):
         with pq.ParquetFile(file) as opened:
@@ -239,7 +239,7 @@ def read_batches(path: str) -> Iterator[pa.RecordBatch]:
 
 
 def columns_of(path: str) -> dict[str, Any]:
-    """Column -> Arrow type, of the first file; the others must have the same."""
+    """Returns column -> Arrow type of the first file. All files must have the same columns."""
     files = parquet_files(path)
     try:
         schemas = [pq.read_schema(file) for file in files]

@@ -1,4 +1,4 @@
-"""`penstock bench`: how fast a cluster takes records from here, and gives them back."""
+"""`penstock bench`: measures how fast this machine can write to and read from a cluster."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from penstock.runtime import SystemClock, SystemRandom
 from penstock.wire.errors import ErrorCode
 
 DEFAULT_TOPIC: Final = "penstock-bench"
-_PRODUCE_HELP = """Send records to TOPIC as fast as the cluster takes them.
+_PRODUCE_HELP = """Send records to a topic as fast as the cluster accepts them.
 
-The topic is made if it is not there, and stays, for `penstock bench consume` to read. Values are
-random bytes, which do not compress. The lane is how a program would do it: tables of records in
-columns, or record by record.
+Creates the topic if it does not exist. The topic is kept, so that `penstock bench consume` can read
+it. Values are random bytes, which do not compress. --lane chooses the client API: tables of records
+(Arrow columns), or single records.
 
 \b
 Examples:
@@ -45,7 +45,7 @@ Examples:
   penstock bench produce --records 10000000 --size 1000 --compression lz4
   penstock bench produce --lane records --json
 """
-_CONSUME_HELP = """Read TOPIC from its beginning to its end as fast as the cluster gives it.
+_CONSUME_HELP = """Read a topic from start to end as fast as possible.
 
 \b
 Examples:
@@ -101,14 +101,14 @@ class _Result:
 
 
 _Topic = Annotated[
-    str, typer.Option("--topic", "-t", help="Which topic.", autocompletion=completion.topics)
+    str, typer.Option("--topic", "-t", help="The topic.", autocompletion=completion.topics)
 ]
-_LaneOption = Annotated[Lane, typer.Option("--lane", help="Tables, or record by record.")]
+_LaneOption = Annotated[Lane, typer.Option("--lane", help="Tables, or single records.")]
 
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(
-        help="How fast a cluster is, seen from here: produce, consume.",
+        help="Measure the throughput of a cluster: produce, consume.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
@@ -123,12 +123,12 @@ def produce(
     records: Annotated[int, typer.Option("--records", "-n", min=1, help="How many.")] = 5_000_000,
     size: Annotated[int, typer.Option("--size", "-s", min=0, help="Bytes of each value.")] = 100,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", min=1, help="Of the topic, if it is made.")
+        int, typer.Option("--partitions", "-p", min=1, help="Partitions of a new topic.")
     ] = 4,
     compression: Annotated[
-        Compression, typer.Option(help="How batches are compressed.")
+        Compression, typer.Option(help="Compression of batches.")
     ] = Compression.NONE,
-    acks: Annotated[Acks, typer.Option(help="Who must have a record before it counts.")] = Acks.ALL,
+    acks: Annotated[Acks, typer.Option(help="When a record counts as sent.")] = Acks.ALL,
     lane: _LaneOption = Lane.TABLES,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
@@ -174,7 +174,7 @@ async def _make_topic(bootstrap: str, topic: str, partitions: int) -> None:
 async def _send_tables(
     producer: Producer[Any, Any], topic: str, records: int, size: int, failures: list[ClientError]
 ) -> None:
-    import pyarrow as pa  # noqa: PLC0415 -- the other lane does without
+    import pyarrow as pa  # noqa: PLC0415 -- the other lane does not need it
 
     rows = max(1, min(_ROWS, records, _TABLE_BYTES // max(size, 1)))
     data = SystemRandom().bytes(rows * size)
@@ -204,7 +204,7 @@ async def _send_records(
     for number in range(records):
         delivery = await producer.send(topic, value)
         if number % _RECORDS_PER_POLL == 0 or number == records - 1:
-            # One in thousands is enough to learn that things go wrong: the metrics know the rest.
+            # A callback for one record in thousands detects failure soon; metrics count the rest.
             delivery.add_callback(told)
             if failures:
                 return
@@ -217,7 +217,7 @@ def consume(
     *,
     topic: _Topic = DEFAULT_TOPIC,
     records: Annotated[
-        int | None, typer.Option("--records", "-n", min=1, help="Stop after so many.")
+        int | None, typer.Option("--records", "-n", min=1, help="Stop after this many records.")
     ] = None,
     lane: _LaneOption = Lane.TABLES,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -257,10 +257,10 @@ async def _read(
     records: int | None,
     lane: Lane,
 ) -> tuple[int, int, float]:
-    """Records and bytes of values read, and how long it took."""
+    """Returns the number of records, the bytes of their values, and the time it took to read."""
     clock = SystemClock()
     if lane is Lane.TABLES:
-        # Loading it is not what is measured.
+        # Loaded before the measurement begins.
         import pyarrow.compute as pc  # noqa: PLC0415 -- only when used
     begun = heard = clock.monotonic()
     read = size = 0

@@ -1,4 +1,4 @@
-"""`penstock broker`: one broker, set up by a file."""
+"""`penstock broker`: runs one broker, configured by a file."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from penstock.broker.config import (
 from penstock.cli.output import CommandFailed, emit, explain, parse_settings, pipe_guard
 from penstock.stores.errors import StoreError
 
-_HELP = """Run one broker in the foreground, as a TOML file says.
+_HELP = """Run one broker in the foreground, configured by a TOML file.
 
-When clients can connect, the line `ready bootstrap=HOST:PORT` is printed. SIGTERM and Ctrl-C stop
-it cleanly.
+Prints the line `ready bootstrap=HOST:PORT` when clients can connect. SIGTERM and Ctrl-C stop the
+broker cleanly.
 
 \b
 Examples:
@@ -40,19 +40,21 @@ Metrics = Annotated[
     typer.Option(
         "--metrics",
         metavar="HOST:PORT",
-        help="Where Prometheus and health checks come; auto (the port plus 1000), or off.",
+        help="Address for Prometheus and health checks; auto (port + 1000), or off.",
     ),
 ]
 LogFormatOption = Annotated[
-    LogFormat | None, typer.Option("--log-format", help="How log lines are written to stderr.")
+    LogFormat | None, typer.Option("--log-format", help="Format of the log lines on stderr.")
 ]
 LogLevelOption = Annotated[
-    LogLevel | None, typer.Option("--log-level", help="What is logged, from this level on.")
+    LogLevel | None, typer.Option("--log-level", help="The lowest level that is logged.")
 ]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="A key of the config file, or a Kafka setting."
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a key of the config file or a Kafka setting. Repeatable.",
     ),
 ]
 
@@ -94,7 +96,7 @@ def broker(
 
 
 def configured(load: Callable[[], BrokerConfig], settings: list[str] | None) -> BrokerConfig:
-    """The configuration with `--set` applied; what is wrong with it is said in one line."""
+    """Returns the configuration with `--set` applied. An error in it becomes `CommandFailed`."""
     try:
         return load().with_overrides(parse_settings(settings or (), "--set"))
     except ConfigError as error:
@@ -107,7 +109,7 @@ def watched(
     log_format: LogFormat | None,
     log_level: LogLevel | None,
 ) -> BrokerConfig:
-    """The configuration with the options for those who watch the broker, where they are given."""
+    """Returns the configuration with the options for metrics and logging that were given."""
     return replace(
         config,
         metrics=metrics or config.metrics,
@@ -117,14 +119,17 @@ def watched(
 
 
 def announce(addresses: list[str]) -> None:
-    """The line that scripts wait for; flushed, since they read it through a pipe."""
+    """Prints the line that scripts wait for. Flushes it, since they read it through a pipe."""
     sys.stdout.write(f"ready bootstrap={','.join(addresses)}\n")
     sys.stdout.flush()
 
 
 def run_in_foreground(config: BrokerConfig, on_ready: Callable[[list[str]], None]) -> int:
-    """Run until stopped; the exit code. What keeps it from starting is said in one line."""
-    # --print-config needs none of it.
+    """Runs the broker until it is stopped, and returns the exit code.
+
+    A broker that cannot start raises `CommandFailed`, whose message is one line.
+    """
+    # Imported here because --print-config does not need them.
     from penstock.broker.main import run_broker  # noqa: PLC0415
     from penstock.broker.membership import Replaced  # noqa: PLC0415
     from penstock.metadata.keys import MetadataInvalid  # noqa: PLC0415
@@ -165,8 +170,10 @@ def explain_start(error: OSError, config: BrokerConfig) -> str:
 
 
 def _stop_with_stdin() -> None:
-    """Stop cleanly when whoever started this goes away, even by SIGKILL: its end of our standard
-    input closes then."""
+    """Stops the broker cleanly when its parent process ends, even by SIGKILL.
+
+    The parent holds the other end of the broker's standard input, which closes when it ends.
+    """
 
     def wait() -> None:
         while os.read(0, 1024):

@@ -1,4 +1,4 @@
-"""A broker's configuration as a TOML file: the commented default, and the ones `up` writes."""
+"""Writes a broker's configuration as TOML: the commented default file, and the files of `up`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KAFKA_HEAD = """\
 
 
 def default_text() -> str:
-    """Every key with its meaning and its default, commented out."""
+    """Returns a config file with every key commented out, with its meaning and its default."""
     defaults = BrokerConfig()
     blocks = [_HEAD]
     for key in fields(defaults):
@@ -49,7 +49,7 @@ def _documented(doc: str, setting: str) -> str:
 
 
 def config_text(config: BrokerConfig) -> str:
-    """What differs from the defaults, for `penstock broker --config`."""
+    """Returns a config file for `penstock broker --config`, with only the non-default keys."""
     defaults = BrokerConfig()
     lines = [
         f"{key.name} = {_toml(getattr(config, key.name))}"
@@ -63,13 +63,15 @@ def config_text(config: BrokerConfig) -> str:
 
 
 def _toml(value: object) -> str:
-    """Strings, numbers and truth values are written alike in TOML and JSON."""
+    """Returns the value as TOML, which writes strings, numbers and booleans as JSON does."""
     return json.dumps(value, ensure_ascii=True)
 
 
 def metrics_address(data_dir: str) -> str | None:
-    """Where the broker that runs on this directory shows its metrics, by what it has noted there;
-    None if it shows none, or does not run."""
+    """Returns the metrics address that the broker of this data directory wrote to `broker.json`.
+
+    None if the broker has no metrics endpoint, or there is no such file.
+    """
     try:
         about: dict[str, str] = json.loads(Path(data_dir, "broker.json").read_text("utf-8"))
     except (OSError, ValueError):

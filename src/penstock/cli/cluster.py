@@ -1,4 +1,4 @@
-"""`penstock cluster`: what concerns all brokers at once."""
+"""`penstock cluster`: commands for the whole cluster."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from penstock.client.model import TopicPartition
 from penstock.metadata.rebalance import plan
 from penstock.wire.errors import ErrorCode
 
-_DESCRIBE_HELP = """Show what each broker holds and leads, and the moves under way.
+_DESCRIBE_HELP = """Show the load of each broker, and replica moves under way.
 
 \b
 Examples:
   penstock cluster describe
   penstock cluster describe --json | jq '.brokers[].replicas'
 """
-_ELECT_HELP = """Let every partition be led by its preferred replica, the first of its replicas.
+_ELECT_HELP = """Elect the preferred leader of every partition.
 
-With --unclean instead: by any replica that is alive, where nobody leads. Records that only others
-have are lost by that, for good.
+The preferred leader is the partition's first replica. With --unclean, elects any live replica for
+each partition without a leader instead. Records that this replica does not have are lost for good.
 
 \b
 Examples:
@@ -43,9 +43,10 @@ Examples:
   penstock cluster elect --topic orders
   penstock cluster elect --topic orders --unclean
 """
-_FORGET_HELP = """Forget BROKER, which is gone for good.
+_FORGET_HELP = """Remove a stopped BROKER from the cluster's metadata.
 
-Refused while it runs or any partition counts on it: exit code 0 says that nothing is missed.
+Refused while the broker runs, or while a partition has a replica on it. So exit code 0 means that
+nothing is lost.
 
 \b
 Examples:
@@ -55,7 +56,7 @@ Examples:
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(
-        help="The cluster: describe, rebalance, replicate, drain a broker, elect leaders.",
+        help="The cluster: describe, rebalance, drain, elect leaders and more.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
@@ -171,12 +172,12 @@ def elect(
             "--topic",
             "-t",
             metavar="TOPIC",
-            help="Only of these; may be repeated.",
+            help="Only partitions of this topic. Repeatable.",
             autocompletion=completion.topics,
         ),
     ] = None,
     unclean: Annotated[
-        bool, typer.Option("--unclean", help="Any replica that is alive: loses records.")
+        bool, typer.Option("--unclean", help="Elect any live replica. May lose records.")
     ] = False,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -224,7 +225,7 @@ def elect(
 
 
 def forget(
-    broker: Annotated[int, typer.Argument(metavar="BROKER", help="Its id.", min=0)],
+    broker: Annotated[int, typer.Argument(metavar="BROKER", help="The broker's id.", min=0)],
     *,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,

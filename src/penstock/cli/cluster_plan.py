@@ -1,4 +1,4 @@
-"""How a plan for the whole cluster is shown: to people, and to programs."""
+"""Formats a rebalance plan as text and as JSON."""
 
 from __future__ import annotations
 

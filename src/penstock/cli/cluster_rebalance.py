@@ -1,4 +1,4 @@
-"""`penstock cluster rebalance`, `drain` and `reassign`: plans for replicas, carried out."""
+"""`penstock cluster rebalance`, `drain`, `undrain` and `reassign`: plan and make replica moves."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ from penstock.client.moving import Ended, Moves, lift_throttle
 from penstock.metadata.rebalance import NotEnoughBrokers, Plan, Step, plan
 from penstock.runtime import SystemClock
 
-_REBALANCE_HELP = """Spread replicas and leaders evenly over brokers and racks, with few moves.
+_REBALANCE_HELP = """Spread replicas and leaders evenly over brokers and racks.
 
-Shows what would be done; --execute does it and waits. A plan begins where partitions are, or are
-going: the command may be stopped and given again.
+Makes a plan with few moves and shows it; with --execute, carries it out and waits until it
+is done. You can stop the command and run it again: it plans from where replicas are now, or where
+they are moving to.
 
 \b
 Examples:
@@ -45,25 +46,26 @@ Examples:
   penstock cluster rebalance --execute --drain 2 --throttle 50000000
   penstock cluster rebalance --json | jq '.moves | length'
 """
-_DRAIN_HELP = """Move everything away from BROKER, so that it can be stopped for good.
+_DRAIN_HELP = """Move all replicas away from BROKER.
 
-Nothing else moves. BROKER need not be running: its replicas are then made anew on others. One that
-is running gets no new partitions either, until `penstock cluster undrain`.
+Then it can be stopped for good. No other replicas move. If BROKER is not running, new replicas are
+created on other brokers. If it is running, it also gets no new partitions until `penstock cluster
+undrain`.
 
 \b
 Examples:
   penstock cluster drain 2 --dry-run
   penstock cluster drain 2
 """
-_UNDRAIN_HELP = """Let BROKER have new partitions again, after it was drained.
+_UNDRAIN_HELP = """Allow new partitions on BROKER again, after it was drained.
 
-What it gave away comes back by `penstock cluster rebalance`.
+`penstock cluster rebalance` moves replicas back to it.
 
 \b
 Examples:
   penstock cluster undrain 2 && penstock cluster rebalance --execute
 """
-_REASSIGN_HELP = """Look after moves of replicas: see, await or cancel them, or move some by hand.
+_REASSIGN_HELP = """Show, await or cancel replica moves, or move replicas by hand.
 
 \b
 Examples:
@@ -74,7 +76,7 @@ Examples:
 """
 
 _Execute = Annotated[
-    bool, typer.Option("--execute/--dry-run", help="Do it, or only show what would be done.")
+    bool, typer.Option("--execute/--dry-run", help="Carry out the plan, or only show it.")
 ]
 Throttle = Annotated[
     int | None,
@@ -82,8 +84,8 @@ Throttle = Annotated[
         "--throttle",
         min=0,
         metavar="BYTES",
-        help="How much a broker may copy in a second; 0: as fast as it can.",
-        show_default="20 MB, twice as much after every minute in which nothing arrives",
+        help="How much a broker may copy per second; 0: no limit.",
+        show_default="20 MB, doubled after every minute without progress",
     ),
 ]
 AtOnce = Annotated[
@@ -92,13 +94,13 @@ AtOnce = Annotated[
         "--at-once",
         min=1,
         metavar="N",
-        help="Partitions on the move at a time.",
-        show_default="3, up to 20 while they take no second",
+        help="How many partitions may move at a time.",
+        show_default="one per broker, up to 20 while each takes less than a second",
     ),
 ]
 Timeout = Annotated[
     float | None,
-    typer.Option("--timeout", min=0.0, metavar="S", help="Wait no longer; the moves go on."),
+    typer.Option("--timeout", min=0.0, metavar="S", help="Stop waiting; the moves continue."),
 ]
 
 
@@ -123,11 +125,11 @@ def rebalance(
     execute: _Execute = False,
     drained: Annotated[
         list[int] | None,
-        typer.Option("--drain", metavar="BROKER", help="Leave nothing on it; may be repeated."),
+        typer.Option("--drain", metavar="BROKER", help="Move all replicas off it. Repeatable."),
     ] = None,
     exclude: Annotated[
         list[int] | None,
-        typer.Option("--exclude", metavar="BROKER", help="Leave it as it is; may be repeated."),
+        typer.Option("--exclude", metavar="BROKER", help="Add no replicas to it. Repeatable."),
     ] = None,
     throttle: Throttle = None,
     at_once: AtOnce = None,
@@ -142,7 +144,7 @@ def rebalance(
 
 
 def drain(
-    broker: Annotated[int, typer.Argument(metavar="BROKER", help="Its id.", min=0)],
+    broker: Annotated[int, typer.Argument(metavar="BROKER", help="The broker's id.", min=0)],
     *,
     execute: _Execute = True,
     throttle: Throttle = None,
@@ -158,7 +160,7 @@ def drain(
 
 
 def undrain(
-    broker: Annotated[int, typer.Argument(metavar="BROKER", help="Its id.", min=0)],
+    broker: Annotated[int, typer.Argument(metavar="BROKER", help="The broker's id.", min=0)],
     *,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
@@ -243,7 +245,7 @@ async def carry_out(
     begun: bool = False,
     lead: bool = False,
 ) -> Ended:
-    """Do the steps, or watch those that have begun, to the end or the timeout."""
+    """Carries out the steps, or with `begun` only watches them, until they end or the timeout."""
     moves = Moves(admin, steps, SystemClock(), pace.at_once, lead=lead)
     awaited = {each for step in steps for each in step.added} - found.racks.keys()
     if awaited:
@@ -310,16 +312,14 @@ def reassign(
     *,
     status: Annotated[bool, typer.Option("--status", help="Show the moves under way.")] = False,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="Take them back; lifts a throttle.")
+        bool, typer.Option("--cancel", help="Cancel the moves, and remove the throttle.")
     ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Until they are done; lifts a throttle.")
+        bool, typer.Option("--wait", help="Wait for the moves, then remove the throttle.")
     ] = False,
     move: Annotated[
         list[str] | None,
-        typer.Option(
-            "--move", metavar="TOPIC-N=B,B,...", help="Move this partition; may be repeated."
-        ),
+        typer.Option("--move", metavar="TOPIC-N=B,B,...", help="Move this partition. Repeatable."),
     ] = None,
     topic: Annotated[
         list[str] | None,
@@ -327,7 +327,7 @@ def reassign(
             "--topic",
             "-t",
             metavar="TOPIC",
-            help="Only of these; may be repeated.",
+            help="Only partitions of this topic. Repeatable.",
             autocompletion=completion.topics,
         ),
     ] = None,
@@ -388,7 +388,7 @@ def _parse_move(text: str) -> tuple[TopicPartition, tuple[int, ...]]:
 
 def _steps(found: Found, wanted: dict[TopicPartition, tuple[int, ...]]) -> list[Step]:
     known = {(each.topic, each.index): each.replicas for each in found.placed()}
-    # What is not known is for the cluster to refuse.
+    # A partition that is not known goes to the cluster as well, which refuses it.
     return [
         Step(*place, known.get(place, ()), replicas, None) for place, replicas in wanted.items()
     ]

@@ -1,4 +1,4 @@
-"""`penstock cluster replicate`: more replicas for topics that were created with too few."""
+"""`penstock cluster replicate`: adds replicas to topics that were created with too few."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from penstock.client.moving import Ended
 from penstock.metadata.rebalance import Step
 from penstock.metadata.replica_counts import TooFewBrokers, add_replicas
 
-_HELP = """Give every partition of TOPIC at least N replicas, and wait until they have caught up.
+_HELP = """Give every partition of TOPIC at least N replicas.
 
-Replicas that exist stay where they are, and so does the preferred leader. Topics are never given
-fewer replicas. The command may be stopped and given again.
+Waits until the new replicas have caught up. Existing replicas and the preferred leader do not move.
+Replicas are never removed. You can stop the command and run it again.
 
 \b
 Examples:
@@ -51,11 +51,11 @@ def register(app: typer.Typer) -> None:
 def replicate(
     topics: Annotated[
         list[str],
-        typer.Argument(metavar="TOPIC...", help="Topics.", autocompletion=completion.topics),
+        typer.Argument(metavar="TOPIC...", help="Topic names.", autocompletion=completion.topics),
     ],
     *,
     replicas: Annotated[
-        int, typer.Option("--replicas", "-r", min=1, metavar="N", help="How many, at least.")
+        int, typer.Option("--replicas", "-r", min=1, metavar="N", help="Least number of replicas.")
     ],
     throttle: Throttle = None,
     at_once: AtOnce = None,

@@ -1,4 +1,4 @@
-"""What the commands about a whole cluster look at: brokers, partitions, moves under way, sizes."""
+"""Collects a cluster's state for the commands: brokers, partitions, moves under way, sizes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Found:
     topics: list[TopicInfo]
     moving: dict[TopicPartition, Reassignment]
     sizes: dict[TopicPartition, int]
-    """Of the largest replica; empty where nobody was asked, or nobody told."""
+    """The size of the largest replica. Empty if brokers were not asked or did not answer."""
     cordoned: frozenset[int]
-    """Brokers that new partitions are not placed on."""
+    """Brokers that get no new partitions."""
 
     @property
     def racks(self) -> dict[int, str | None]:
@@ -35,7 +35,7 @@ class Found:
 
     @property
     def missing(self) -> list[int]:
-        """Brokers that partitions name and that are not there."""
+        """Brokers that have replicas but are not running."""
         named = {each for _, partition in self.partitions() for each in partition.replicas}
         return sorted(named - self.racks.keys())
 
@@ -45,7 +45,7 @@ class Found:
                 yield TopicPartition(topic.name, partition.index), partition
 
     def placed(self) -> list[Placed]:
-        """Where partitions are; those that are being moved, where they are going."""
+        """Returns the replicas of each partition; for one that is moving, its target replicas."""
         return [
             Placed(
                 *place,
@@ -56,7 +56,7 @@ class Found:
         ]
 
     def not_preferred(self) -> list[TopicPartition]:
-        """Partitions that are led by another than their first replica, which could lead."""
+        """Returns the partitions whose first replica could lead but does not."""
         return [
             place
             for place, partition in self.partitions()
@@ -66,7 +66,7 @@ class Found:
         ]
 
     def loads(self) -> dict[int, dict[str, int]]:
-        """What each broker, also a missing one, has now."""
+        """Returns the current load of each broker, including those that are missing."""
         replicas: Counter[int] = Counter()
         leads: Counter[int] = Counter()
         sizes: Counter[int] = Counter()
@@ -83,11 +83,12 @@ class Found:
 
 async def look(admin: Admin, *, sizes: bool) -> Found:
     info = await admin.describe_cluster()
-    # Moves first: one that ends in between is then seen as under way, with its outcome.
+    # Moves come before topics: a move that ends in between then still counts as under way, and
+    # the topics already show its outcome.
     try:
         moving = await admin.list_partition_reassignments()
     except ApiNotServed:
-        moving = {}  # an old Kafka, of which the rest can be shown
+        moving = {}  # an old Kafka broker: the rest can still be shown
     topics = await admin.list_topics(internal=True)
     brokers = [broker.id for broker in info.brokers]
     known = await _sizes(admin, brokers) if sizes else {}
@@ -95,7 +96,7 @@ async def look(admin: Admin, *, sizes: bool) -> Found:
 
 
 async def _sizes(admin: Admin, brokers: Sequence[int]) -> dict[TopicPartition, int]:
-    """Nice to know: a broker that does not answer soon is no reason to wait, or to stop."""
+    """Returns the sizes from the brokers that answer in time. Sizes are optional in the output."""
     sizes: dict[TopicPartition, int] = {}
 
     async def ask(broker: int) -> None:

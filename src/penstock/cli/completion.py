@@ -1,4 +1,4 @@
-"""Names for the shell to complete: asked of the cluster, quickly or not at all."""
+"""Shell completion for names of topics, groups and transactional ids, read from the cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.client.administration import Admin
 from penstock.client.errors import ClientError
 
 _PATIENCE_S: Final = 1.0
-"""Who pressed Tab waits no longer than this for a broker that does not answer."""
+"""After this time there is no completion: a user who pressed Tab does not want to wait."""
 
 
 def topics(context: typer.Context, incomplete: str) -> list[str]:

@@ -1,6 +1,7 @@
-"""`penstock console`: the cluster in a browser.
+"""`penstock console`: runs the web console.
 
-It is a program of its own, which this one becomes: nothing of the command line stays in memory.
+The console is a separate program that replaces this process, so that nothing of the command line
+stays in memory.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from penstock.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, checked
 
 TOKEN_VARIABLE: Final = "PENSTOCK_CONSOLE_TOKEN"  # noqa: S105 -- the name of it, not a token
 
-_HELP = """Serve a console for a cluster: topics, messages, groups, brokers, pipelines.
+_HELP = """Serve the web console of a cluster.
 
-Prints `console URL` when browsers can connect. On this machine's own address (the default) nobody
-else can; on any other a token is needed: --token, or one is made and printed with the URL.
+It shows topics, messages, groups, brokers and pipelines.
+
+Prints `console URL` when browsers can connect. By default only browsers on this machine can. With
+any other --host, browsers need a token: give one with --token, or use the generated one, which is
+printed with the URL.
 
 \b
 Examples:
@@ -37,23 +41,21 @@ def register(root: typer.Typer) -> None:
 def console(
     *,
     port: Annotated[
-        int, typer.Option("--port", "-p", min=0, max=65535, metavar="P", help="0: any free one.")
+        int, typer.Option("--port", "-p", min=0, max=65535, metavar="P", help="0: any free port.")
     ] = DEFAULT_PORT,
     host: Annotated[
-        str, typer.Option("--host", metavar="H", help="Where to listen; 0.0.0.0 for all.")
+        str, typer.Option("--host", metavar="H", help="Listen address; 0.0.0.0: all interfaces.")
     ] = "127.0.0.1",
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="Look, and change nothing.")
-    ] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Do not allow changes.")] = False,
     token: Annotated[
         str,
         typer.Option(
-            "--token", envvar=TOKEN_VARIABLE, metavar="TEXT", help="What browsers must show."
+            "--token", envvar=TOKEN_VARIABLE, metavar="TEXT", help="The token for browsers."
         ),
     ] = "",
     allow_host: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", metavar="NAME", help="A name that browsers may call it by."),
+        typer.Option("--allow-host", metavar="NAME", help="Allow this host name in URLs."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:

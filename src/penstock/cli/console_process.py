@@ -1,6 +1,7 @@
-"""The console that `penstock up` brings along: a program of its own, started and stopped here.
+"""Starts and stops the web console that `penstock up` runs as a separate process.
 
-Apart from the command, which loads what talks to clusters: a broker starts without that.
+This module is separate from the `console` command, which imports the client. A broker starts faster
+without the client.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ _STDERR: Final = 2
 
 
 class ConsoleProcess:
-    """A console beside the brokers of `penstock up`: on loopback, gone when they are.
+    """The web console of `penstock up`. It listens on loopback and stops with the brokers.
 
-    In a process of its own, it takes nothing from the event loop of a broker, and one that fails
-    to start is only missed."""
+    As a separate process it takes no time from a broker's event loop. If it fails to start, the
+    brokers run without it.
+    """
 
     def __init__(self, *, wanted: bool) -> None:
         self._wanted = wanted

@@ -1,4 +1,4 @@
-"""`penstock consume`: records out of a topic, as lines."""
+"""`penstock consume`: reads a topic and prints its records as lines."""
 
 from __future__ import annotations
 
@@ -27,27 +27,29 @@ from penstock.client.errors import TopicNotFound
 from penstock.client.model import TopicPartition
 from penstock.runtime import SystemClock
 
-_HELP = f"""Show the records of TOPIC: new ones as they come, or from where you say.
+_HELP = f"""Show the records of TOPIC, from now on or from a given start.
 
 \b
-Where to begin (one of them; the default is: now, at the end):
-  --from-beginning   the oldest record there is
-  --offset N         this offset in each partition; -N begins N before the end
-  --since TIME       a time, as below
+Where to start (at most one; the default is the end of the log):
+  --from-beginning   the oldest record
+  --offset N         this offset in each partition; -N: N before the end
+  --since TIME       the first record at or after this time
 
-With --group the partitions are shared with the group's other members, reading begins where the
-group stopped (else at the end, or with --from-beginning at the oldest record), and what was shown
-is committed.
+With --group, this command joins the group and shares the partitions with its other members. It
+starts at the group's committed offsets. Where there are none, it starts at the end, or with
+--from-beginning at the oldest record. It commits the offsets of the records that it has shown.
 
 \b
-Where to stop (the default is: never; Ctrl-C):
-  --max-messages N, --timeout SECONDS without a record, --until-end as of now
+When to stop (the default is never, until Ctrl-C):
+  --max-messages N    after N records
+  --timeout SECONDS   when no record has arrived for this long
+  --until-end         at the end of the log as it is now
 
 TIME is {TIME_FORMS}.
 
-A format has {FORMAT_HELP}
-and %%; \\n, \\t and \\\\ mean what they do elsewhere. With --json each line is an object; what is
-no text comes as "value_base64" instead of "value".
+A format may contain {FORMAT_HELP}
+and %%; \\n, \\t and \\\\ are the usual escapes. With --json, each line is a JSON object; binary
+values are in "value_base64" instead of "value".
 
 \b
 Examples:
@@ -82,22 +84,24 @@ def register(root: typer.Typer) -> None:
 def consume(
     topic: Annotated[
         str,
-        typer.Argument(metavar="TOPIC", help="What to read.", autocompletion=completion.topics),
+        typer.Argument(
+            metavar="TOPIC", help="The topic to read.", autocompletion=completion.topics
+        ),
     ],
     *,
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Begin with the oldest record.")
+        bool, typer.Option("--from-beginning", help="Start at the oldest record.")
     ] = False,
     offset: Annotated[
         int | None,
-        typer.Option("--offset", "-o", metavar="N", help="Begin here; -N: before the end."),
+        typer.Option("--offset", "-o", metavar="N", help="Start here; -N: before the end."),
     ] = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Begin at this time.")
+        str | None, typer.Option("--since", metavar="TIME", help="Start at this time.")
     ] = None,
     partition: Annotated[
         list[int] | None,
-        typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),
+        typer.Option("--partition", "-p", min=0, help="Only this partition. Repeatable."),
     ] = None,
     group: Annotated[
         str | None,
@@ -105,23 +109,23 @@ def consume(
             "--group",
             "-g",
             metavar="GROUP",
-            help="Read as a member of this group, and commit.",
+            help="Read as a member of this group, and commit offsets.",
             autocompletion=completion.groups,
         ),
     ] = None,
     max_messages: Annotated[
         int | None,
-        typer.Option("--max-messages", "-n", min=1, metavar="N", help="Stop after so many."),
+        typer.Option("--max-messages", "-n", min=1, metavar="N", help="Stop after N records."),
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", min=0, metavar="S", help="Stop when none came for so long."),
+        typer.Option("--timeout", min=0, metavar="S", help="Stop after S seconds without one."),
     ] = None,
     until_end: Annotated[
-        bool, typer.Option("--until-end", "-e", help="Stop at what is the end now.")
+        bool, typer.Option("--until-end", "-e", help="Stop at the current end of the log.")
     ] = False,
     format_: Annotated[
-        str, typer.Option("--format", "-f", metavar="FORMAT", help="How a record is shown.")
+        str, typer.Option("--format", "-f", metavar="FORMAT", help="How to show a record.")
     ] = "%v",
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
     keys: Annotated[Shown, typer.Option(help="How to show keys.")] = Shown.TEXT,
@@ -173,7 +177,11 @@ def _formatter(text: str, as_json: bool, keys: Shown, values: Shown) -> Formatte
 
 
 def _reset(wanted: _Wanted) -> Literal["none", "earliest", "latest"]:
-    """Without a group positions are sought out here, and one that is lost is told."""
+    """Returns `auto_offset_reset`.
+
+    Without a group this command sets the positions itself, so a position that is out of range must
+    raise an error, which is reported.
+    """
     if wanted.group is None:
         return "none"
     return "earliest" if wanted.start.from_beginning else "latest"

@@ -1,8 +1,8 @@
-"""Records as lines: by a format string, or as JSON. Pure.
+"""Formats records as lines, by a format string or as JSON. Pure.
 
-A format is compiled once into steps; `%v` alone, by far the commonest, is a step that copies
-bytes, or whole columns of them. What goes to a terminal is escaped, since a terminal obeys control
-characters; what goes into a pipe or file is left as it is.
+A format is compiled once into steps. `%v` alone, by far the most common format, is a step that
+copies bytes, or whole columns of them. Output to a terminal is escaped, since a terminal obeys
+control characters. Output to a pipe or file is not.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Step = Callable[[RawRecord], bytes]
 
 
 class Formatter:
-    """`lines(records)` is what to write for them."""
+    """Turns records into lines of output."""
 
     def __init__(self, steps: list[Step], *, copies_values: bool = False) -> None:
         self.copies_values = copies_values
-        """Whether a line is the value as it came, and nothing else."""
+        """Whether a line is exactly the unchanged value."""
         self._steps = steps
 
     def lines(self, records: list[RawRecord]) -> bytes:
@@ -37,7 +37,7 @@ class Formatter:
 
 
 def compile_format(text: str, *, escaped: bool, keys: Shown, values: Shown) -> Formatter:
-    """A formatter for a string such as `%p/%o %k=%v`; `ValueError` says what is wrong with it."""
+    """Returns a formatter for a string such as `%p/%o %k=%v`. Raises `ValueError` for a bad one."""
     fields: dict[str, Step] = {
         "k": lambda record: _data(record.key, keys, escaped),
         "v": lambda record: _data(record.value, values, escaped),

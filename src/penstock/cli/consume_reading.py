@@ -1,10 +1,11 @@
-"""From a consumer to standard output, until there is a reason to stop.
+"""Copies records from a consumer to standard output until a stop condition holds.
 
-A backlog of plain values is written as whole columns, everything else record by record: what the
-columns need takes as long to load as some ten thousand records take to show.
+A backlog of plain values is written as whole columns, everything else record by record: loading
+pyarrow takes as long as showing about ten thousand records.
 
-The consumer goes on trying while brokers are away, which is right for a program and wrong for a
-command that somebody waits for: when nothing has been heard for long, this asks why, and gives up.
+The consumer retries while brokers do not answer. That is right for a program, but wrong for a
+command that a person waits for. So when no answer has arrived for some seconds, this module asks
+the cluster for the topic, and fails if it does not answer.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _POLL_S: Final = 1.0
 SILENCE_S: Final = 5.0
 _RECORDS_PER_POLL: Final = 5_000
 _FULL_POLLS: Final = 4
-"""So many polls in a row that were full, and there is a backlog."""
+"""After this many full polls in a row there is a backlog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Reading:
         limit = min(self._left or _RECORDS_PER_POLL, _RECORDS_PER_POLL)
         records = await self._consumer.poll(int(wait_s * 1000), limit)
         if self._stop.until_end and not self._in_group:
-            # What a group has been given is shown whole: it counts as read.
+            # In a group all polled records are shown, because their offsets will be committed.
             ends = self._ends
             records = [record for record in records if record.offset < ends[record.place]]
         if records:
@@ -115,7 +116,7 @@ class Reading:
         return count
 
     def _before_ends(self, table: pa.Table) -> pa.Table:
-        import pyarrow.compute as pc  # noqa: PLC0415 -- who has no backlog need not wait for it
+        import pyarrow.compute as pc  # noqa: PLC0415 -- slow to load, and only for a backlog
 
         positions = self._consumer.positions()
         for place, end in self._ends.items():
@@ -144,7 +145,7 @@ class Reading:
                 sys.stdout.buffer.write(part)
             sys.stdout.buffer.flush()
         except BaseException:
-            # Not all of it was seen: the group shall get it again.
+            # Not all of it was shown, so the group must get it again.
             self._consumer.hold_auto_commit()
             raise
 
@@ -153,12 +154,12 @@ class Reading:
             self._left -= shown
 
     async def _check_silence(self) -> None:
-        """Fetches are answered even when there is nothing: if none was, something is wrong."""
+        """Fails if fetches are no longer answered: brokers answer even if there are no records."""
         heard = self._consumer.metrics().fetches
         now = self._clock.monotonic()
         reading = self._consumer.assignment()
         if heard == self._heard and reading and now - self._heard_at > self._silence_s:
-            # Raises that the topic is gone, or that nobody answers, unless it has just passed.
+            # Raises if the topic is gone or no broker answers, unless the problem has just passed.
             for topic in {place.topic for place in reading}:
                 await self._consumer.partitions_for(topic)
         elif heard == self._heard and reading:
@@ -166,8 +167,11 @@ class Reading:
         self._heard, self._heard_at = heard, now
 
     async def _go_on(self) -> None:
-        """Records that were to be read next are gone: go on with the oldest there are. Where the
-        position is beyond the end, because the topic was made anew, go on from the end."""
+        """Moves positions that are out of range to the nearest offset of the log.
+
+        If the next records were deleted, reading continues at the oldest record. If the position
+        is beyond the end, because the topic was created again, reading continues at the end.
+        """
         consumer = self._consumer
         positions = consumer.positions()
         starts = await consumer.beginning_offsets(positions)

@@ -1,6 +1,7 @@
-"""`penstock doctor`: whether this machine and a cluster are fit, and what to do where they are not.
+"""`penstock doctor`: checks this machine and a cluster, and says what to do.
 
-Each check is a function that returns findings; none of them raises for what it was made to find.
+Each check is a function that returns findings. A check does not raise for the problem that it
+looks for.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from penstock.cli.up import DEFAULT_DATA
 
 _HELP = """Check this machine and a cluster, and say what to do.
 
-Looks at Python, Java, optional parts, ports, the data directory and its disk, limits and clocks;
-then at the brokers, where there are any. Nothing is changed, but for a small file that is written
-and removed to time the disk; with --probe also a topic, to time every broker and compare clocks.
+Checks Python, Java, optional packages, ports, the data directory and its disk, limits and the
+clock. Then checks the brokers, if there are any. Changes nothing, except that it writes and removes
+a small file to time the disk. With --probe it also creates and deletes a topic, to time every
+broker and to compare clocks.
 
-Exit code: 0; 1 when there is a problem (warnings are none).
+Exit code: 0; 1 if there is a problem (warnings do not count).
 
 \b
 Examples:
@@ -48,7 +50,7 @@ def doctor(
     data: Annotated[
         str,
         typer.Option(
-            "--data", "-d", envvar="PENSTOCK_DATA", metavar="DIR", help="Where data is to be kept."
+            "--data", "-d", envvar="PENSTOCK_DATA", metavar="DIR", help="The data directory."
         ),
     ] = DEFAULT_DATA,
     port: Annotated[
@@ -56,7 +58,7 @@ def doctor(
     ] = 9092,
     probe: Annotated[
         bool,
-        typer.Option("--probe", help="Write and read a record on every broker, in a topic made."),
+        typer.Option("--probe", help="Write and read a record on every broker, in a new topic."),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,

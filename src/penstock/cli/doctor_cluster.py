@@ -1,8 +1,9 @@
-"""What `penstock doctor` looks at in a cluster: every broker from here, disks, partitions, clocks.
+"""The checks of `penstock doctor` for a cluster: brokers, disks, partitions, clocks.
 
-Clocks are compared by a record: in a topic with `message.timestamp.type=LogAppendTime` a broker
-answers a produce request with the time at which it took it. That lies between the sending and the
-answer, so half the time in between is how wrong the comparison can be.
+Clocks are compared by sending a record. In a topic with `message.timestamp.type=LogAppendTime` a
+broker answers a produce request with the time at which it accepted the record. If the clocks
+agree, that time is between the sending and the answer. Only a time outside of this interval proves
+that they differ.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _INTERNAL_TOPICS: Final = {
 
 
 async def check_cluster(bootstrap: str, *, expected: bool, probe: bool) -> list[Finding]:
-    """`expected`: whether somebody said that there is a cluster, so that none is a problem."""
+    """Checks the cluster. `expected`: the user named a cluster, so having none is a problem."""
     findings: list[Finding] = []
     try:
         async with connect(bootstrap) as admin:
@@ -77,7 +78,7 @@ async def _check(admin: Admin, bootstrap: str, probe: bool) -> AsyncIterator[Fin
 
 
 async def _check_broker(broker: BrokerInfo, clock: Clock) -> Finding:
-    """By the address that clients are told: what a client that came by another would use next."""
+    """Checks the broker at its advertised address, which clients use after the bootstrap."""
     name = f"broker {broker.id}"
     began = clock.monotonic()
     try:
@@ -98,7 +99,11 @@ async def _check_broker(broker: BrokerInfo, clock: Clock) -> Finding:
 
 
 def check_standing(status: dict[str, object]) -> Iterator[Finding]:
-    """What `penstock status` says; partitions that cannot be used are a problem."""
+    """Turns the advice of `penstock status` into findings.
+
+    The first is a problem if partitions are offline or below min.insync.replicas. All others are
+    warnings.
+    """
     advice = status["advice"]
     assert isinstance(advice, list)
     brokers = status["brokers"]
@@ -131,8 +136,10 @@ async def _check_internal_topics(admin: Admin, brokers: Sequence[int]) -> AsyncI
 def check_replicas(
     name: str, setting: str, wanted: int, held: int | None, brokers: int
 ) -> Finding | None:
-    """Whether an internal topic has the replicas that are configured; `held` is None while it does
-    not exist."""
+    """Checks whether an internal topic has as many replicas as configured.
+
+    `held` is its number of replicas, or None if it does not exist yet.
+    """
     if held is None:
         if brokers >= wanted:
             return None
@@ -164,7 +171,7 @@ def check_disks(directories: Sequence[LogDirInfo]) -> Iterator[Finding]:
 async def _probe(
     admin: Admin, bootstrap: str, brokers: int, clock: Clock
 ) -> AsyncIterator[Finding]:
-    """One partition for each broker, a record into each and out again; then the topic goes."""
+    """Writes and reads a record on every broker, in a topic that is deleted afterwards."""
     topic = f"penstock-doctor-{SystemRandom().bytes(6).hex()}"
     settings = {"message.timestamp.type": "LogAppendTime"}
     try:
@@ -197,7 +204,7 @@ async def _write(
 ) -> Finding:
     name = f"probe {leaders[place.partition]}"
     try:
-        # The first also opens the connection: what is timed is the second.
+        # The first record also opens the connection, so the second one is timed.
         for _ in range(2):
             before_ms = clock.wall_ms()
             delivery = await producer.send(place.topic, b"?", partition=place.partition)
@@ -209,7 +216,7 @@ async def _write(
 
 
 def compare_clocks(name: str, before_ms: int, broker_ms: int, after_ms: int) -> Finding:
-    """What is certain of the skew: by how much the broker's time lies outside of ours."""
+    """Reports the proven skew: how far the broker's time is outside of the interval here."""
     ahead_ms = max(0, broker_ms - after_ms)
     behind_ms = max(0, before_ms - broker_ms)
     found = f"a record is acknowledged in {after_ms - before_ms} ms"

@@ -1,4 +1,4 @@
-"""What a check of `penstock doctor` has to say. Pure."""
+"""The result of one check of `penstock doctor`. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from enum import StrEnum
 class State(StrEnum):
     OK = "ok"
     NOTE = "note"
-    """Worth knowing; nothing has to be done."""
+    """Information; nothing has to be done."""
     WARNING = "warning"
-    """It works, but worse than it could, or not for long."""
+    """It works, but not as well as it could, or not for long."""
     PROBLEM = "problem"
     """Something does not work."""
 
@@ -22,4 +22,4 @@ class Finding:
     state: State
     found: str
     advice: str = ""
-    """What to do; empty where all is well."""
+    """What to do; empty if nothing has to be done."""

@@ -1,9 +1,9 @@
 """Reads each broker's own health report for `penstock doctor`.
 
 A broker knows things that clients cannot see: the metadata store is full, a log has failed, a duty
-of the controller fails. It reports them at `/health/ready` on its metrics port. The doctor looks
-for the metrics port in its default place. By default it accepts connections from the broker's own
-machine only.
+of the controller fails. It reports them at `/health/ready` on its metrics port. The doctor tries
+the default metrics port. By default that port accepts connections from the broker's own machine
+only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ANOTHER: Final = "another program answers there"
 
 
 async def check_health(broker: BrokerInfo) -> list[Finding]:
-    """The findings of the broker's health report, or one note if the report cannot be read."""
+    """Returns the findings of the broker's health report, or a note if it cannot be read."""
     name = f"health of {broker.id}"
     host, port = broker.address.host, broker.address.port + METRICS_OFFSET
     try:
@@ -52,7 +52,7 @@ def _report(page: bytes, broker_id: int) -> dict[str, Any]:
 
 
 def findings_of(name: str, report: dict[str, Any]) -> Iterator[Finding]:
-    """One finding for each failed check; a single OK if none failed."""
+    """Yields a finding for each failed check, or a single OK if none failed."""
     failed = [check for check in report.get("checks", ()) if not check["ok"]]
     for check in failed:
         state = State.WARNING if check["check"] in _PASSING else State.PROBLEM
@@ -62,7 +62,7 @@ def findings_of(name: str, report: dict[str, Any]) -> Iterator[Finding]:
 
 
 async def _page(host: str, port: int, path: str) -> bytes:
-    """The body of the page. The status does not matter: a broker that is not ready answers 503."""
+    """Returns the page's body. Ignores the status: a broker that is not ready answers 503."""
     reader, writer = await asyncio.open_connection(host, port)
     http, body = h11.Connection(h11.CLIENT), bytearray()
     try:

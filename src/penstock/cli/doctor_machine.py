@@ -1,7 +1,7 @@
-"""What `penstock doctor` looks at on this machine: software, ports, the disk, limits, the clock.
+"""The checks of `penstock doctor` for this machine: software, ports, disk, limits, clock.
 
-What the system is asked (`os`, /proc) is asked in small functions that a test can replace; what
-follows from the answers is decided beside them.
+Small functions that a test can replace query the system (`os`, /proc). Separate functions decide
+what follows from the answers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _UNSYNCHRONIZED: Final = 5
 _IN_MEMORY: Final = ("tmpfs", "ramfs")
 _OVER_NETWORK: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs")
 _OPTIONAL: Final[tuple[tuple[str, tuple[int, ...], str, str], ...]] = (
-    # Distribution, its least version, extra, what it is for: as in pyproject.toml.
+    # Distribution, least version, extra, purpose: as in pyproject.toml.
     ("pyspark", (4, 3), "spark", "pipelines on Spark"),
     ("aetcd", (1, 0), "etcd", "brokers on several machines"),
     ("fastavro", (1, 9), "avro", "Avro"),
@@ -112,7 +112,7 @@ def check_java_for_spark() -> Finding:
     try:
         check_java()
     except JavaMissing as error:
-        # Nothing but Spark needs it: whoever has no Spark misses nothing.
+        # Only Spark needs Java.
         state = State.NOTE if _version("pyspark") is None else State.WARNING
         found, _, advice = str(error).partition(": ")
         return Finding("java", state, found, advice)
@@ -150,7 +150,7 @@ def _bind_error(port: int) -> int:
 
 
 def _program(pid: int) -> str:
-    """The command line, shortened to what tells programs apart."""
+    """Returns the start of the process's command line, enough to recognize the program."""
     words = read_text(f"/proc/{pid}/cmdline").split("\0")
     shown = [os.path.basename(word) for word in words[:3] if word and not word.startswith("-")]
     return " ".join(shown) or "a process"
@@ -180,7 +180,7 @@ def check_directory(data: str, disk: Disk | None = None) -> Iterator[Finding]:
 
 
 def _check_owner(place: str) -> Finding:
-    """A broker that ran as another user once, as root in most cases, left files behind."""
+    """Checks who owns the files: a broker that once ran as another user, often root, left some."""
     own = os.geteuid()
     owner = os.stat(place).st_uid
     if own == 0 and owner != 0:
@@ -217,7 +217,7 @@ def _check_file_system(place: str) -> Iterator[Finding]:
 
 
 def file_system(place: str, mounts: str) -> str:
-    """The kind of the deepest mount that holds the place; empty where nobody tells."""
+    """Returns the type of the file system that contains the path; empty if it is not known."""
     best, kind = "", ""
     for line in mounts.splitlines():
         cells = line.split()
@@ -243,7 +243,7 @@ def check_space(free: int, total: int, place: str) -> Finding:
 
 
 def time_fsync(disk: Disk, place: str, clock: Clock) -> float:
-    """The median of a few appends of 4 KiB, each made durable, as acks=all asks of a broker."""
+    """Returns the median time to append 4 KiB and fsync it, as a broker does for acks=all."""
     path = f"{place}/penstock-doctor-{os.getpid()}"
     file = disk.open(path, create=True)
     try:
@@ -321,11 +321,11 @@ def check_clock(state: int | None) -> Finding:
 
 
 def _clock_state() -> int | None:
-    """What the kernel says of its clock, whoever keeps it in time; None where it does not say."""
+    """Returns the kernel's clock state, which any NTP daemon sets; None if it is not available."""
     try:
         ask = ctypes.CDLL(None).adjtimex
     except (AttributeError, OSError):
         return None
-    # All zeros asks and changes nothing; longer than the struct of any system.
+    # A struct of zeros only queries. The buffer is longer than the struct of any system.
     answer: int = ask(ctypes.create_string_buffer(1024))
     return None if answer < 0 else answer

@@ -1,4 +1,4 @@
-"""`penstock group`: who reads what, how far behind, and moving those who have stopped."""
+"""`penstock group`: shows consumer groups and their lag, resets offsets, deletes groups."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ Examples:
   penstock group list --watch --interval 10
   penstock group list --json | jq -r '.groups[].group'
 """
-_DESCRIBE_HELP = """Show what GROUP has read, partition by partition, and how far behind it is.
+_DESCRIBE_HELP = """Show GROUP's committed offsets and lag per partition.
 
-Lag is the number of offsets between what was committed and the end of the log. Where nothing was
-committed there is no lag to tell.
+Lag is the number of offsets between the committed offset and the end of the log. A partition
+without a committed offset has no lag.
 
 \b
 Examples:
@@ -56,10 +56,11 @@ Examples:
   penstock group describe billing --watch
   penstock group describe billing --json | jq .lag
 """
-_RESET_HELP = f"""Move GROUP to other offsets. Shows what would change; --execute does it.
+_RESET_HELP = f"""Set GROUP's committed offsets. Shows the changes; --execute makes them.
 
-The group must have no members: stop its consumers first. Topics are those the group has committed
-to, unless --topic says otherwise. New offsets are kept within what the log holds.
+The group must have no members: stop its consumers first. Without --topic this applies to all topics
+for which the group has committed offsets. An offset outside of the log is moved to the nearest one
+in it.
 
 TIME is {TIME_FORMS}.
 
@@ -69,7 +70,7 @@ Examples:
   penstock group reset-offsets billing --to-datetime 2h --execute
   penstock group reset-offsets billing --topic orders:0,1 --shift-by -100
 """
-_DELETE_HELP = """Delete groups and the offsets they have committed.
+_DELETE_HELP = """Delete groups and their committed offsets.
 
 \b
 Examples:
@@ -77,7 +78,7 @@ Examples:
 """
 
 _PATIENCE_S: Final = 5.0
-"""What is nice to know is not waited for longer than this."""
+"""Optional details that take longer than this are left out of the output."""
 
 _Group = Annotated[
     str,
@@ -172,7 +173,7 @@ async def _described(admin: Admin, group: str) -> dict[str, Any]:
         start, end = bounds.get(place, (None, None))
         at = committed.get(place)
         owner = info.owner(place)
-        # What retention has taken cannot be read any more, so it is not lag.
+        # Records that retention has deleted cannot be read any more, so they do not count as lag.
         behind = None if at is None or end is None else max(0, end - max(at.offset, start or 0))
         partitions.append(
             {
@@ -212,7 +213,10 @@ async def _described(admin: Admin, group: str) -> dict[str, Any]:
 async def _bounds(
     admin: Admin, places: list[TopicPartition]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Where each log begins and ends; a topic may be gone while a group still knows it."""
+    """Returns the start and end offset of each log.
+
+    Leaves out topics that do not answer: a group can have offsets of a deleted topic.
+    """
     bounds: dict[TopicPartition, tuple[int, int]] = {}
     for topic in {place.topic for place in places}:
         own = [place for place in places if place.topic == topic]
@@ -271,27 +275,27 @@ def reset_offsets(
             "--topic",
             "-t",
             metavar="TOPIC[:P,P...]",
-            help="Only this topic, or these partitions of it; may be repeated.",
+            help="Only this topic, or these partitions of it. Repeatable.",
             autocompletion=completion.topics,
         ),
     ] = None,
     to_earliest: Annotated[
-        bool, typer.Option("--to-earliest", help="To the oldest record there is.")
+        bool, typer.Option("--to-earliest", help="To the start of the log.")
     ] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end of the log.")] = False,
     to_offset: Annotated[
         int | None, typer.Option("--to-offset", min=0, metavar="N", help="To this offset.")
     ] = None,
     to_datetime: Annotated[
         str | None,
-        typer.Option("--to-datetime", metavar="TIME", help="To the first record from then on."),
+        typer.Option("--to-datetime", metavar="TIME", help="To the first record at or after it."),
     ] = None,
     shift_by: Annotated[
         int | None,
-        typer.Option("--shift-by", metavar="N", help="From where it is; negative reads again."),
+        typer.Option("--shift-by", metavar="N", help="Add N; a negative N reads records again."),
     ] = None,
     execute: Annotated[
-        bool, typer.Option("--execute", help="Do it; without this, only show it.")
+        bool, typer.Option("--execute", help="Make the changes. The default only shows them.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,

@@ -1,4 +1,4 @@
-"""What the options of `penstock group reset-offsets` mean."""
+"""Parses the options of `penstock group reset-offsets`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def target(
     to_datetime: str | None,
     shift_by: int | None,
 ) -> Target:
-    """The one target that was given; none or several are wrong usage."""
+    """Returns the target that was given. Exactly one must be given."""
     given: list[Target] = []
     if to_earliest:
         given.append(Target(Kind.EARLIEST))
@@ -40,7 +40,7 @@ def target(
 
 
 def parse_topics(given: Sequence[str]) -> dict[str, list[int] | None]:
-    """`orders:0,1` as {orders: [0, 1]}; a topic alone means all its partitions."""
+    """Parses `orders:0,1` to {orders: [0, 1]}. A topic alone means all its partitions (None)."""
     topics: dict[str, list[int] | None] = {}
     for item in given:
         name, separator, numbers = item.partition(":")

@@ -1,10 +1,10 @@
-"""Lines from standard input or a file, read on a thread of their own.
+"""Reads lines from standard input or a file on a separate thread.
 
-Reading may block for ever, as at a terminal, and a thread that blocks cannot be stopped. So it is
-a daemon, which the end of the program does not wait for, and it reads the descriptor itself: the
-buffered stream has a lock that a daemon must not hold when the interpreter goes away. Only so much
-is read ahead; what has come meanwhile is handed out together, since a pipe gives little at a time
-and many lines at once are cheaper.
+A read may block forever, as at a terminal, and a blocked thread cannot be stopped. So the thread
+is a daemon, for which the end of the program does not wait. It reads the file descriptor directly,
+because the buffered stream has a lock that a daemon must not hold when the interpreter exits.
+Reading ahead is limited. All lines that have arrived since the last call are returned together: a
+pipe delivers little at a time, and many lines at once are cheaper to process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHUNKS_AHEAD: Final = 64
 
 
 async def read_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
-    """Whole lines without their line breaks, as many at a time as have come."""
+    """Yields lists of complete lines without line breaks: all that have arrived."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     room = threading.Semaphore(_CHUNKS_AHEAD)

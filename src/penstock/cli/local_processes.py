@@ -1,10 +1,10 @@
-"""Which process of this machine listens at an address.
+"""Finds the process on this machine that listens at an address.
 
-A broker's address is in the metadata, its process id is not: to clients elsewhere it would mean
-nothing. For a broker of this machine the kernel knows. /proc/net/tcp lists the listening sockets
-by inode, /proc/PID/fd who holds them. No file has to be written, kept current or trusted, and it
-works for any broker, Kafka's too. Where there is no /proc, or the process belongs to somebody
-else, the answer is None.
+A broker's address is in the cluster metadata, but its process id is not, since it means nothing to
+clients on other machines. For a broker on this machine the kernel knows the process: /proc/net/tcp
+lists the listening sockets with their inodes, /proc/PID/fd the sockets of each process. No file
+has to be written, kept up to date or trusted, and this also works for Kafka's brokers. If there is
+no /proc, or the process belongs to another user, the answer is None.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 
 
 def listening_process(address: Address) -> int | None:
-    """The process id, or None for an address elsewhere, or one that cannot be told."""
+    """Returns the process id; None if the address is on another machine or the id is not known."""
     here = _local_addresses(address.host)
     inodes = {f"socket:[{inode}]" for inode in _inodes(here, address.port)} if here else set()
     return next(_holders(inodes), None) if inodes else None
 
 
 def _local_addresses(host: str) -> frozenset[_Ip]:
-    """Those of the host's addresses that belong to this machine: one can bind to them."""
+    """Returns the addresses of the host that belong to this machine: those it can bind to."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
     except OSError:
@@ -58,7 +58,7 @@ def _can_bind(family: int, host: str | int) -> bool:
 
 
 def _inodes(addresses: frozenset[_Ip], port: int) -> Iterator[str]:
-    """Sockets that listen on the port, at one of the addresses or at all there are."""
+    """Yields the inodes of sockets that listen on the port at one of the addresses, or at all."""
     for path in _TABLES:
         for line in read_text(path).splitlines()[1:]:
             cells = line.split()
@@ -70,7 +70,7 @@ def _inodes(addresses: frozenset[_Ip], port: int) -> Iterator[str]:
 
 
 def _unpacked(text: str) -> _Ip:
-    """An address as /proc writes it: words of four bytes, each in the order of this machine."""
+    """Parses an address of /proc: four-byte words, each in this machine's byte order."""
     data = bytes.fromhex(text)
     words = (data[at : at + 4] for at in range(0, len(data), 4))
     if sys.byteorder == "little":
@@ -81,7 +81,7 @@ def _unpacked(text: str) -> _Ip:
 
 
 def read_text(path: str) -> str:
-    """What the system says there; nothing where it says nothing, or not to us."""
+    """Returns the content of a system file; empty if it cannot be read."""
     try:
         with FileIO(path) as file:
             return file.readall().decode(errors="replace")
@@ -102,4 +102,4 @@ def _holders(links: set[str]) -> Iterator[int]:
             if any(os.readlink(f"{folder}/{entry}") in links for entry in os.listdir(folder)):
                 yield int(name)
         except OSError:
-            continue  # it ended, or it is somebody else's
+            continue  # the process ended, or belongs to another user

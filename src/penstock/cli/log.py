@@ -1,6 +1,6 @@
-"""`penstock log`: looking into the files of a log, whoever wrote them.
+"""`penstock log`: inspects the files of a log.
 
-Both commands only read, and work on the files of a running broker, a stopped one, a backup, or
+Both commands only read. They work on the files of a running broker, a stopped broker, a backup or
 Kafka. They need no cluster.
 """
 
@@ -14,18 +14,18 @@ from penstock.cli import log_dump, log_verify
 from penstock.cli.output import EXIT_UNSOUND, Shown, pipe_guard
 from penstock.storage.readonly import ReadOnlyDisk
 
-_DUMP_HELP = """Show what is in PATH: a file of a log, or a partition's directory.
+_DUMP_HELP = """Show the content of a log's file or directory.
 
-Files: .log .index .timeindex .snapshot leader-epoch-checkpoint partition.metadata
-penstock-checkpoint, and what interrupted steps leave (.swap .cleaned .deleted .tmp).
-A directory shows its small files, then the batches of all its segments.
+Files: .log .index .timeindex .txnindex .snapshot leader-epoch-checkpoint partition.metadata
+penstock-checkpoint, and files that interrupted operations leave behind (.swap .cleaned .deleted
+.tmp). For a directory, shows its small files, then the batches of all its segments.
 
-With --json every line is an object with a "type": file, batch, record, bad_range, bad_records,
-bad_file, index_entry, time_index_entry, index_remains, producer, leader_epoch, partition or
-checkpoint. Keys and values that are not UTF-8 come as "key_base64" and "value_base64" instead of
-"key" and "value".
+With --json, every line is an object with a "type": file, batch, record, bad_range, bad_records,
+bad_file, index_entry, time_index_entry, index_remains, aborted_transaction, producer, leader_epoch,
+partition or checkpoint. Keys and values that are not UTF-8 are in "key_base64" and "value_base64"
+instead of "key" and "value".
 
-Exit code: 0, 1 when something in it is damaged, 2 when it cannot be read at all.
+Exit code: 0; 1 if something in it is damaged; 2 if it cannot be read at all.
 
 \b
 Examples:
@@ -35,14 +35,14 @@ Examples:
   penstock log dump data/orders-0/00000000000000000000.index
 """
 
-_VERIFY_HELP = """Check the log in DIRECTORY, or every log of a data directory, without changing it.
+_VERIFY_HELP = """Check the log in DIRECTORY, or all logs of a data directory.
 
-Every batch is read and its CRC checked, offsets and leader epochs must rise, indexes and
-checkpoints must agree with the batches, and nothing that was promised to be on disk may be
-missing. A torn tail, which the next start cuts off, is a warning; damage is an error. A log in
-use may be verified; findings at its very end then only mean that it grew.
+Changes nothing. Reads every batch and checks its CRC. Offsets must increase, leader epochs must not
+decrease, indexes and checkpoints must match the batches, and nothing that was synced may be
+missing. A torn tail, which the next start of the broker cuts off, is a warning. Damage is an error.
+You can verify a log that is in use; findings at its end then only mean that it grew.
 
-Exit code: 0 when sound (warnings allowed), 1 when there are errors, 2 when it cannot be read.
+Exit code: 0 if sound (warnings are allowed); 1 if there are errors; 2 if it cannot be read.
 
 \b
 Examples:
@@ -54,7 +54,7 @@ Examples:
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(
-        help="Look into the files of a log: dump, verify.",
+        help="Inspect the files of a log: dump, verify.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
@@ -70,18 +70,18 @@ def dump(
     *,
     records: Annotated[bool, typer.Option(help="Show the records of each batch.")] = True,
     offset: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Begin with the batch that holds this offset.")
+        int, typer.Option(min=0, metavar="N", help="Start at the batch with this offset.")
     ] = 0,
     maximum: Annotated[
         int | None,
         typer.Option(
-            "--max", min=1, metavar="N", help="Stop after so many records (else batches, entries)."
+            "--max", min=1, metavar="N", help="Stop after N records (or batches, or entries)."
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
     keys: Annotated[Shown, typer.Option(help="How to show keys.")] = Shown.TEXT,
     values: Annotated[Shown, typer.Option(help="How to show values.")] = Shown.TEXT,
-    full: Annotated[bool, typer.Option("--full", help="Show long values whole.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Do not shorten long values.")] = False,
 ) -> None:
     options = log_dump.Options(records, offset, maximum, keys, values, full)
     with pipe_guard():
@@ -95,8 +95,8 @@ def verify(
         str,
         typer.Argument(metavar="DIRECTORY", help="A partition's directory, or a data directory."),
     ],
-    deep: Annotated[bool, typer.Option("--deep", help="Decode every record too.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="The result as one JSON object.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also decode every record.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     with pipe_guard():
         sound = log_verify.show(ReadOnlyDisk(), directory, deep=deep, as_json=json)

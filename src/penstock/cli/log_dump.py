@@ -1,4 +1,4 @@
-"""`penstock log dump`: how each thing that a log holds looks, to people and to programs."""
+"""`penstock log dump`: formats the items of a log as text and as JSON."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Options:
 
 
 def show(disk: Disk, path: str, options: Options, *, as_json: bool) -> bool:
-    """Write out what is at `path`; whether all of it is sound."""
+    """Prints the content of `path`, and returns whether all of it is sound."""
     sound = True
     columns = None if options.full else width()
     items = walk(
@@ -145,7 +145,7 @@ def _record_text(item: RecordItem, options: Options, columns: int | None) -> str
         return f"{line}{marker.type.name} by coordinator epoch {marker.coordinator_epoch}"
     room = None if columns is None else max(_NARROWEST, columns - len(line) - 3)
     value_text = bytes_text(record.value, options.values, room)
-    # The value gives way to the key up to a half, the key to what the value does not need.
+    # The key gets at least half of the columns, and those that the value does not need.
     key_room = None if room is None else max(room // 2, room - len(value_text))
     key_text = bytes_text(record.key, options.keys, key_room)
     if room is not None:

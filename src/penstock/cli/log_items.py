@@ -1,6 +1,6 @@
-"""What a dump shows, in which order and how much: a walk that yields what it meets.
+"""Walks a log's files and yields the items that `penstock log dump` shows, in order.
 
-How an item looks is none of its business; see `log_dump`.
+`log_dump` formats them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RecordItem:
 
 @dataclass(frozen=True, slots=True)
 class BadRecords:
-    """A batch whose CRC is right and whose records do not decode."""
+    """A batch whose CRC is right but whose records cannot be decoded."""
 
     position: int
     header: BatchHeader
@@ -77,7 +77,7 @@ class TopicId:
 
 @dataclass(frozen=True, slots=True)
 class IndexRemains:
-    """What an index file holds after its entries."""
+    """What follows the entries in an index file."""
 
     padding_entries: int
     ragged_bytes: int
@@ -104,7 +104,10 @@ Item = (
 def walk(
     disk: Disk, path: str, *, records: bool, offset: int, maximum: int | None
 ) -> Iterator[Item]:
-    """What is at `path` from `offset` on: at most `maximum` records, or whatever else counts."""
+    """Yields the items at `path` from `offset` on: at most `maximum` records, batches or entries.
+
+    Batches count only if `records` is false.
+    """
     path = path.rstrip("/") or "/"
     stat = disk.stat(path)
     if stat.is_directory:
@@ -152,7 +155,7 @@ def _directory(disk: Disk, path: str, records: bool, offset: int) -> Iterator[It
         )
     for entry in small:
         yield from _file(disk, f"{path}/{entry.name}", entry, records, offset)
-    # A segment ends where the next begins, so those that end at or below the offset are left out.
+    # A segment ends where the next one begins. One that ends at or below the offset is skipped.
     ends = [entry.kind.base_offset for entry in segments[1:]]
     for entry, end in zip(segments, [*ends, None], strict=True):
         if end is None or end > offset:
@@ -162,7 +165,7 @@ def _directory(disk: Disk, path: str, records: bool, offset: int) -> Iterator[It
 def _file(disk: Disk, path: str, entry: FileEntry, records: bool, offset: int) -> Iterator[Item]:
     content = entry.kind.content
     if content is None and entry.name.endswith(LOG):
-        # A copy under another name: any offset may come first.
+        # A copy under another name: its first offset is not known.
         content = Content.BATCHES
     if content is None:
         raise CommandFailed(

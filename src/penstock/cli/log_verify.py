@@ -1,4 +1,4 @@
-"""`penstock log verify`: the result of a verification, as a table or as one JSON object."""
+"""`penstock log verify`: prints the result of a verification as a table or as one JSON object."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from penstock.storage.findings import Finding, LogReport, Severity
 from penstock.storage.verify import Progress, Verification, verify_directory
 
 LARGE_BYTES: Final = 64 << 20
-"""Less is verified before a progress bar could be read."""
+"""Below this size verification ends before anyone could read a progress bar."""
 
 _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
 
 
 def show(disk: Disk, path: str, *, deep: bool, as_json: bool) -> bool:
-    """Verify and write out the result; whether everything is sound."""
+    """Verifies the logs, prints the result, and returns whether everything is sound."""
     path = path.rstrip("/") or "/"
-    disk.listdir(path)  # says what is wrong with the path before anything is drawn
+    disk.listdir(path)  # raises for a bad path before the progress bar is drawn
     bar = None if as_json or not sys.stderr.isatty() else _bar()
     with bar or nullcontext():
         result = verify_directory(
@@ -55,7 +55,7 @@ def _bar() -> Bar:
 
 
 class _Reporter:
-    """Shows the bar once it is known that there is much to do."""
+    """Shows the progress bar if there is much to verify."""
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
@@ -75,7 +75,7 @@ def _text(result: Verification) -> list[RenderableType]:
     parts: list[RenderableType] = [
         _one_log(result.logs[0]) if single else _many_logs(result.path, result.logs)
     ]
-    # Of many logs only what needs attention is listed; every one in use has its notes.
+    # For many logs only warnings and errors are listed: every log in use has informational notes.
     listed = [finding for finding in result.findings if single or finding.severity != Severity.INFO]
     if listed:
         parts.append(_findings(result.path, listed))

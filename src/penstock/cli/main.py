@@ -1,15 +1,15 @@
-"""The entry point: decides how much of the program to load, and how it ends.
+"""The entry point of the `penstock` command. Chooses what to load, and sets the exit code.
 
-Starting time is what people notice first about a command line, so this module imports next to
-nothing: `--version` needs no parser, and a command loads its own module and no other's.
+Startup time is the first thing that people notice about a command line, so this module imports
+almost nothing: `--version` needs no parser, and a command loads only its own module.
 
-How a run ends, for scripts:
+Exit codes, for scripts:
 
-    0    done; for `verify`, everything is sound
-    1    done, and what was found is not sound; or the cluster refused, all or a part
-    2    not done: wrong usage, or a path or a cluster that cannot be used
+    0    success; for `verify`, everything is sound
+    1    the command ran and found a problem, or the cluster refused all or part of the request
+    2    the command did not run: wrong usage, or a path or a cluster that cannot be used
     130  stopped with Ctrl-C
-    141  whoever read the output went away (`| head`)
+    141  the reader of the output closed the pipe (`| head`)
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ EXIT_PIPE_CLOSED = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The `penstock` command. Always ends with `SystemExit`."""
+    """Runs the `penstock` command. Always raises `SystemExit`."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            # A terminal that cannot show a character gets its code, not a stack trace.
+            # A character that the terminal cannot show is escaped; it causes no stack trace.
             stream.reconfigure(errors="backslashreplace")
     try:
         code = _run(given)
@@ -54,7 +54,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _forget_output() -> None:
-    """Close what cannot be flushed, or the interpreter would try again on its way out."""
+    """Closes stdout, which cannot be flushed: otherwise the interpreter tries again at exit."""
     with suppress(BrokenPipeError):
         sys.stdout.close()
 

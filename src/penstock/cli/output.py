@@ -1,8 +1,8 @@
-"""What all commands share about talking to people and to programs.
+"""Output functions that all commands share.
 
-People get text that fits their terminal; programs get JSON on stdout and nothing else there.
-Whatever comes out of a log is somebody's bytes: it is never printed raw, since a terminal obeys
-control characters.
+People get text that fits their terminal. Programs get JSON on stdout, and nothing else is printed
+there. Data from a log can contain anything, so it is never printed raw: a terminal obeys control
+characters.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NOT_JSON = object()
 
 
 class CommandFailed(Exception):
-    """The command cannot go on; the message is the one line its user sees."""
+    """The command fails. The user sees the message, on one line."""
 
     def __init__(self, message: str, code: int = EXIT_UNUSABLE) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class CommandFailed(Exception):
 
 
 class PipeClosed(Exception):
-    """Whoever read the output went away."""
+    """The reader of the output closed the pipe."""
 
 
 class Shown(StrEnum):
@@ -47,7 +47,7 @@ def emit(text: str) -> None:
 
 
 def json_text(value: object) -> str:
-    """One line, for programs."""
+    """Returns the value as one line of JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -56,12 +56,12 @@ def emit_json(value: object) -> None:
 
 
 def width() -> int:
-    """Columns to fill: the terminal's, COLUMNS, or 80."""
+    """Returns the number of columns: COLUMNS, the terminal's width, or 80."""
     return shutil.get_terminal_size().columns
 
 
 def explain(error: OSError) -> str:
-    """A failed system call in words that say what to do."""
+    """Returns an error message for a failed system call that says what to do."""
     path = error.filename or "a file"
     match error:
         case FileNotFoundError():
@@ -89,7 +89,7 @@ def size_text(size_bytes: int) -> str:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """UTC to the millisecond; what is no time on a calendar stays a number."""
+    """Returns the time in UTC with milliseconds, or the number if it is out of range."""
     if timestamp_ms < 0:
         return "no time"
     try:
@@ -100,7 +100,7 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with everything a terminal might obey written as an escape."""
+    """Returns the text with all characters that a terminal might obey escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -109,10 +109,10 @@ def printable(text: str) -> str:
 
 
 def bytes_text(data: bytes | None, shown: Shown, columns: int | None = None) -> str:
-    """Bytes for people, in at most `columns`; binary shows as hex whatever was asked for."""
+    """Returns bytes as text of at most `columns` characters. Binary data is always shown as hex."""
     if data is None:
         return "null"
-    # Decoding what will not be shown would make a listing of large values slow.
+    # Decoding bytes that are not shown would make a listing of large values slow.
     cut = data if columns is None else data[: 4 * columns + 4]
     text = _decoded(cut, whole=len(cut) == len(data))
     if shown is Shown.HEX or text is None:
@@ -141,9 +141,9 @@ def _fit(text: str, columns: int | None, cut: bool) -> str:
 
 
 def bytes_json(name: str, data: bytes | None, shown: Shown) -> dict[str, object]:
-    """`{name: text}`, or `{name_base64: ...}` for what is no UTF-8; `{name: null}` for null.
+    """Returns `{name: text}`, `{name_base64: ...}` for data that is not UTF-8, or `{name: null}`.
 
-    As hex it is always a string under `name`; as JSON it is the parsed value where it parses.
+    As hex the value is always a string under `name`. As JSON it is the parsed value if it parses.
     """
     if data is None:
         return {name: None}
@@ -172,7 +172,7 @@ def _refuse_constant(name: str) -> object:
 
 
 def parse_settings(given: Iterable[str], option: str) -> dict[str, str]:
-    """`key=value` pairs; `CommandFailed` names the one that is none."""
+    """Parses `key=value` pairs. Raises `CommandFailed` with the first that is not one."""
     settings: dict[str, str] = {}
     for item in given:
         key, separator, value = item.partition("=")
@@ -184,7 +184,10 @@ def parse_settings(given: Iterable[str], option: str) -> dict[str, str]:
 
 @contextmanager
 def pipe_guard() -> Iterator[None]:
-    """Let a closed pipe end the program through `main`, past libraries that would take it."""
+    """Lets a closed pipe end the program through `main`.
+
+    Raises `PipeClosed` instead of `BrokenPipeError`, which libraries in between would catch.
+    """
     try:
         yield
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`penstock pipeline`: make, check, run and look at pipelines on Spark."""
+"""`penstock pipeline`: creates, checks, runs and shows Spark pipelines."""
 
 from __future__ import annotations
 
@@ -42,22 +42,25 @@ if TYPE_CHECKING:
     from penstock.spark.pipelines.project import Project
     from penstock.spark.pipelines.runner import Run, RunOptions
 
-_INIT_HELP = """Make a pipeline project: a folder NAME that runs as it is.
+_INIT_HELP = """Create a pipeline project in a new folder NAME. It runs without changes.
 
-It reads a topic of page views into a table, counts them in another, and sends some to a second
-topic: change it to what you need.
+The example reads a topic of page views into a table, counts them in a second table, and sends some
+of them to another topic. Change it to what you need.
 
 \b
 Examples:
   penstock pipeline init views
   cd views && python generate.py && penstock pipeline run
 """
-_RUN_HELP = """Run a pipeline: read what its topics hold, bring its tables up to date, stop.
+_RUN_HELP = """Run a pipeline once, or with --continuous until Ctrl-C.
 
-With --continuous it does so again and again, until Ctrl-C; Spark is started once. Ctrl-C lets the
-round under way end, so that no table is left half made; a second one does not. Where each flow has
-come to is kept, so a run goes on where the last one ended. --master is where Spark works: on
-this machine, or a cluster (spark://HOST:PORT, yarn, k8s://...), or a Connect server (sc://HOST).
+A run reads the pipeline's topics, brings its tables up to date and stops. With --continuous, Spark
+is started only once. Ctrl-C waits for the
+current round, so that no table is left incomplete; a second Ctrl-C stops at once. The progress of
+each flow is saved, so a run continues where the last one ended.
+
+--master says where Spark runs: on this machine, on a cluster (spark://HOST:PORT, yarn, k8s://...)
+or on a Connect server (sc://HOST).
 
 \b
 Examples:
@@ -72,13 +75,13 @@ _DRY_HELP = """Check a pipeline's definitions without running any of them.
 Examples:
   penstock pipeline dry-run
 """
-_LIST_HELP = """List the pipelines that were made or run by this user.
+_LIST_HELP = """List the pipelines that this user has created or run.
 
 \b
 Examples:
   penstock pipeline list
 """
-_STATUS_HELP = """Show a pipeline's last run, or how the one under way is doing.
+_STATUS_HELP = """Show a pipeline's current or last run.
 
 \b
 Examples:
@@ -86,10 +89,10 @@ Examples:
   penstock pipeline status views --json | jq '.flows[] | {name, lag}'
 """
 _Place = Annotated[
-    str, typer.Argument(metavar="[PROJECT]", help="The project's folder; default: this one.")
+    str, typer.Argument(metavar="[PROJECT]", help="The project's folder. Default: this one.")
 ]
 _Master = Annotated[
-    str, typer.Option("--master", metavar="URL", envvar="MASTER", help="Where Spark works.")
+    str, typer.Option("--master", metavar="URL", envvar="MASTER", help="Where Spark runs.")
 ]
 _Brokers = Annotated[
     str | None,
@@ -98,12 +101,12 @@ _Brokers = Annotated[
         "-b",
         envvar=BOOTSTRAP_VARIABLE,
         metavar="HOST:PORT,...",
-        help="Brokers, instead of those the project names.",
+        help="Brokers to use instead of those in the project file.",
     ),
 ]
 _Conf = Annotated[
     list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
+    typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting. Repeatable."),
 ]
 _LOCAL: Final = "local[*]"
 
@@ -124,7 +127,7 @@ def register(root: typer.Typer) -> None:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """What pipelines and clients raise becomes the one line its user sees."""
+    """Turns errors of pipelines and clients into `CommandFailed`, which prints one line."""
     from penstock.spark.pipelines.errors import PipelineError  # noqa: PLC0415 -- for speed
 
     try:
@@ -136,7 +139,7 @@ def _told() -> Iterator[None]:
 
 
 def init(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the folder and the pipeline.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of folder and pipeline.")],
     *,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
@@ -161,7 +164,7 @@ def init(
 
 
 def _python() -> str:
-    """What to call Python as: the one that has penstock need not be the shell's."""
+    """Returns how to call the Python that has penstock: it may not be the shell's default."""
     folder = Path(sys.executable).parent
     on_path = str(folder) in os.environ.get("PATH", "").split(os.pathsep)
     return "python" if on_path else shlex.quote(sys.executable)
@@ -170,14 +173,12 @@ def _python() -> str:
 def run(
     place: _Place = ".",
     *,
-    continuous: Annotated[
-        bool, typer.Option("--continuous", help="Again and again, until Ctrl-C.")
-    ] = False,
+    continuous: Annotated[bool, typer.Option("--continuous", help="Repeat until Ctrl-C.")] = False,
     interval: Annotated[
-        float, typer.Option("--interval", min=0, metavar="S", help="Between two rounds.")
+        float, typer.Option("--interval", min=0, metavar="S", help="Seconds between rounds.")
     ] = 1.0,
     full_refresh: Annotated[
-        bool, typer.Option("--full-refresh", help="Empty all tables and read all again.")
+        bool, typer.Option("--full-refresh", help="Empty all tables and read everything again.")
     ] = False,
     master: _Master = _LOCAL,
     conf: _Conf = None,
@@ -257,7 +258,7 @@ def _conclude(run: Run, options: RunOptions, *, json: bool) -> None:
     if view.state == "STOPPED":
         if not json:
             emit(f"{printable(view.name)} was stopped; the next run goes on where it ended")
-        # That is how a continuous run ends; of another something is left to do.
+        # A continuous run always ends by a stop. Any other run is then incomplete.
         raise typer.Exit(0 if options.continuous else EXIT_INTERRUPTED)
     if json:
         return
@@ -265,14 +266,14 @@ def _conclude(run: Run, options: RunOptions, *, json: bool) -> None:
         emit(f"{printable(view.name)} is sound: nothing was run")
     else:
         if not sys.stdout.isatty():
-            # On a terminal the last picture stays.
+            # On a terminal the live view stays visible.
             emit(table(COLUMNS, flow_rows(view.as_dict()["flows"])))
         emit(f"{printable(view.name)} is up to date")
 
 
 @contextmanager
 def _stopped_by_signals(run: Run) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the run, not this process, which has an end to tell of."""
+    """Lets Ctrl-C and SIGTERM stop the run but not this process, which reports the result."""
 
     def stop(signal_number: int, frame: object) -> None:
         run.stop()

@@ -1,5 +1,8 @@
-"""A run of a pipeline, shown: a table that is drawn again and again for people, a line for every
-change where nobody watches, an object for every event for programs."""
+"""Shows a pipeline run.
+
+On a terminal: a table that is redrawn a few times a second. Elsewhere: a line for every change, or
+with `--json` an object for every event.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class View(Protocol):
 
 
 def flow_rows(flows: Iterable[Mapping[str, Any]]) -> list[tuple[object, ...]]:
-    """The cells of `COLUMNS` for each flow, as `RunView.as_dict` has them."""
+    """Returns the cells of `COLUMNS` for each flow of `RunView.as_dict`."""
     return [
         (
             flow["name"],
@@ -57,7 +60,7 @@ def batch_text(flow: Mapping[str, Any]) -> str:
 
 
 def clock_text(moment: str) -> str:
-    """The time of day of an ISO time; what is none stays as it is."""
+    """Returns the time of day of an ISO time. Any other text is returned unchanged."""
     try:
         return f"{datetime.fromisoformat(moment):%H:%M:%S}"
     except ValueError:
@@ -112,7 +115,7 @@ class _LineView:
 
 
 class _LiveView:
-    """Rich draws it a few times a second from a thread of its own, so that the time goes on."""
+    """A table that Rich redraws on its own thread, so that the elapsed time advances."""
 
     def __init__(self, view: RunView) -> None:
         from rich.console import Console  # noqa: PLC0415 -- slow to load, and for people only
@@ -134,7 +137,7 @@ class _LiveView:
         self._live.__exit__(None, None, None)
 
     def show(self, event: Mapping[str, Any]) -> None:
-        """Nothing to do: what is drawn is the view."""
+        """Does nothing: the redraw reads the view."""
 
     def _drawn(self) -> RenderableType:
         from rich.text import Text  # noqa: PLC0415 -- as above

@@ -1,4 +1,4 @@
-"""`penstock produce`: lines into a topic."""
+"""`penstock produce`: sends lines to a topic."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ from penstock.runtime import SystemClock
 
 _HELP = """Send the lines of standard input, or of a file, to TOPIC.
 
-Each line is a record's value. With --key-separator what stands before it is the key; records of
-one key keep their order. With --json-lines each line is an object with "value" and, if wanted,
-"key", "headers", "partition" and "timestamp": what `penstock consume --json` writes.
+Each line is a record's value. With --key-separator, the text before the separator is the key, and
+records with the same key keep their order. With --json-lines, each line is an object with "value"
+and optionally "key", "headers", "partition" and "timestamp", as `penstock consume --json` writes
+it.
 
-A record counts as sent when the cluster has it as --acks says: all (on disk on every in-sync
-replica, each record once), 1 (on the leader) or 0 (nobody asked).
+--acks says when a record counts as sent: all (every in-sync replica has it, by default on disk, and
+no record is written twice), 1 (the leader has it) or 0 (without waiting for an answer).
 
 \b
 Examples:
@@ -45,7 +46,7 @@ Examples:
 _PROGRESS_EVERY_S: Final = 0.25
 _BATCH_BYTES: Final = 512 << 10
 _REQUEST_BYTES_MAX: Final = 32 << 20
-"""How large a record may be is for the topic to say."""
+"""Large, because the topic limits the size of a record."""
 _BUFFER_BYTES: Final = 64 << 20
 _DELIVERY_TIMEOUT_MS: Final = 60_000
 
@@ -74,12 +75,16 @@ def register(root: typer.Typer) -> None:
 def produce(
     topic: Annotated[
         str,
-        typer.Argument(metavar="TOPIC", help="Where to.", autocompletion=completion.topics),
+        typer.Argument(
+            metavar="TOPIC", help="The topic to send to.", autocompletion=completion.topics
+        ),
     ],
     *,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", "-K", metavar="TEXT", help="Lines are KEY TEXT VALUE."),
+        typer.Option(
+            "--key-separator", "-K", metavar="TEXT", help="The text between key and value."
+        ),
     ] = None,
     json_lines: Annotated[
         bool, typer.Option("--json-lines", help="Each line is a JSON object.")
@@ -89,17 +94,17 @@ def produce(
         typer.Option("--file", "-f", metavar="FILE", help="Read this instead of standard input."),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="All to this partition.")
+        int | None, typer.Option("--partition", "-p", min=0, help="Send to this partition.")
     ] = None,
     compression: Annotated[
-        Compression, typer.Option(help="How batches are compressed.")
+        Compression, typer.Option(help="Compression of batches.")
     ] = Compression.NONE,
-    acks: Annotated[Acks, typer.Option(help="Who must have a record before it counts.")] = Acks.ALL,
+    acks: Annotated[Acks, typer.Option(help="When a record counts as sent.")] = Acks.ALL,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress and no summary.")
+        bool, typer.Option("--quiet", "-q", help="Show no progress and no summary.")
     ] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="The summary as JSON on standard output.")
+        bool, typer.Option("--json", help="Print the summary as JSON to standard output.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -167,7 +172,7 @@ async def _send(
 
 
 class _Progress:
-    """One line on stderr that is written over, while a person is there to see it."""
+    """A progress line on stderr, overwritten in place. Shown only if stderr is a terminal."""
 
     def __init__(self, topic: str, *, shown: bool) -> None:
         self._topic = printable(topic)

@@ -1,8 +1,8 @@
-"""Lines to the producer, and what became of them.
+"""Passes lines to the producer, and counts what the cluster acknowledged.
 
-Many lines at once go as a table, a few as records: a table costs less per line, and loading what
-it needs costs as much as some thousand records. Order within a partition is the producer's to
-keep, whichever way they go.
+Many lines at once are sent as a table, a few as records. A table costs less per line, but loading
+pyarrow takes as long as sending a few thousand records. The producer keeps the order within a
+partition in both cases.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _TABLE_LINES_MIN: Final = 2_000
 
 
 class Tally:
-    """What the cluster has acknowledged, and the first thing it refused."""
+    """Counts what the cluster has acknowledged, and keeps the first error."""
 
     def __init__(self) -> None:
         self.records = 0
         self.payload_bytes = 0
-        """Of keys, values and headers."""
+        """Bytes of keys, values and headers."""
         self.partitions: dict[int, tuple[int, int]] = {}
-        """Partition -> first offset written, next offset after the last; none with acks=0."""
+        """Partition -> first offset written, offset after the last one; empty with acks=0."""
         self.failure: ClientError | None = None
 
     def on_record(
@@ -57,7 +57,7 @@ class Tally:
                 self._place(partition, written.first, written.last)
 
     def check(self) -> None:
-        """Raise what went wrong, if anything did: the rest would fare no better."""
+        """Raises the first error, if there was one: the remaining records would fail as well."""
         if self.failure is not None:
             raise self.failure
 
@@ -68,7 +68,7 @@ class Tally:
 
 
 class Feed:
-    """Gives lines to the producer as records, and counts them for messages."""
+    """Passes lines to the producer as records. Counts lines, for error messages."""
 
     def __init__(
         self, topic: str, separator: bytes | None, as_json: bool, partition: int | None
@@ -106,8 +106,8 @@ class Feed:
         )
 
     async def _send_table(self, producer: Producer[Any, Any], lines: list[bytes]) -> int:
-        """How many lines went: all up to the first that has no separator."""
-        import pyarrow as pa  # noqa: PLC0415 -- who sends a line or two need not wait for it
+        """Sends the lines before the first one without a separator, and returns their number."""
+        import pyarrow as pa  # noqa: PLC0415 -- slow to load, and not needed for a few lines
         import pyarrow.compute as pc  # noqa: PLC0415 -- only when used
 
         keys: Sequence[bytes] = ()

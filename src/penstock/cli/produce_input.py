@@ -1,13 +1,13 @@
-"""Lines into records: plain, with a key before a separator, or JSON. Pure.
+"""Parses lines to records: plain values, keys with values, or JSON. Pure.
 
-JSON lines have the fields that `penstock consume --json` writes, so that one's output is the
-other's input:
+JSON lines have the fields that `penstock consume --json` writes, so the output of `consume` is
+valid input:
 
     {"value": "text", "key": "k", "headers": [{"key": "h", "value": "x"}],
      "partition": 0, "timestamp": 1767225600000}
 
-`value_base64` and `key_base64` hold what is no text. A value that is neither text nor null is
-written as JSON. `headers` may also be an object. `type`, `topic` and `offset` are passed over.
+`value_base64` and `key_base64` hold binary data. A value that is neither a string nor null is sent
+as JSON text. `headers` may also be an object. `type`, `topic` and `offset` are ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class BadLine(ValueError):
-    """A line that is no record; the message says why."""
+    """A line that is not a valid record. The message says why."""
 
 
 class InputRecord(NamedTuple):

@@ -1,4 +1,4 @@
-"""A progress bar, for whoever watches."""
+"""A progress bar on stderr."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @contextmanager
 def progress_bar(total: int, quiet: bool) -> Iterator[Any]:
-    """A bar on stderr while a person is there to see it; gives the function that moves it."""
+    """Shows a bar on stderr if that is a terminal. Yields the function that advances it."""
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return

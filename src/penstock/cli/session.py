@@ -1,6 +1,6 @@
-"""What the commands that talk to a cluster share: how to reach it, and how failures read.
+"""Shared code of the commands that talk to a cluster: connecting, and reporting errors.
 
-Exit codes: 2 when the cluster could not be reached or did not answer, 1 when it did and refused.
+Exit codes: 2 if the cluster could not be reached or did not answer, 1 if it refused the request.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ Bootstrap = Annotated[
         "-b",
         envvar=BOOTSTRAP_VARIABLE,
         metavar="HOST:PORT,...",
-        help="Any brokers of the cluster.",
+        help="One or more brokers of the cluster.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="The result as JSON, for programs.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 _HINTS: Final = {
-    # For brokers that answer with a code alone; one that explains itself needs no help.
+    # Used only if the broker's answer is an error code without its own message.
     ErrorCode.TOPIC_ALREADY_EXISTS: "see it with: penstock topic describe",
     ErrorCode.NON_EMPTY_GROUP: "stop its consumers first",
     ErrorCode.INVALID_REPLICATION_FACTOR: "see the brokers with: penstock status",
@@ -55,7 +55,7 @@ _HINTS: Final = {
 
 
 def connect(bootstrap: str) -> Admin:
-    """An admin to enter with `async with`."""
+    """Returns an admin client, to be used with `async with`."""
     return Admin(
         checked(bootstrap),
         client_id=CLIENT_ID,
@@ -66,7 +66,7 @@ def connect(bootstrap: str) -> Admin:
 
 
 def checked(bootstrap: str) -> str:
-    """The same, or what is wrong with it in words about the option that it came by."""
+    """Returns `bootstrap` unchanged, or raises `CommandFailed` with an error about --bootstrap."""
     try:
         parse_bootstrap(bootstrap)
     except ValueError as error:
@@ -75,13 +75,13 @@ def checked(bootstrap: str) -> str:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; what the client raises becomes the one line its user sees."""
+    """Runs the coroutine. Errors of the client become `CommandFailed`, which prints one line."""
     try:
         return asyncio.run(main)
     except ClientError as error:
         raise CommandFailed(explain_client(error), exit_code(error)) from error
     except RuntimeError as error:
-        # A second Ctrl-C while the loop is being closed, as asyncio tells of it.
+        # asyncio reports a second Ctrl-C during the loop's shutdown in this way.
         if isinstance(error.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None
         raise
@@ -109,7 +109,7 @@ def explain_client(error: ClientError) -> str:
 
 
 def report(outcomes: Iterable[BrokerError | None]) -> None:
-    """Fail with everything that was refused, on one line, if anything was."""
+    """Raises `CommandFailed` with all refusals on one line, if there are any."""
     refused = [explain_client(error) for error in outcomes if error is not None]
     if refused:
         raise CommandFailed("; ".join(refused), EXIT_REFUSED)
@@ -122,7 +122,7 @@ def report_deleted(
     json: bool,
     fine: ErrorCode | None = None,
 ) -> None:
-    """Tell which are gone, then fail with those that are not; `fine` is no failure."""
+    """Prints what was deleted, then fails with what was refused. The code `fine` is no failure."""
     gone = [name for name, error in outcomes.items() if error is None]
     if json:
         refused = {name: error.message for name, error in outcomes.items() if error is not None}
@@ -134,7 +134,7 @@ def report_deleted(
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask on stderr, where a person is there to answer; a program must say `--yes`."""
+    """Asks for confirmation on stderr. Without a terminal, `--yes` must be given."""
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():

@@ -1,7 +1,7 @@
-"""`penstock sim`: whole clusters under faults, one for each seed.
+"""`penstock sim`: runs simulated clusters under faults, one for each seed.
 
-The simulator runs in a process of its own, since a run is the same everywhere only if Python hashes
-alike, which is settled when the interpreter starts.
+The simulator runs in a new process. A seed gives the same run everywhere only with a fixed hash
+seed of Python, which must be set before the interpreter starts.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Annotated
 
 import typer
 
-_HELP = """Run simulated clusters under faults, one for each seed, and check what they promised.
+_HELP = """Run simulated clusters under faults, and check them.
 
-Each seed draws its own cluster, clients and faults; the same seed is the same run everywhere. A
-failing seed is shown with the command that replays it. Exit code: 0; 1 when a seed failed, or a
-planted bug was not found.
+Runs one cluster for each seed. A seed determines the cluster, its clients and the faults. The same
+seed gives the same run everywhere. For a seed that fails, the command to replay it is shown.
+
+Exit code: 0; 1 if a seed failed or a planted bug was not found.
 
 \b
 Examples:
@@ -35,53 +36,53 @@ def register(root: typer.Typer) -> None:
 
 def sim(
     *,
-    seeds: Annotated[str, typer.Option(metavar="A..B", help="B is not included; 0..100.")] = "",
+    seeds: Annotated[str, typer.Option(metavar="A..B", help="Run seeds A to B - 1.")] = "",
     replay: Annotated[
-        int | None, typer.Option(metavar="SEED", help="Run one seed and tell its story.")
+        int | None, typer.Option(metavar="SEED", help="Run one seed and print its event log.")
     ] = None,
     jobs: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Processes at a time; 0: one for each core.")
+        int, typer.Option(min=0, metavar="N", help="Parallel processes; 0: one per core.")
     ] = 0,
     bug: Annotated[
-        str, typer.Option(metavar="NAME", help="Plant a bug; `all` tries each of them.")
+        str, typer.Option(metavar="NAME", help="Plant a bug and find it; `all`: every bug.")
     ] = "",
     focus: Annotated[
-        str, typer.Option(metavar="NAME", help="Concentrate on one part, as on `transactions`.")
+        str, typer.Option(metavar="NAME", help="Concentrate on one part, e.g. `transactions`.")
     ] = "",
     also: Annotated[
-        str, typer.Option(metavar="NAMES", help="Faults that are off by default; `all` of them.")
+        str, typer.Option(metavar="NAMES", help="Add faults that are off by default, or `all`.")
     ] = "",
     power_cuts: Annotated[
         int, typer.Option(min=0, metavar="N", help="Cut the power of all brokers N times.")
     ] = 0,
     virtual_s: Annotated[
-        float, typer.Option(min=1, metavar="S", help="How long load and faults go on.")
+        float, typer.Option(min=1, metavar="S", help="Simulated seconds of load and faults.")
     ] = 60.0,
     twice_every: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Every Nth seed runs twice; 0: none.")
+        int, typer.Option(min=0, metavar="N", help="Run every Nth seed twice; 0: none.")
     ] = 4,
     failures_max: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Stop after so many failures.")
+        int, typer.Option(min=1, metavar="N", help="Stop after N failures.")
     ] = 20,
     history: Annotated[
-        str, typer.Option(metavar="FILE", help="With --replay: what clients saw, as JSON lines.")
+        str, typer.Option(metavar="FILE", help="With --replay: write what clients saw (JSONL).")
     ] = "",
     trace: Annotated[
-        str, typer.Option(metavar="FILE", help="With --replay: everything that happened.")
+        str, typer.Option(metavar="FILE", help="With --replay: write every event.")
     ] = "",
     python: Annotated[
         str,
         typer.Option(
-            metavar="PATH", help="Run on this interpreter, such as one built with optimizations."
+            metavar="PATH", help="Use this Python interpreter, for example an optimized build."
         ),
     ] = "",
     record: Annotated[
-        str, typer.Option(metavar="FILE", help="Append which seeds ran on which source code.")
+        str, typer.Option(metavar="FILE", help="Append the seeds and the source's hash here.")
     ] = "",
     results: Annotated[
-        bool, typer.Option("--results", help="Count the recorded seeds of this source code.")
+        bool, typer.Option("--results", help="Count the seeds recorded for this source code.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     arguments = ["--virtual-s", str(virtual_s)]
     arguments += ["--jobs", str(jobs or os.cpu_count() or 1)]
@@ -99,10 +100,10 @@ def sim(
     arguments += ["--json"] if json else []
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     if python:
-        # It has its own packages, or none, and needs those of this one.
+        # The other interpreter needs the packages of this one.
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     executable = python or sys.executable
     command = [executable, "-m", "penstock.sim.seeds", *arguments]
-    # In place of this process, so that the workers' parent is the process that was started.
+    # Replaces this process, so that the parent of the workers is the process that the user started.
     sys.stdout.flush()
     os.execve(executable, command, environment)  # noqa: S606 - our own module

@@ -1,4 +1,4 @@
-"""`penstock status`: who the cluster is, whether it is well, and what to do where it is not."""
+"""`penstock status`: shows the brokers of a cluster, its problems, and what to do about them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from penstock.client.admin import BrokerInfo, PartitionInfo
 from penstock.client.administration import Admin
 from penstock.client.errors import BrokerError
 
-_HELP = """Show the brokers of a cluster, the partitions that lack replicas, and what to do.
+_HELP = """Show a cluster's brokers, its problems, and what to do.
 
-Process ids are told for brokers of this machine that run as the same user. Exit code: 0; with
---check, 1 when a partition is under-replicated or has no leader.
+Lists partitions that are under-replicated or have no leader. Shows the process ids of brokers that
+run on this machine as the same user. Exit code: 0; with --check, 1 if a partition is
+under-replicated or has no leader.
 
 \b
 Examples:
@@ -40,7 +41,7 @@ def status(
     watch: Watch = False,
     interval: Interval = 2.0,
     check: Annotated[
-        bool, typer.Option("--check", help="Exit with 1 when it is not well.")
+        bool, typer.Option("--check", help="Exit with code 1 if there is a problem.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
@@ -63,7 +64,7 @@ def status(
 
 
 async def gather(admin: Admin) -> dict[str, Any]:
-    """What `--json` shows."""
+    """Returns the object that `--json` prints."""
     found = await look(admin, sizes=False)
     partitions = [(*place, partition) for place, partition in found.partitions()]
     under = [each for each in partitions if each[2].under_replicated]
@@ -90,7 +91,7 @@ async def gather(admin: Admin) -> dict[str, Any]:
 
 
 async def _least_in_sync(admin: Admin, topics: Collection[str]) -> dict[str, int]:
-    """min.insync.replicas of each; of no use where all replicas are in sync."""
+    """Returns the min.insync.replicas of each topic that still exists."""
     least: dict[str, int] = {}
     for topic in sorted(topics):
         try:
@@ -104,7 +105,7 @@ async def _least_in_sync(admin: Admin, topics: Collection[str]) -> dict[str, int
 
 
 def advice(status: Mapping[str, Any]) -> list[str]:
-    """What an operator should do, the most urgent first."""
+    """Returns what the operator should do, the most urgent first."""
     found: list[str] = []
     missing = ", ".join(str(each) for each in status["missing_brokers"])
     offline = len(status["offline_partitions"])

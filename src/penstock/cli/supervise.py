@@ -1,16 +1,16 @@
-"""Several brokers as processes: started, watched, started again when they crash, stopped together.
+"""Runs several brokers as child processes: restarts those that crash, and stops all together.
 
-A child that ends by itself with success was stopped by somebody and stays down. One that crashes
-is started again, after a pause that doubles with every crash in a row. One that never became ready
-and says by its exit code that it cannot run at all (wrong config, port in use) ends the whole:
-the line it wrote says why.
+A child that exits with code 0 was stopped on purpose and stays down. A child that crashes is
+restarted after a pause, which doubles with every crash in a row. If a child was never ready and its
+exit code says that it cannot run at all (wrong config, port in use), the supervisor stops all
+children. The line that the child printed says why.
 
-All are ready when each knows all the others: whoever creates a topic then may ask for as many
-replicas as there are brokers.
+The cluster is ready when every broker knows all the others. From then on a new topic can have as
+many replicas as there are brokers.
 
-Children have sessions of their own, so that Ctrl-C reaches only the supervisor, which asks them to
-stop and, if they do not, kills them. Their standard input is a pipe that closes when the
-supervisor dies by whatever means; they stop then.
+Each child has its own session, so that Ctrl-C reaches only the supervisor. The supervisor asks the
+children to stop, and kills those that do not. The standard input of a child is a pipe, which closes
+when the supervisor ends for any reason; the child then stops.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class SuperviseConfig:
     restart_pause_s: float = 0.2
     restart_pause_max_s: float = 5.0
     steady_s: float = 30.0
-    """A child that ran this long crashed anew; the pause starts small again."""
+    """If a child ran at least this long before a crash, the pause starts small again."""
     stop_timeout_s: float = 30.0
-    """A broker with thousands of used logs on a busy disk takes that long to close them."""
+    """A broker with thousands of logs in use on a busy disk needs this long to close them."""
 
 
 def run_brokers(
     directory: str, configs: Sequence[BrokerConfig], on_ready: Callable[[list[str]], None]
 ) -> int:
-    """Run one process per config until stopped; the exit code."""
+    """Runs one process per config until stopped, and returns the exit code."""
     commands = []
     for config in configs:
         path = f"{directory}/broker-{config.broker_id}.toml"
@@ -69,7 +69,7 @@ def run_brokers(
 
 
 async def _acquainted(addresses: Sequence[str], clock: Clock) -> None:
-    """Return when every broker knows of as many as there are, or after some seconds."""
+    """Waits until every broker knows all brokers, for at most `_ACQUAINTED_S`."""
     try:
         async with asyncio.timeout(_ACQUAINTED_S):
             for address in addresses:
@@ -81,7 +81,7 @@ async def _acquainted(addresses: Sequence[str], clock: Clock) -> None:
 
 
 async def known_to(address: str) -> int:
-    """How many brokers this one knows."""
+    """Returns the number of brokers that this one knows."""
     peer = await connect_peer(
         SocketNetwork(),
         parse_bootstrap(address)[0],
@@ -104,7 +104,7 @@ class _Child:
         self.command = command
         self.process: asyncio.subprocess.Process | None = None
         self.address: str | None = None
-        """Where it listens, from the first time it was ready on."""
+        """Where it listens. Set when it was ready for the first time."""
 
 
 class Supervisor:
@@ -146,7 +146,7 @@ class Supervisor:
 
     def _on_signal(self) -> None:
         if self._stopping.is_set():
-            # Asked twice: whoever asks does not want to wait.
+            # A second signal: the user does not want to wait.
             self._signal_all(signal.SIGKILL)
         self._stopping.set()
 
@@ -186,7 +186,7 @@ class Supervisor:
             pause_s = min(pause_s * 2, config.restart_pause_max_s)
 
     async def _run(self, child: _Child) -> int:
-        """One life of a child: its exit code, negative for a signal."""
+        """Runs the child once, and returns its exit code, which is negative for a signal."""
         process = child.process = await asyncio.create_subprocess_exec(
             *child.command,
             stdin=asyncio.subprocess.PIPE,

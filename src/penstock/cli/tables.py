@@ -1,5 +1,8 @@
-"""Tables for people. Drawn into strings: writing one is then like writing anything, closed pipes
-included. Rich is loaded when the first table is drawn, so whoever asked for JSON does not wait."""
+"""Draws tables as text.
+
+A table is drawn into a string, so that printing it is like printing anything else, including the
+handling of closed pipes. Rich is loaded when the first table is drawn, so JSON output is faster.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ if TYPE_CHECKING:
 class Column(NamedTuple):
     name: str
     right: bool = False
-    """Numbers stand on the right."""
+    """Whether the column is aligned to the right, as numbers are."""
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> str:
-    """Lines that fit the terminal; cells that are too long are folded, never cut."""
+    """Returns lines that fit the terminal. Long cells are folded, never cut off."""
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415 -- rich is slow to load; --json needs none
     from rich.table import Table  # noqa: PLC0415 -- only when used
     from rich.text import Text  # noqa: PLC0415 -- only when used
@@ -35,7 +38,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> str:
 
 
 def draw(parts: Iterable[RenderableType]) -> str:
-    """What rich makes of the parts, as lines for this terminal."""
+    """Renders the parts with Rich to lines for this terminal."""
     from rich.console import Console  # noqa: PLC0415 -- as above
 
     out = io.StringIO()

@@ -1,4 +1,4 @@
-"""Points in time as people write them. Pure: what is relative is relative to a given now."""
+"""Parses times as people write them. Pure: the current time is an argument."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _UNIT_MS: Final = {
     "w": 604_800_000,
 }
 TIME_FORMS: Final = "2026-01-31T12:00:00Z (UTC unless it says), 10m (ago: s m h d w), or ms"
-"""For help texts and errors."""
+"""Used in help texts and errors."""
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970; `ValueError` tells the forms that are understood."""
+    """Returns milliseconds since 1970. Raises `ValueError` with the accepted forms."""
     given = text.strip()
     if given == "now":
         return now_ms

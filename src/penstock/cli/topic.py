@@ -1,4 +1,4 @@
-"""`penstock topic`: create, list, describe, alter and delete topics, and archive them."""
+"""`penstock topic`: create, list, describe, alter, delete and archive topics."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ from penstock.wire.errors import ErrorCode
 
 _CREATE_HELP = """Create TOPIC.
 
-Partitions and replicas are the broker's defaults unless given. Configs are Kafka's topic configs.
+If you do not give the number of partitions or replicas, the broker's defaults apply. Configs have
+the names of Kafka's topic configs.
 
 \b
 Examples:
@@ -58,7 +59,7 @@ Examples:
 """
 _DESCRIBE_HELP = """Show partitions, offsets and configs of topics.
 
-Configs that were not changed are left out, unless --all-configs is given.
+Shows only configs that were changed, unless --all-configs is given.
 
 \b
 Examples:
@@ -67,9 +68,10 @@ Examples:
   penstock topic describe orders --all-configs
   penstock topic describe orders --json | jq '.topics[0].partitions'
 """
-_ALTER_HELP = """Change TOPIC: more partitions, other configs.
+_ALTER_HELP = """Add partitions to TOPIC, or change its configs.
 
-Partitions can only be added; records with keys may then land elsewhere than before.
+Partitions can only be added, not removed. After that, new records of a key may go to another
+partition than its older records.
 
 \b
 Examples:
@@ -96,7 +98,7 @@ _SOURCES: Final = {
 
 _MISSING: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 _PATIENCE_S: Final = 5.0
-"""What is nice to know is not waited for longer than this."""
+"""Optional details that take longer than this are left out of the output."""
 
 _Topic = Annotated[
     str,
@@ -108,7 +110,7 @@ _Topics = Annotated[
 ]
 _Configs = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", metavar="KEY=VALUE", help="Set a config; may be repeated."),
+    typer.Option("--config", "-c", metavar="KEY=VALUE", help="Set a config. Repeatable."),
 ]
 
 
@@ -132,15 +134,15 @@ def create(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The new topic's name.")],
     *,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="How many partitions.")
+        int | None, typer.Option("--partitions", "-p", min=1, help="Number of partitions.")
     ] = None,
     replication_factor: Annotated[
         int | None,
-        typer.Option("--replication-factor", "-r", min=1, help="Copies of each partition."),
+        typer.Option("--replication-factor", "-r", min=1, help="Replicas of each partition."),
     ] = None,
     config: _Configs = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Fine if it is there already.")
+        bool, typer.Option("--if-not-exists", help="Succeed if the topic exists already.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
@@ -188,9 +190,7 @@ def _created_json(created: CreatedTopic | None) -> dict[str, object]:
 
 def list_(
     *,
-    internal: Annotated[
-        bool, typer.Option("--internal", help="Also the cluster's own topics.")
-    ] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
     watch: Watch = False,
     interval: Interval = 2.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -250,7 +250,7 @@ def describe(
     topic: _Topics,
     *,
     all_configs: Annotated[
-        bool, typer.Option("--all-configs", help="Show configs at their defaults too.")
+        bool, typer.Option("--all-configs", help="Include configs that have their default.")
     ] = False,
     watch: Watch = False,
     interval: Interval = 2.0,
@@ -330,7 +330,7 @@ async def _described(admin: Admin, topic: TopicInfo, all_configs: bool) -> dict[
 
 
 async def _offsets(admin: Admin, places: list[TopicPartition], when: str) -> dict[int, int]:
-    """A description is worth showing without them: a broker may be down."""
+    """Returns the offsets, or nothing if brokers do not answer: they are optional in the output."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
             found = await admin.list_offsets(dict.fromkeys(places, when))
@@ -378,12 +378,12 @@ def alter(
     topic: _Topic,
     *,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="How many it shall have.")
+        int | None, typer.Option("--partitions", "-p", min=1, help="New number of partitions.")
     ] = None,
     config: _Configs = None,
     delete_config: Annotated[
         list[str] | None,
-        typer.Option("--delete-config", metavar="KEY", help="Back to its default; repeatable."),
+        typer.Option("--delete-config", metavar="KEY", help="Reset to its default. Repeatable."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
@@ -425,7 +425,7 @@ def delete(
     *,
     yes: Yes = False,
     if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="Fine if it is not there.")
+        bool, typer.Option("--if-exists", help="Succeed if the topic does not exist.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,

@@ -1,7 +1,8 @@
-"""`penstock topic to-table`: a range of a topic to Parquet. `topic_replay` is the way back.
+"""`penstock topic to-table`: writes a range of a topic to Parquet files.
 
-No Spark is needed: records go through Arrow from the client to the files, in bounded memory. It
-ends with counts taken on either side; where those do not agree the exit code says so.
+`topic_replay` sends them back. No Spark is needed: records go from the client to the files as
+Arrow batches, in bounded memory. At the end the records that were received are compared with the
+rows in the files. If the counts differ the command fails.
 """
 
 from __future__ import annotations
@@ -45,17 +46,18 @@ from penstock.runtime import SystemClock
 if TYPE_CHECKING:
     from penstock.cli.archive_files import Note
 
-_TO_HELP = """Archive TOPIC, or a range of it, as Parquet files in the folder PATH.
+_TO_HELP = """Archive TOPIC, or a range of it, as Parquet files.
 
 \b
-A range begins --from and ends before --to (default: all there is). Each is
-  1000                   this offset, in each partition that has it
-  0:1000,2:40            these offsets in these partitions, the others whole
+The range starts at --from and ends before --to. The default is the whole
+topic. Each bound is one of:
+  1000                   this offset in every partition, or the nearest one
+  0:1000,2:40            offsets of some partitions; no limit for the others
   2026-01-31T12:00:00Z   a time, or 10m (ago: s m h d w), or @milliseconds
   earliest, latest
 
-Any reader of Parquet can use the folder; `penstock topic from-table` sends it back. Offsets that no
-record has (compacted away, or marks of transactions) are counted as gaps.
+Any program that reads Parquet can use the folder. `penstock topic from-table` sends it back to a
+topic. Offsets without a record (removed by compaction, or transaction markers) are counted as gaps.
 
 \b
 Examples:
@@ -67,7 +69,7 @@ Examples:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One of: a mark, an offset for all partitions, offsets for some, a time."""
+    """Has one of: a mark, an offset for all partitions, offsets for some partitions, a time."""
 
     mark: str = ""
     offset: int | None = None
@@ -100,26 +102,28 @@ def parse_bound(text: str, option: str, now_ms: int) -> Bound:
 def to_table(
     topic: Annotated[
         str,
-        typer.Argument(metavar="TOPIC", help="What to read.", autocompletion=completion.topics),
+        typer.Argument(
+            metavar="TOPIC", help="The topic to archive.", autocompletion=completion.topics
+        ),
     ],
-    path: Annotated[str, typer.Argument(metavar="PATH", help="The folder to make.")],
+    path: Annotated[str, typer.Argument(metavar="PATH", help="The folder to create.")],
     *,
     start: Annotated[
-        str, typer.Option("--from", metavar="WHERE", help="The first offset or time.")
+        str, typer.Option("--from", metavar="WHERE", help="Start of the range (inclusive).")
     ] = "earliest",
     end: Annotated[
-        str, typer.Option("--to", metavar="WHERE", help="The first that is left out.")
+        str, typer.Option("--to", metavar="WHERE", help="End of the range (exclusive).")
     ] = "latest",
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an archive that is there.")
+        bool, typer.Option("--overwrite", help="Replace an existing archive.")
     ] = False,
     compression: Annotated[
-        Compression, typer.Option(help="How the files are compressed.")
+        Compression, typer.Option(help="Compression of the files.")
     ] = Compression.ZSTD,
     file_bytes: Annotated[
-        int, typer.Option("--file-bytes", min=1, help="Begin another file after so many bytes.")
+        int, typer.Option("--file-bytes", min=1, help="Start a new file after this many bytes.")
     ] = 256 << 20,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
@@ -183,7 +187,7 @@ def _consumer(bootstrap: str) -> Consumer[Any, Any]:
 
 
 async def _noted(consumer: Consumer[Any, Any], topic: str, start: Bound, end: Bound) -> Note:
-    """The range in offsets, settled once: what is written meanwhile does not belong to it."""
+    """Resolves the range to offsets, once. Records that arrive later are not part of it."""
     from penstock.cli.archive_files import Note, PartitionNote  # noqa: PLC0415 -- pyarrow
 
     number = await consumer.partitions_for(topic)
@@ -235,7 +239,7 @@ def _within(
     earliest: Mapping[TopicPartition, int],
     latest: Mapping[TopicPartition, int],
 ) -> int:
-    """Who names a partition's offset wants that one."""
+    """Returns the offset. An offset that the user gave for a partition must exist in it."""
     if not earliest[place] <= offset <= latest[place]:
         raise CommandFailed(
             f"{place} does not hold offset {offset}: its log goes from {earliest[place]} "

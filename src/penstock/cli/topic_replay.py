@@ -1,7 +1,8 @@
-"""`penstock topic from-table`: Parquet into a topic, as `to-table` wrote it or from elsewhere.
+"""`penstock topic from-table`: sends Parquet files to a topic.
 
-What the files hold is counted before anything is sent, and what the cluster acknowledged after;
-where those do not agree the exit code says so.
+The files come from `to-table` or from another program. The command counts the rows of the files
+before it sends anything, and afterwards the records that the cluster acknowledged. If the counts
+differ it fails.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ _FROM_HELP = """Send the records of PATH to TOPIC.
 
 PATH is a folder that to-table wrote, or any Parquet with a column `value`.
 
-Keys, headers and times are kept. Records go where their keys send them, or with --keep-partitions
-to the partition they came from. A topic that is not there is made, with as many partitions as the
-archived one had.
+Keys, headers and timestamps are kept. A record's key decides its partition; with --keep-partitions
+each record goes to the partition that it came from. If TOPIC does not exist, it is created with as
+many partitions as the archived topic had.
 
 \b
 Examples:
@@ -59,7 +60,7 @@ _BATCH_BYTES: Final = 512 << 10
 _REQUEST_BYTES_MAX: Final = 32 << 20
 _BUFFER_BYTES: Final = 64 << 20
 _UNDER_WAY_MAX: Final = 64
-"""Tables that wait for the cluster; what they hold of memory is the producer's to limit."""
+"""Tables that may wait for their acknowledgment. The producer limits the memory that they use."""
 
 
 class Times(StrEnum):
@@ -75,19 +76,21 @@ def from_table(
     path: Annotated[str, typer.Argument(metavar="PATH", help="The folder or file to send.")],
     topic: Annotated[
         str,
-        typer.Argument(metavar="TOPIC", help="Where to.", autocompletion=completion.topics),
+        typer.Argument(
+            metavar="TOPIC", help="The topic to send to.", autocompletion=completion.topics
+        ),
     ],
     *,
     keep_partitions: Annotated[
-        bool, typer.Option("--keep-partitions", help="To the partition each record came from.")
+        bool, typer.Option("--keep-partitions", help="Keep each record's partition.")
     ] = False,
     timestamps: Annotated[
-        Times, typer.Option(help="The records' times: as archived, or of sending.")
+        Times, typer.Option(help="Timestamps: keep those of the archive, or use the time now.")
     ] = Times.KEEP,
     compression: Annotated[
-        Compression, typer.Option(help="How batches are compressed.")
+        Compression, typer.Option(help="Compression of batches.")
     ] = Compression.NONE,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
@@ -124,9 +127,9 @@ class _Plan:
     columns: tuple[str, ...]
     rows: int
     partition_count: int | None
-    """How many partitions the topic needs; None if that does not matter."""
+    """The least number of partitions that the topic needs; None if any number will do."""
     partitions_wanted: int
-    """How many to make where there is no topic yet."""
+    """How many partitions to create if the topic does not exist."""
 
 
 class _Sent:
@@ -244,7 +247,7 @@ def _oldest(rows: pa.RecordBatch, oldest_ms: int | None) -> int | None:
 
 
 async def _warn_of_retention(admin: Admin, topic: str, oldest_ms: int) -> None:
-    """Old times are kept, and retention goes by them: what was sent may be gone in minutes."""
+    """Warns if retention will soon delete the records, since they keep their old timestamps."""
     configs = await admin.describe_configs(topic=topic)
     policy, retention = configs.get("cleanup.policy"), configs.get("retention.ms")
     if policy is None or retention is None or "delete" not in (policy.value or ""):

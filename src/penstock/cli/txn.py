@@ -1,4 +1,4 @@
-"""`penstock txn`: whose transactions are open, which of them hang, and ending those."""
+"""`penstock txn`: lists and describes transactions, finds hanging ones, and aborts them."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from penstock.client.transactions import (
     TransactionListing,
 )
 
-_LIST_HELP = """List the transactional ids of the cluster, or the transactions that hang.
+_LIST_HELP = """List transactional ids, or hanging transactions.
 
-A transaction hangs when a partition has it open and no coordinator knows that: nobody will end it,
-and readers of committed records wait behind it for ever. --hanging looks for those in every
-partition; one that is merely open is not among them.
+A transaction hangs when it is open in a partition but no coordinator knows it. No coordinator will
+end it, and consumers that read committed records wait for it forever. --hanging searches every
+partition for such transactions. Transactions that are merely open are not listed.
 
 \b
 Examples:
@@ -53,18 +53,18 @@ Examples:
   penstock txn list --pattern 'billing-.*' --json | jq .transactions
   penstock txn list --hanging
 """
-_DESCRIBE_HELP = """Show what coordinators know of transactional ids: state, producer, partitions.
+_DESCRIBE_HELP = """Show transactional ids: state, producer and partitions.
 
 \b
 Examples:
   penstock txn describe billing-1
   penstock txn describe billing-1 billing-2 --json
 """
-_ABORT_HELP = """Abort the open transaction of an ID, or one that hangs on a partition.
+_ABORT_HELP = """Abort the transaction of an ID, or a hanging transaction.
 
-Given an ID, its coordinator aborts what is open, and the producer that has the ID is fenced: it can
-send nothing more until it is started again. With --partition a transaction that hangs there is
-ended by a marker in that partition; one that does not hang is left alone.
+With an ID, its coordinator aborts the open transaction and fences the producer that uses the ID.
+That producer cannot send until it is restarted. With --partition, an abort marker in that partition
+ends a hanging transaction. A transaction that does not hang is left alone.
 
 \b
 Examples:
@@ -74,7 +74,7 @@ Examples:
 """
 
 _PATIENCE_S: Final = 5.0
-"""What is nice to know is not waited for longer than this."""
+"""Optional details that take longer than this are left out of the output."""
 
 _Ids = Annotated[
     list[str],
@@ -103,22 +103,22 @@ def list_(
     *,
     state: Annotated[
         list[str] | None,
-        typer.Option("--state", metavar="STATE", help="Only in this state; may be repeated."),
+        typer.Option("--state", metavar="STATE", help="Only in this state. Repeatable."),
     ] = None,
     producer_id: Annotated[
         list[int] | None,
-        typer.Option("--producer-id", metavar="N", help="Only of this producer; repeatable."),
+        typer.Option("--producer-id", metavar="N", help="Only this producer. Repeatable."),
     ] = None,
     longer_than: Annotated[
         str | None,
-        typer.Option("--longer-than", metavar="TIME", help="Only open for longer: 30s, 10m, 2h."),
+        typer.Option("--longer-than", metavar="TIME", help="Only if open longer: 30s, 10m, 2h."),
     ] = None,
     pattern: Annotated[
         str | None,
-        typer.Option("--pattern", metavar="REGEX", help="Only ids that match as a whole."),
+        typer.Option("--pattern", metavar="REGEX", help="Only ids that match completely."),
     ] = None,
     hanging: Annotated[
-        bool, typer.Option("--hanging", help="Those that no coordinator will ever end.")
+        bool, typer.Option("--hanging", help="List transactions that no coordinator will end.")
     ] = False,
     topic: Annotated[
         list[str] | None,
@@ -126,7 +126,7 @@ def list_(
             "--topic",
             "-t",
             metavar="TOPIC",
-            help="With --hanging: look only here; may be repeated.",
+            help="With --hanging: search only this topic. Repeatable.",
             autocompletion=completion.topics,
         ),
     ] = None,
@@ -168,7 +168,7 @@ def list_(
 
 def _duration_ms(text: str) -> int:
     try:
-        # What was that long before 0.
+        # Parsed as "that long before 0", hence negative.
         duration_ms = -parse_time_ms(text, 0)
     except ValueError:
         duration_ms = 0
@@ -309,7 +309,7 @@ async def _described(admin: Admin, info: TransactionInfo) -> dict[str, Any]:
 
 
 async def _first_offsets(admin: Admin, info: TransactionInfo) -> dict[TopicPartition, int]:
-    """Where the transaction begins, on the partitions that can be asked."""
+    """Returns the transaction's first offset in each partition whose leader answers."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
             found = await admin.describe_producers(info.partitions)
@@ -360,11 +360,11 @@ def abort(
     *,
     partition: Annotated[
         str | None,
-        typer.Option("--partition", metavar="TOPIC:PARTITION", help="Where a transaction hangs."),
+        typer.Option("--partition", metavar="TOPIC:PARTITION", help="Abort a hanging one here."),
     ] = None,
     start_offset: Annotated[
         int | None,
-        typer.Option("--start-offset", min=0, metavar="N", help="Which one, if several do."),
+        typer.Option("--start-offset", min=0, metavar="N", help="Which one, if several hang."),
     ] = None,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

@@ -1,7 +1,7 @@
-"""`penstock up`: a cluster in the foreground, on this machine.
+"""`penstock up`: runs a cluster on this machine, in the foreground.
 
-One broker runs in this very process: it is ready soonest. Several run as processes of their own,
-each with a config file in the data directory that `penstock broker` can run as well.
+A single broker runs in this process, which is the fastest start. Several brokers run as separate
+processes. Each has a config file in the data directory, which `penstock broker` can use as well.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ _INTERNAL_REPLICAS: Final = 3
 
 _HELP = """Run a cluster on this machine, in the foreground.
 
-Broker i listens on port P+i and keeps its data in DIR/broker-i. When clients can connect, the line
-`ready bootstrap=HOST:PORT,...` is printed, and soon after on standard error where to open the
-console in a browser. SIGTERM and Ctrl-C stop it cleanly; what was written is there again the next
-time.
+Broker i listens on port P+i and stores its data in DIR/broker-i. Prints the line
+`ready bootstrap=HOST:PORT,...` when clients can connect, and then the address of the web console to
+standard error. SIGTERM and Ctrl-C stop the cluster cleanly. The data is kept for the next start.
 
 \b
 Examples:
@@ -54,26 +53,26 @@ def register(root: typer.Typer) -> None:
 def up(
     *,
     brokers: Annotated[
-        int, typer.Option("--brokers", "-n", min=1, max=64, metavar="N", help="How many.")
+        int, typer.Option("--brokers", "-n", min=1, max=64, metavar="N", help="Number of brokers.")
     ] = 1,
     data: Annotated[
         str,
         typer.Option(
-            "--data", "-d", envvar="PENSTOCK_DATA", metavar="DIR", help="Where the data is kept."
+            "--data", "-d", envvar="PENSTOCK_DATA", metavar="DIR", help="The data directory."
         ),
     ] = DEFAULT_DATA,
     port: Annotated[
         int, typer.Option("--port", "-p", min=0, max=65535, metavar="P", help="The first port.")
     ] = 9092,
     host: Annotated[
-        str, typer.Option("--host", metavar="H", help="Where to listen; 0.0.0.0 for all.")
+        str, typer.Option("--host", metavar="H", help="Listen address; 0.0.0.0: all interfaces.")
     ] = "127.0.0.1",
     with_console: Annotated[
         bool,
         typer.Option(
             "--console/--no-console",
             envvar="PENSTOCK_CONSOLE",
-            help="A console for browsers on this machine.",
+            help="Also run the web console, for browsers on this machine.",
         ),
     ] = True,
     metrics: Metrics = None,
@@ -109,7 +108,7 @@ def up(
 
 
 def _config(directory: str, host: str, port: int, number: int, brokers: int) -> BrokerConfig:
-    # Kafka's default of 3 would keep smaller clusters from having groups and transactions.
+    # With Kafka's default of 3, groups and transactions would not work on smaller clusters.
     factor = str(min(_INTERNAL_REPLICAS, brokers))
     return BrokerConfig(
         kafka=(
@@ -125,7 +124,7 @@ def _config(directory: str, host: str, port: int, number: int, brokers: int) -> 
 
 
 def _metrics_of(first: str | None, number: int) -> str | None:
-    """Broker i gets the port i further on, as with the ports for clients."""
+    """Returns the metrics address of a broker: broker i gets port + i, as for clients."""
     host, colon, port = (first or "").rpartition(":")
     is_counted = colon and port.isascii() and port.isdigit() and int(port)
     return f"{host}:{int(port) + number}" if is_counted else first

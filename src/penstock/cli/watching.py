@@ -1,9 +1,8 @@
-"""`--watch`: the same look again and again, until Ctrl-C.
+"""`--watch`: shows the same output repeatedly until Ctrl-C.
 
-On a terminal each look takes the place of the one before; elsewhere they follow each other, as JSON
-one object a line. A cluster that goes away while it is watched is what a watcher wants to see, not
-a reason to stop: the error is shown, and the next look may find it back. The first look fails as
-it would without `--watch`.
+On a terminal each output replaces the one before. Elsewhere they follow each other, with `--json`
+as one object per line. If the cluster stops answering, the command shows the error and tries again:
+that is what the user wants to see. Only the first query fails as it would without `--watch`.
 """
 
 from __future__ import annotations
@@ -24,9 +23,10 @@ T = TypeVar("T")
 Look = Callable[[], Awaitable[T]]
 CLEAR = "\x1b[2J\x1b[H"
 
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")]
 Interval = Annotated[
-    float, typer.Option("--interval", min=0.1, metavar="S", help="With --watch: between looks.")
+    float,
+    typer.Option("--interval", min=0.1, metavar="S", help="With --watch: seconds in between."),
 ]
 
 
@@ -39,7 +39,7 @@ async def shown(
     interval_s: float,
     clock: Clock | None = None,
 ) -> T:
-    """Look and show; without `watch` once, and what was found is returned."""
+    """Calls `look` and prints the result: once, and returns it, or with `watch` repeatedly."""
     clock = clock or SystemClock()
     seen = False
     redraw = watch and not json and sys.stdout.isatty()

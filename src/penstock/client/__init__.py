@@ -1,1 +1,1 @@
-"""Talking to a cluster: connections, the cluster's view, administration, records in and out."""
+"""The clients: connections, cluster metadata, administration, producer and consumer."""

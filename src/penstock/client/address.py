@@ -1,4 +1,4 @@
-"""Where a broker listens, as people write it and as programs need it. Pure."""
+"""Parses the addresses of brokers. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class Address(NamedTuple):
 
 
 def parse_bootstrap(text: str) -> tuple[Address, ...]:
-    """`HOST[:PORT],...` as addresses; IPv6 in brackets. `ValueError` says what is wrong."""
+    """Parses `HOST[:PORT],...`; IPv6 addresses are in brackets. Raises `ValueError` with the
+    reason."""
     addresses = tuple(_parse(part.strip()) for part in text.split(",") if part.strip())
     if not addresses:
         raise ValueError("no broker address is given: write HOST:PORT, such as localhost:9092")

@@ -1,7 +1,7 @@
-"""Topics, configs and the cluster itself: one typed coroutine per thing an operator does.
+"""Admin operations on topics, configs and the cluster, one coroutine each.
 
-Functions about one thing raise `BrokerError`. Functions about several return an outcome for each,
-None where it was done, since a cluster may do some of what it was asked and refuse the rest.
+Functions that concern one thing raise `BrokerError`. Functions that concern several things return
+an outcome for each, None on success, because a cluster may carry out some and refuse others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from penstock.wire.messages import (
 _SET: Final = 0
 _DELETE: Final = 1
 BROKER_DEFAULT: Final = -1
-"""For a new topic's partitions and replicas: as the broker's configuration says."""
+"""For a new topic's partitions and replication factor: use the broker's configured default."""
 
 
 class ResourceType(IntEnum):
@@ -53,6 +53,8 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
+    """The cluster's id, its controller and its brokers."""
+
     cluster_id: str | None
     controller_id: int
     brokers: tuple[BrokerInfo, ...]
@@ -60,9 +62,11 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
+    """A partition, its leader and its replicas."""
+
     index: int
     leader: int
-    """-1 when there is none."""
+    """-1 if the partition has no leader."""
     leader_epoch: int
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
@@ -75,9 +79,12 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
+    """A topic and its partitions."""
+
     name: str
     topic_id: str
-    """As Kafka writes it: url-safe base64 without padding; empty if the broker has no ids."""
+    """In Kafka's notation: url-safe base64 without padding. Empty if the broker has no topic
+    ids."""
     internal: bool
     partitions: tuple[PartitionInfo, ...]
 
@@ -88,6 +95,8 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
+    """A topic to create."""
+
     name: str
     partitions: int = BROKER_DEFAULT
     replication_factor: int = BROKER_DEFAULT
@@ -96,15 +105,19 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
+    """A topic that was created."""
+
     name: str
     topic_id: str
     partitions: int
-    """-1 when the broker is too old to say."""
+    """-1 if the broker is too old to report it."""
     replication_factor: int
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
+    """One config of a topic or a broker, and where its value comes from."""
+
     name: str
     value: str | None
     source: ConfigSource
@@ -132,7 +145,7 @@ async def describe_cluster(cluster: Cluster) -> ClusterInfo:
 
 
 async def list_topics(cluster: Cluster) -> list[TopicInfo]:
-    """All topics with their partitions, by name."""
+    """Returns all topics with their partitions, sorted by name."""
     answer = await cluster.metadata(None)
     found = [_topic_info(topic) for topic in answer.topics if topic.error_code == ErrorCode.NONE]
     return sorted(found, key=lambda topic: topic.name)
@@ -246,7 +259,7 @@ async def delete_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, Bro
 
 
 async def create_partitions(cluster: Cluster, topic: str, total: int) -> None:
-    """Grow the topic to `total` partitions; there is no way back."""
+    """Increases the topic to `total` partitions. The number of partitions can never be reduced."""
     request = CreatePartitionsRequest(
         topics=[CreatePartitionsRequest.Topic(name=topic, count=total, assignments=None)],
         timeout_ms=broker_timeout_ms(cluster),
@@ -266,7 +279,8 @@ async def create_partitions(cluster: Cluster, topic: str, total: int) -> None:
 async def describe_configs(
     cluster: Cluster, kind: ResourceType, name: str
 ) -> tuple[ConfigEntry, ...]:
-    """Every config of a topic, or of the broker with this id, defaults included, by name."""
+    """Returns every config of a topic, or of the broker with this id, sorted by name, with
+    defaults."""
     request = DescribeConfigsRequest(
         resources=[DescribeConfigsRequest.Resource(kind, name, None)], include_documentation=True
     )
@@ -299,7 +313,8 @@ async def alter_configs(
     set_values: Mapping[str, str] | None = None,
     delete: Sequence[str] = (),
 ) -> None:
-    """Set some configs and put others back to their defaults; the rest stays as it is."""
+    """Sets some configs and resets others to their defaults. All other configs keep their
+    values."""
     changes = [
         IncrementalAlterConfigsRequest.Config(key, _SET, value)
         for key, value in (set_values or {}).items()
@@ -325,5 +340,8 @@ def _check_resource(code: int, message: str | None, kind: ResourceType, name: st
 
 
 def broker_timeout_ms(cluster: Cluster) -> int:
-    """What the broker may take; less than we wait, so that it is the broker that says so."""
+    """Returns the timeout to request from the broker.
+
+    It is shorter than the client's own timeout, so that the broker reports a timeout first.
+    """
     return int(cluster.config.connection.request_timeout_s * 900)

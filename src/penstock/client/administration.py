@@ -1,9 +1,9 @@
-"""Admin: what an operator does to a cluster, as methods.
+"""The async `Admin` client: the operations of a cluster's operator, as methods.
 
-Methods about one thing raise what went wrong. Methods about several return an outcome for each,
-since a cluster may do some of what it was asked and refuse the rest; only what concerns the
-question as a whole, such as a cluster that cannot be reached, is raised. Every call ends within
-`default_api_timeout_ms`.
+Methods that concern one thing raise an error when they fail. Methods that concern several things
+return an outcome for each of them, because a cluster may carry out some and refuse others. They
+raise only errors that concern the whole call, such as an unreachable cluster. Every call ends
+within `default_api_timeout_ms`.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ TIMES: Final = {
 
 
 class Admin:
-    """Topics, configs, groups and offsets of a cluster.
+    """Manages the topics, configs, groups and offsets of a cluster.
 
-    Use as `async with Admin("localhost:9092") as admin`, or `start` and `close` it."""
+    Use it as `async with Admin("localhost:9092") as admin`, or call `start` and `close`.
+    """
 
     def __init__(
         self,
@@ -81,13 +82,15 @@ class Admin:
         await self.close()
 
     async def start(self) -> None:
-        """Connect. A cluster that cannot be reached is told at once, not retried."""
+        """Connects to the cluster. Fails at once if the cluster cannot be reached; there is no
+        retry."""
         if self._cluster is None:
             env = self.env
             cluster = Cluster(self.options.cluster_config(), env.network, env.clock, env.random)
             self._cluster = await cluster.__aenter__()
 
     async def close(self) -> None:
+        """Closes the connections."""
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
@@ -103,7 +106,8 @@ class Admin:
         *,
         validate_only: bool = False,
     ) -> CreatedTopic:
-        """Make a topic; partitions and replicas as the broker's settings say unless given."""
+        """Creates a topic. The broker's defaults apply if partitions or replication factor are not
+        given."""
         topic = NewTopic(name, partitions, replication_factor, configs or {})
         return await self._do(
             "create_topic", admin.create_topic(self._open, topic, validate_only=validate_only)
@@ -112,32 +116,39 @@ class Admin:
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> dict[str, CreatedTopic | BrokerError]:
+        """Creates several topics and returns the outcome of each."""
         return await self._do(
             "create_topics", admin.create_topics(self._open, topics, validate_only=validate_only)
         )
 
     async def delete_topic(self, name: str) -> None:
+        """Deletes a topic."""
         _raise((await self.delete_topics([name]))[name])
 
     async def delete_topics(self, names: Sequence[str]) -> dict[str, BrokerError | None]:
+        """Deletes several topics and returns the outcome of each: None if the topic was deleted."""
         return await self._do("delete_topics", admin.delete_topics(self._open, names))
 
     async def list_topics(self, *, internal: bool = False) -> list[TopicInfo]:
-        """All topics by name; with `internal` also those that the cluster keeps for itself."""
+        """Returns all topics sorted by name; internal topics only with `internal`."""
         found = await self._do("list_topics", admin.list_topics(self._open))
         return [topic for topic in found if internal or not topic.internal]
 
     async def describe_topic(self, name: str) -> TopicInfo:
+        """Returns the partitions of a topic, with their leaders and replicas."""
         found = (await self.describe_topics([name]))[name]
         if isinstance(found, BrokerError):
             raise found
         return found
 
     async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicInfo | BrokerError]:
+        """Returns the partitions of several topics, or an error for each topic that cannot be
+        described."""
         return await self._do("describe_topics", admin.describe_topics(self._open, names))
 
     async def create_partitions(self, topic: str, total: int) -> None:
-        """Grow the topic to `total` partitions; there is no way back."""
+        """Increases the topic to `total` partitions. The number of partitions can never be
+        reduced."""
         await self._do("create_partitions", admin.create_partitions(self._open, topic, total))
 
     # -- configs and the cluster ----------------------------------------------------------------
@@ -145,7 +156,7 @@ class Admin:
     async def describe_configs(
         self, *, topic: str | None = None, broker: int | None = None
     ) -> dict[str, ConfigEntry]:
-        """Every config of one topic or of one broker, defaults included, by name."""
+        """Returns every config of one topic or one broker by name, including defaults."""
         kind, name = _resource(topic, broker)
         found = await self._do("describe_configs", admin.describe_configs(self._open, kind, name))
         return {entry.name: entry for entry in found}
@@ -158,7 +169,8 @@ class Admin:
         set_values: Mapping[str, str] | None = None,
         delete: Sequence[str] = (),
     ) -> None:
-        """Set some configs and put others back to their defaults; the rest stays as it is."""
+        """Sets some configs and resets others to their defaults. All other configs keep their
+        values."""
         kind, name = _resource(topic, broker)
         await self._do(
             "alter_configs",
@@ -166,10 +178,11 @@ class Admin:
         )
 
     async def describe_cluster(self) -> ClusterInfo:
+        """Returns the cluster's id, its controller and its brokers."""
         return await self._do("describe_cluster", admin.describe_cluster(self._open))
 
     async def describe_log_dirs(self, brokers: Sequence[int] | None = None) -> list[LogDirInfo]:
-        """What lies in the log directories of these brokers, or of all."""
+        """Describes the log directories of these brokers, or of all brokers."""
         return await self._do(
             "describe_log_dirs", inspection.describe_log_dirs(self._open, brokers)
         )
@@ -179,10 +192,12 @@ class Admin:
     async def elect_leaders(
         self, places: Sequence[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, BrokerError | None]:
-        """Let these partitions, or all, be led by their preferred replicas.
+        """Elects the preferred replica as leader of these partitions, or of all partitions.
 
-        With `unclean` by any that is alive, where nobody leads: what only others have is lost. Of
-        all, those that needed no election are left out."""
+        With `unclean`, partitions without a leader get any live replica as their leader; records
+        that only other replicas have are lost. When all partitions were requested, the result omits
+        those that needed no election.
+        """
         return await self._do(
             "elect_leaders", reassignment.elect_leaders(self._open, places, unclean=unclean)
         )
@@ -193,7 +208,10 @@ class Admin:
         *,
         allow_replication_factor_change: bool = True,
     ) -> dict[TopicPartition, BrokerError | None]:
-        """Begin to move partitions to these brokers, the preferred leader first; None cancels."""
+        """Starts to move partitions to these brokers, listed with the preferred leader first.
+
+        None cancels the reassignment of a partition.
+        """
         return await self._do(
             "alter_partition_reassignments",
             reassignment.alter_partition_reassignments(
@@ -206,42 +224,49 @@ class Admin:
     async def list_partition_reassignments(
         self, places: Sequence[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """The moves under way, of these partitions or of all."""
+        """Returns the ongoing reassignments of these partitions, or of all partitions."""
         return await self._do(
             "list_partition_reassignments",
             reassignment.list_partition_reassignments(self._open, places),
         )
 
     async def unregister_broker(self, broker: int) -> None:
-        """Forget a broker that is gone for good; refused while anything counts on it."""
+        """Removes the registration of a broker that is gone for good. Refused while anything
+        depends on it."""
         await self._do("unregister_broker", reassignment.unregister_broker(self._open, broker))
 
     # -- groups ---------------------------------------------------------------------------------
 
     async def list_groups(self) -> list[GroupListing]:
+        """Returns all groups of the cluster."""
         return await self._do("list_groups", groups.list_groups(self._open))
 
     async def describe_group(self, group: str) -> GroupInfo:
+        """Returns a group's state and its members."""
         return await self._do("describe_group", groups.describe_group(self._open, group))
 
     async def describe_groups(self, names: Sequence[str]) -> dict[str, GroupInfo | BrokerError]:
+        """Returns the state and the members of several groups, or an error for each group that
+        failed."""
         return await self._do("describe_groups", groups.describe_groups(self._open, names))
 
     async def delete_group(self, group: str) -> None:
-        """Forget a group that has no members, and all it has committed."""
+        """Deletes a group without members, with all its committed offsets."""
         _raise((await self.delete_groups([group]))[group])
 
     async def delete_groups(self, names: Sequence[str]) -> dict[str, BrokerError | None]:
+        """Deletes several groups without members and returns the outcome of each: None if it was
+        deleted."""
         return await self._do("delete_groups", groups.delete_groups(self._open, names))
 
     async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Every offset the group has committed."""
+        """Returns all offsets that the group has committed."""
         return await self._do("group_offsets", groups.group_offsets(self._open, group))
 
     async def alter_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> dict[TopicPartition, BrokerError | None]:
-        """Move a group that has no members; a member would commit over it."""
+        """Sets committed offsets of a group without members. A member would overwrite them."""
         return await self._do(
             "alter_group_offsets", groups.commit_offsets(self._open, group, offsets)
         )
@@ -249,7 +274,7 @@ class Admin:
     async def delete_group_offsets(
         self, group: str, places: Sequence[TopicPartition]
     ) -> dict[TopicPartition, BrokerError | None]:
-        """Forget what the group has committed for these partitions."""
+        """Deletes the group's committed offsets of these partitions."""
         return await self._do(
             "delete_group_offsets", groups.delete_offsets(self._open, group, places)
         )
@@ -259,21 +284,25 @@ class Admin:
     async def list_offsets(
         self, times: Mapping[TopicPartition, When]
     ) -> dict[TopicPartition, FoundOffset | None]:
-        """For each partition the first offset at or after a time, or at "earliest", "latest" or
-        "max_timestamp"; None when no record is that young."""
+        """Returns for each partition the first offset at or after a time.
+
+        A time may also be "earliest", "latest" or "max_timestamp". The result is None if the
+        partition has no record at or after the time.
+        """
         wanted = {place: _time_ms(when) for place, when in times.items()}
         return await self._do("list_offsets", offsets.list_offsets(self._open, wanted))
 
     async def delete_records(
         self, before: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Drop what lies before these offsets (-1: all there is); where the logs begin now."""
+        """Deletes the records before these offsets (-1: all records). Returns the new log start
+        offsets."""
         return await self._do("delete_records", offsets.delete_records(self._open, before))
 
     async def describe_producers(
         self, places: Sequence[TopicPartition]
     ) -> dict[TopicPartition, list[ProducerInfo]]:
-        """The idempotent producers that these partitions' leaders remember."""
+        """Returns the idempotent producers that the leaders of these partitions have state for."""
         return await self._do(
             "describe_producers", inspection.describe_producers(self._open, places)
         )
@@ -288,8 +317,10 @@ class Admin:
         running_longer_than_ms: int | None = None,
         pattern: str | None = None,
     ) -> list[TransactionListing]:
-        """The transactional ids of the cluster that pass every filter, by name. `pattern` is a
-        regular expression for the whole id."""
+        """Returns the cluster's transactional ids that match every filter, sorted by name.
+
+        `pattern` is a regular expression that must match the whole id.
+        """
         return await self._do(
             "list_transactions",
             transactions.list_transactions(
@@ -304,21 +335,23 @@ class Admin:
     async def describe_transactions(
         self, transactional_ids: Sequence[str]
     ) -> dict[str, TransactionInfo | BrokerError]:
-        """State, producer and open partitions of each."""
+        """Returns the state, producer and open partitions of each transactional id."""
         return await self._do(
             "describe_transactions",
             transactions.describe_transactions(self._open, transactional_ids),
         )
 
     async def terminate_transaction(self, transactional_id: str) -> None:
-        """Abort what the id has open, and fence its producer; returns when that is done."""
+        """Aborts the open transaction of this id and fences its producer. Returns when that is
+        done."""
         await self._do(
             "terminate_transaction",
             transactions.terminate_transaction(self._open, transactional_id),
         )
 
     async def find_hanging_transactions(self, topics: Sequence[str] | None = None) -> HangingSearch:
-        """Those that these topics, or all, have open and that no coordinator will ever end."""
+        """Finds open transactions in these topics, or in all topics, that no coordinator will ever
+        end."""
         return await self._do(
             "find_hanging_transactions", transactions.find_hanging(self._open, topics)
         )
@@ -331,8 +364,10 @@ class Admin:
         producer_epoch: int,
         coordinator_epoch: int = 0,
     ) -> None:
-        """End a hanging transaction on one partition, with a marker. One that does not hang is its
-        coordinator's to end: `terminate_transaction`."""
+        """Ends a hanging transaction in one partition by writing an abort marker.
+
+        Use `terminate_transaction` for a transaction that is not hanging: its coordinator ends it.
+        """
         await self._do(
             "abort_transaction",
             transactions.abort_transaction(
@@ -344,7 +379,7 @@ class Admin:
             ),
         )
 
-    # -- all of them ----------------------------------------------------------------------------
+    # -- common parts ---------------------------------------------------------------------------
 
     @property
     def _open(self) -> Cluster:
@@ -353,7 +388,8 @@ class Admin:
         return self._cluster
 
     async def _do(self, what: str, work: Coroutine[Any, Any, T]) -> T:
-        """Retries have their own end; this one is for work of many steps, each of which may."""
+        """Applies the overall timeout. Retries have their own deadline, but a call may consist of
+        many steps with such a deadline each."""
         limit_s = self.options.default_api_timeout_ms / 1000
         try:
             async with asyncio.timeout(limit_s):

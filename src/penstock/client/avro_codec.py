@@ -1,4 +1,4 @@
-"""Avro by fastavro, bare or with a schema registry's prefix. Imported only where Avro is used."""
+"""Avro via fastavro, plain or with a schema registry's prefix. Imported only if Avro is used."""
 
 from __future__ import annotations
 

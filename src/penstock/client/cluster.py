@@ -1,13 +1,13 @@
-"""The cluster as a client sees it: who its brokers are, and who is responsible for what.
+"""A client's view of the cluster: its brokers, leaders and coordinators, and how to reach them.
 
-Everything a client asks goes to one of four: any broker, the controller, the coordinator of a
-group, the leader of a partition. Who that is changes while we look; answers say so with codes that
-are worth another try. So every question is an `attempt`, made again with fresh knowledge until it
-succeeds, fails for good, or its time is up. Waits between attempts double and are jittered, so
+Every request goes to one of four: any broker, the controller, the coordinator of a group, or the
+leader of a partition. These roles can move at any time; brokers then answer with retriable error
+codes. So every request is an `attempt` that is repeated with fresh metadata until it succeeds,
+fails for good, or its deadline has passed. The waits between attempts double and have jitter, so
 that many clients do not come back at once.
 
-Only the very first contact is not retried, once each address was tried: who mistyped one wants to
-know now.
+Only the very first contact is not retried after each address was tried once: a user who mistyped an
+address should learn of it immediately.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _AUTO_CREATE_WAIT_S: float = 3.0
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, and since which epoch; -1 where the broker is too old to say."""
+    """The leader of a partition and its leader epoch; -1 if the broker is too old to report it."""
 
     broker_id: int
     epoch: int
@@ -66,13 +66,13 @@ class ClusterConfig:
     bootstrap: tuple[Address, ...]
     connection: ConnectionConfig = field(default_factory=ConnectionConfig)
     deadline_s: float = 30.0
-    """How long a question is tried before it fails, all attempts together."""
+    """How long a request is tried before it fails, including all attempts."""
     retry_backoff_s: float = 0.05
     retry_backoff_max_s: float = 1.0
 
 
 class Cluster:
-    """Use as `async with Cluster(...) as cluster`; connects when entered."""
+    """Use it as `async with Cluster(...) as cluster`. It connects when it is entered."""
 
     def __init__(
         self, config: ClusterConfig, network: Network, clock: Clock, random: Random
@@ -114,7 +114,7 @@ class Cluster:
         self._connections.clear()
 
     async def _meet(self) -> None:
-        # Each address in turn, to its first answer: one may be just being killed, or be frozen.
+        # Each address is tried until one answers: a broker may be stopping or hanging.
         failures: list[ClientError] = []
         for address in dict.fromkeys(self.config.bootstrap):
             try:
@@ -126,7 +126,7 @@ class Cluster:
                 return
         raise _nobody(failures)
 
-    # -- asking ---------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------
 
     async def retry(
         self,
@@ -136,10 +136,10 @@ class Cluster:
         deadline_s: float | None = None,
         idempotent: bool = True,
     ) -> T:
-        """Make the attempt until it succeeds; from the second on it is told to look afresh.
+        """Repeats the attempt until it succeeds. From the second time on, `fresh` is True.
 
-        What is not idempotent is not made again once it may have been done: when the connection
-        was lost or no answer came.
+        An attempt that is not idempotent is not repeated once it may have taken effect: when the
+        connection was lost or no response arrived.
         """
         limit_s = self.config.deadline_s if deadline_s is None else deadline_s
         end = self.clock.monotonic() + limit_s
@@ -179,7 +179,11 @@ class Cluster:
         *,
         idempotent: bool = False,
     ) -> R:
-        """`codes` are the error codes in an answer: some mean that another broker must be asked."""
+        """Sends a request to the controller.
+
+        `codes` returns the error codes of a response. Some of them mean that another broker is the
+        controller.
+        """
 
         async def attempt(fresh: bool) -> R:
             answer = await (await self._controller(fresh)).call(request, response_class)
@@ -189,7 +193,8 @@ class Cluster:
         return await self.retry(_name(request), attempt, idempotent=idempotent)
 
     async def controller_connection(self) -> Connection:
-        """For a request whose form depends on what its receiver speaks."""
+        """Returns a connection to the controller, for requests whose form depends on the broker's
+        version."""
 
         async def attempt(fresh: bool) -> Connection:
             return await self._controller(fresh)
@@ -224,11 +229,12 @@ class Cluster:
         return await self.retry(f"{_name(request)} for group {group}", attempt)
 
     def coordinator_of(self, group: str) -> int:
-        """The broker that answered last for the group; -1 before any did."""
+        """Returns the broker that last answered for the group; -1 if none has."""
         return self._coordinators.get(group, -1)
 
     async def coordinator_connection(self, group: str) -> Connection:
-        """For a request whose form depends on what its receiver speaks."""
+        """Returns a connection to the coordinator, for requests whose form depends on the broker's
+        version."""
 
         async def attempt(fresh: bool) -> Connection:
             return await self.coordinator(group, fresh=fresh)
@@ -238,7 +244,8 @@ class Cluster:
     async def coordinator(
         self, group: str, *, purpose: str = "", fresh: bool = False
     ) -> Connection:
-        """One attempt at the coordinator's connection; `fresh` looks for the coordinator again."""
+        """Makes one attempt to connect to the coordinator. `fresh` looks up the coordinator
+        again."""
         if fresh or group not in self._coordinators:
             self._coordinators[group] = await self._find_coordinator(group, _GROUP)
         return await self.connection(self._coordinators[group], purpose)
@@ -246,14 +253,14 @@ class Cluster:
     async def transaction_coordinator(
         self, transactional_id: str, *, fresh: bool = False
     ) -> Connection:
-        """One attempt at the connection of a transactional id's coordinator."""
+        """Makes one attempt to connect to the coordinator of a transactional id."""
         known = self._transaction_coordinators
         if fresh or transactional_id not in known:
             known[transactional_id] = await self._find_coordinator(transactional_id, _TRANSACTION)
         return await self.connection(known[transactional_id])
 
     def transaction_coordinator_of(self, transactional_id: str) -> int:
-        """The broker that answered last for the transactional id; -1 before any did."""
+        """Returns the broker that last answered for the transactional id; -1 if none has."""
         return self._transaction_coordinators.get(transactional_id, -1)
 
     async def _find_coordinator(self, name: str, kind: int) -> int:
@@ -269,10 +276,10 @@ class Cluster:
         self.brokers[found.node_id] = Address(found.host, found.port)
         return found.node_id
 
-    # -- knowing --------------------------------------------------------------------------------
+    # -- metadata -------------------------------------------------------------------------------
 
     async def metadata(self, topics: Sequence[str] | None = None) -> MetadataResponse:
-        """What the cluster says about these topics (None: all) right now."""
+        """Requests the current metadata of these topics (None: all topics)."""
         wanted = None if topics is None else [MetadataRequest.Topic(name=name) for name in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
 
@@ -282,7 +289,8 @@ class Cluster:
         return await self.retry("Metadata", attempt)
 
     async def partitions(self, topic: str, *, auto_create: bool = False) -> int:
-        """How many partitions the topic has; with `auto_create` the broker may make it first."""
+        """Returns the topic's number of partitions. With `auto_create` the broker may create the
+        topic."""
         request = MetadataRequest(
             topics=[MetadataRequest.Topic(name=topic)], allow_auto_topic_creation=auto_create
         )
@@ -303,7 +311,7 @@ class Cluster:
             raise
 
     async def leader(self, place: TopicPartition, *, fresh: bool = False) -> int:
-        """The broker that leads the partition, as far as known; `fresh` asks again."""
+        """Returns the known leader of the partition. `fresh` asks the cluster again."""
         if fresh or place.topic not in self._topics:
             await self._refresh(
                 MetadataRequest(
@@ -323,23 +331,26 @@ class Cluster:
         return leader.broker_id
 
     def known_leader(self, place: TopicPartition) -> Leader | None:
-        """What is known without asking; None when that is nothing, or that nobody leads."""
+        """Returns the known leader without asking the cluster; None if it is unknown or there is
+        none."""
         leader = self._leaders.get(place.topic, _NO_LEADERS).get(place.partition)
         return leader if leader is not None and leader.broker_id in self.brokers else None
 
     def known_partitions(self, topic: str) -> int | None:
-        """How many partitions the topic has, without asking; None when that is not known."""
+        """Returns the known number of partitions without asking the cluster; None if it is
+        unknown."""
         known = self._topics.get(topic)
         if known is None or known.error_code != ErrorCode.NONE:
             return None
         return len(known.partitions)
 
     def known_topic(self, topic: str) -> MetadataResponse.Topic | None:
-        """All that the last answer about the topic said, errors included."""
+        """Returns the last metadata of the topic, including errors."""
         return self._topics.get(topic)
 
     async def refresh(self, topics: Iterable[str], *, auto_create: bool = False) -> None:
-        """Ask once about these topics; whoever waits already for the same answer shares it."""
+        """Requests the metadata of these topics once. Concurrent calls for the same topics share
+        the answer."""
         names = tuple(sorted(set(topics)))
         key = names, auto_create
         pending = self._refreshing.get(key)
@@ -355,7 +366,7 @@ class Cluster:
             except BaseException as error:
                 shared = error if isinstance(error, ClientError) else ConnectionLost(_CANCELLED)
                 pending.set_exception(shared)
-                pending.exception()  # Whoever waits has it; nobody may be waiting.
+                pending.exception()  # Avoids a warning if no other call waits.
                 raise
             else:
                 pending.set_result(None)
@@ -365,7 +376,7 @@ class Cluster:
             await asyncio.shield(pending)
 
     def forget(self, topic: str) -> None:
-        """The next question about who leads the topic's partitions is put to the cluster."""
+        """Drops the topic's metadata, so that the next request for its leaders asks the cluster."""
         self._topics.pop(topic, None)
         self._leaders.pop(topic, None)
 
@@ -375,7 +386,7 @@ class Cluster:
     async def _learn(self, connection: Connection, request: MetadataRequest) -> MetadataResponse:
         answer = await connection.call(request, MetadataResponse)
         check(answer.error_code, subject="Metadata")
-        # A broker that knows of none, itself included, has only just started.
+        # A broker that knows no brokers, not even itself, has only just started.
         if answer.brokers:
             self.brokers = {
                 broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers
@@ -389,11 +400,13 @@ class Cluster:
                 self._leaders[topic.name] = _leaders(known)
         return answer
 
-    # -- connecting -----------------------------------------------------------------------------
+    # -- connections ----------------------------------------------------------------------------
 
     async def connection(self, broker_id: int, purpose: str = "") -> Connection:
-        """The connection to a broker; another `purpose` has one of its own, since a long poll
-        holds up whatever is asked behind it."""
+        """Returns the connection to a broker.
+
+        Each `purpose` has its own connection, because a long poll blocks the requests behind it.
+        """
         address = self.brokers.get(broker_id)
         if address is None:
             raise ConnectFailed(f"broker {broker_id}", "it is not in the cluster at the moment")
@@ -432,7 +445,8 @@ def _nobody(failures: Sequence[ClientError]) -> ClientError:
 
 
 def _leaders(topic: MetadataResponse.Topic) -> dict[int, Leader]:
-    """Looked up for every partition at every fetch, so no search may be in it."""
+    """Returns the leaders by partition. They are looked up for every partition at every fetch, so
+    this is a dict and not a search."""
     if topic.error_code != ErrorCode.NONE:
         return {}
     return {
@@ -444,9 +458,10 @@ def _leaders(topic: MetadataResponse.Topic) -> dict[int, Leader]:
 def _never_back(
     known: MetadataResponse.Topic | None, heard: MetadataResponse.Topic
 ) -> MetadataResponse.Topic:
-    """A broker that lags behind still names leaders of the past: keep the newer of what is known.
+    """Keeps the newer leader of each partition: a broker with stale metadata may name old leaders.
 
-    A topic that was deleted and made anew starts its epochs again, under another id."""
+    A topic that was deleted and created again starts with new epochs, under another id.
+    """
     if known is None or known.topic_id != heard.topic_id:
         return heard
     newest = {partition.partition_index: partition for partition in known.partitions}

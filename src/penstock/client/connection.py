@@ -1,13 +1,13 @@
-"""One connection to one broker: many requests in flight, answers matched in order.
+"""One connection to one broker: many requests in flight, responses matched in order.
 
-Kafka answers the requests of a connection in the order they came. So the requests in flight are a
-queue, and an answer that does not carry the number of its head means that the two ends have lost
-each other: the connection is given up.
+Kafka answers the requests of a connection in the order in which they were sent. So the requests in
+flight are a queue. A response without the correlation id of the first one means that the two ends
+are out of step, and the connection is closed.
 
-Which version of an API to speak is settled once, when the connection opens: the newest that both
-ends have. Every wait has an end. When an answer does not come in time the connection is closed,
-since all later answers are stuck behind it; what else was in flight fails as lost, and may be
-tried again on a new one.
+The version of each API is determined once, when the connection opens: the newest that both ends
+support. Every wait is bounded. If a response does not arrive in time the connection is closed,
+because all later responses are stuck behind it. The other requests in flight fail as lost, and may
+be retried on a new connection.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ _CORRELATION_ID_MAX: Final = (1 << 31) - 1
 _SCRATCH_BYTES: Final = 64 << 10
 
 VERSION_MAX: Final[Mapping[int, int]] = {
-    # From the next version on these name topics by id alone, which this client does not yet do.
+    # From the next version on, these identify topics by id only, which this client does not support
+    # yet.
     ApiKey.PRODUCE: 12,
     ApiKey.FETCH: 12,
     ApiKey.OFFSET_COMMIT: 9,
@@ -75,7 +76,7 @@ class _Waiting(NamedTuple):
 async def open_connection(
     network: Network, address: Address, config: ConnectionConfig
 ) -> Connection:
-    """A connection that has learned what the broker speaks, or a `ClientError`."""
+    """Opens a connection and negotiates API versions, or raises a `ClientError`."""
     connection = Connection(address, config)
     try:
         await network.connect(
@@ -87,7 +88,8 @@ async def open_connection(
         await connection.negotiate()
     except BaseException as error:
         connection.close()
-        # Nothing was asked of it as yet, so nothing can have been done: another may be asked.
+        # Nothing was requested yet, so nothing can have taken effect: it is safe to try another
+        # broker.
         match error:
             case ConnectionLost():
                 raise ConnectFailed(str(address), "it closed the connection at once") from error
@@ -99,7 +101,7 @@ async def open_connection(
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Made by `open_connection`; it is the `Receiver` of its own transport."""
+    """Created by `open_connection`. It is the `Receiver` of its own transport."""
 
     def __init__(self, address: Address, config: ConnectionConfig) -> None:
         self.address = address
@@ -110,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: Transport | None = None
         self._served: dict[int, Versions] = {}
         self.features: dict[str, int] = {}
-        """What the cluster has agreed on, by name, and the level of each."""
+        """The finalized features of the cluster by name, with their levels."""
         self._next_correlation_id = 0
         self._error: ClientError | None = None
         self._writable = asyncio.Event()
@@ -121,12 +123,15 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether what is submitted now leaves soon; else it piles up in the transport."""
+        """Whether data that is submitted now is sent soon. If not, it accumulates in the
+        transport."""
         return self._writable.is_set()
 
     def version_of(self, request_class: type[Request], version_max: int | None = None) -> int:
-        """The newest version of the request that the broker and this client have in common; not
-        above `version_max`, for a later one that would mean something else."""
+        """Returns the newest version of the request that the broker and this client support.
+
+        It is not above `version_max`, for cases where a later version has another meaning.
+        """
         key = request_class.API_KEY
         ours = message_schema(request_class.__name__).versions
         theirs = self._served.get(key)
@@ -149,7 +154,7 @@ class Connection(asyncio.BufferedProtocol):
         timeout_s: float | None = None,
         version_max: int | None = None,
     ) -> R:
-        """Send a request and wait for its answer."""
+        """Sends a request and waits for its response."""
         version = self.version_of(type(request), version_max)
         return await self._call(request, version, response_class, timeout_s)
 
@@ -161,9 +166,10 @@ class Connection(asyncio.BufferedProtocol):
         timeout_s: float | None = None,
         version_max: int | None = None,
     ) -> asyncio.Future[R]:
-        """Write the request now, so that order is the caller's, and return its answer to come.
+        """Writes the request now, so that the caller controls the order. Returns a future.
 
-        Nothing bounds what waits to be sent: the caller keeps few requests in flight."""
+        Nothing limits the data waiting to be sent: the caller must keep few requests in flight.
+        """
         limit_s = self._config.request_timeout_s if timeout_s is None else timeout_s
         version = self.version_of(type(request), version_max)
         correlation_id = self._write(request, version)
@@ -180,7 +186,7 @@ class Connection(asyncio.BufferedProtocol):
 
         def expire() -> None:
             if not future.done():
-                # First the one that waited too long, then all that is stuck behind it.
+                # First the request that timed out, then all that are stuck behind it.
                 error = self._late(request, limit_s)
                 future.set_exception(error)
                 self._give_up_late(error)
@@ -190,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
         return future
 
     async def tell(self, request: Request) -> None:
-        """Send a request that has no answer: produce with acks=0."""
+        """Sends a request that has no response: produce with acks=0."""
         version = self.version_of(type(request))
         try:
             async with asyncio.timeout(self._config.request_timeout_s):
@@ -200,7 +206,8 @@ class Connection(asyncio.BufferedProtocol):
         self._write(request, version)
 
     async def negotiate(self) -> None:
-        """Ask what the broker speaks; a broker too old for our question says which to ask."""
+        """Requests the broker's API versions. A broker too old for the request says which version
+        to use."""
         version = message_schema(ApiVersionsRequest.__name__).versions.last
         request = ApiVersionsRequest("penstock", _software_version())
         answer = await self._call(request, version, ApiVersionsResponse, None)
@@ -218,7 +225,8 @@ class Connection(asyncio.BufferedProtocol):
         }
 
     def close(self) -> None:
-        """What was written still leaves; what waits for an answer fails."""
+        """Closes the connection. Written data is still sent; requests waiting for a response
+        fail."""
         if self._transport is not None and self._error is None:
             self._transport.close()
         self._fail(ConnectionLost(f"the connection to {self.address} was closed"))
@@ -267,7 +275,8 @@ class Connection(asyncio.BufferedProtocol):
         self._writable.set()
 
     def get_buffer(self, size_hint: int) -> memoryview:
-        """A large answer is read straight to where it will lie; small ones by way of scratch."""
+        """Returns where to read to: large responses directly into their buffer, small ones via
+        scratch."""
         tail = self._frames.tail
         return self._scratch if tail is None else tail
 
@@ -299,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
             waiting.future.set_result(message)
 
     def eof_received(self) -> bool:
-        """asyncio asks; a broker that sends no more is of no use, so the connection closes."""
+        """Closes the connection: a broker that sends no more is of no use."""
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -338,7 +347,7 @@ def _reason(error: OSError, timeout_s: float) -> str:
         return "the host name is not known"
     if isinstance(error, TimeoutError):
         return f"no answer within {timeout_s:g} s"
-    # Several addresses of one name fail as one error, which has no number of its own.
+    # If several addresses of one name fail, the combined error has no errno.
     if error.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(error):
         return "nothing listens there"
     return error.strerror or str(error)

@@ -1,8 +1,8 @@
-"""Brokers that get no new partitions: what draining one is remembered by, in the cluster itself.
+"""Cordons brokers, so that they get no new partitions. A drain marks its broker this way.
 
-It is Kafka's own setting (KIP-1066), `cordoned.log.dirs` of a broker, so other tools see it and may
-take it back. It outlives restarts of the broker, and goes when the broker is forgotten. What the
-broker has stays, and a request that names its replicas itself is carried out.
+This is Kafka's own setting (KIP-1066), `cordoned.log.dirs` of a broker, so other tools see it and
+can remove it. It survives restarts of the broker, and is removed when the broker is unregistered.
+The broker keeps its partitions, and a request that names its replicas explicitly is carried out.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _PATIENCE_S: Final = 3.0
 
 
 async def cordon(admin: Admin, broker: int) -> None:
-    """Have no new partitions placed on a broker that is running."""
+    """Prevents new partitions from being placed on a running broker."""
     await admin.alter_configs(broker=broker, set_values={CORDONED: ALL})
 
 
 async def uncordon(admin: Admin, broker: int) -> bool:
-    """Take that back; whether it was so."""
+    """Allows new partitions on the broker again. Returns whether it was cordoned."""
     was_cordoned = await _is_cordoned(admin, broker)
     if was_cordoned:
         await admin.alter_configs(broker=broker, delete=[CORDONED])
@@ -33,7 +33,8 @@ async def uncordon(admin: Admin, broker: int) -> bool:
 
 
 async def find_cordoned(admin: Admin, brokers: Iterable[int]) -> frozenset[int]:
-    """Which of these are cordoned; one that does not answer soon counts as one that is not."""
+    """Returns which of these brokers are cordoned. One that does not answer soon counts as not
+    cordoned."""
     found: set[int] = set()
 
     async def ask(broker: int) -> None:

@@ -1,4 +1,4 @@
-"""The doors a client has to the world: handed in by tests and the simulator, real otherwise."""
+"""The network, clock and randomness of a client, which tests and the simulator can replace."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ class ClientEnv:
 
 
 def default_environment() -> ClientEnv:
-    """Sockets, the system's clock and its randomness."""
+    """Returns real sockets, the system's clock and the system's randomness."""
     return ClientEnv(SocketNetwork(), SystemClock(), SystemRandom())

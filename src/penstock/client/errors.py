@@ -1,27 +1,27 @@
-"""What can go wrong for a client, as one tree in which everything knows whether to try again.
+"""The tree of errors that clients raise. Each error says whether a retry may succeed.
 
-ClientError            base of all; `retriable` says whether the same may succeed later
-  OptionError          an option is unknown or wrong (also a ValueError)
-  ConnectFailed        nobody answers there                                     retriable
-  ConnectionLost       the connection ended before the answer came              retriable
-  RequestTimedOut      no answer came in time; the request may have been done   retriable
-  NotKafka             the answer is not the Kafka protocol
-  ApiNotServed         the broker and this client share no version of an API
-  BrokerError          the broker answered with an error code                   as the code says
-    TopicNotFound      it knows no such topic, or no such partition of it
-  DeadlineExceeded     retries went on until the time was up; says the last reason
+ClientError            base of all errors; `retriable` says whether a retry may succeed
+  OptionError          an option is unknown or invalid (also a ValueError)
+  ConnectFailed        the connection could not be opened                       retriable
+  ConnectionLost       the connection ended before the response arrived         retriable
+  RequestTimedOut      no response in time; the request may have taken effect   retriable
+  NotKafka             the response is not in the Kafka protocol
+  ApiNotServed         the broker and this client have no common version of an API
+  BrokerError          the broker answered with an error code                   depends on the code
+    TopicNotFound      the topic or the partition does not exist
+  DeadlineExceeded     retries continued until the deadline; has the last error
   Closed               the producer, consumer or admin has been closed
-  UnknownTopicYet      `send_nowait` to a topic that nobody asked about before    retriable
+  UnknownTopicYet      `send_nowait` to a topic without known metadata          retriable
   BufferExhausted      the producer's buffer stayed full for `max_block_ms`     retriable
   DeliveryTimedOut     a record was not acknowledged within `delivery_timeout_ms`
   RecordTooLarge       a record is larger than the producer or the topic allows
-  SerializationFailed  a serializer refused
-    DeserializationFailed  a deserializer did; knows the record and its place
-  Fenced               another client took over this one's identity
-  TransactionAborted   nothing of a transaction will be read: do it again        retriable
-  CommitFailed         the group has moved on: the partitions belong to others now
-  NoOffset             there is no position to read from and no reset policy to find one
-    OutsideLog         a range is no longer, or not yet, in the log; knows where that lies
+  SerializationFailed  a serializer failed
+    DeserializationFailed  a deserializer failed; has the record and its position
+  Fenced               another client took over the identity of this one
+  TransactionAborted   no record of the transaction will be read; repeat it     retriable
+  CommitFailed         the group has rebalanced: other members own the partitions now
+  NoOffset             there is no position to read from, and no reset policy to find one
+    OutsideLog         a range is no longer, or not yet, in the log; has the log's bounds
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ from penstock.wire.errors import ErrorCode
 
 
 class ClientError(Exception):
-    """Base of everything the client raises on purpose."""
+    """Base class of all errors that the clients raise."""
 
     retriable: bool = False
 
 
 class OptionError(ClientError, ValueError):
-    """An option is unknown or its value is wrong; the message names the nearest that is right."""
+    """An option is unknown or its value is invalid. The message suggests the closest valid name."""
 
 
 class ConnectFailed(ClientError):
+    """The connection to a broker could not be opened."""
+
     retriable = True
 
     def __init__(self, address: str, reason: str) -> None:
@@ -50,15 +52,19 @@ class ConnectFailed(ClientError):
 
 
 class ConnectionLost(ClientError):
+    """The connection ended before the response arrived. The request may have taken effect."""
+
     retriable = True
 
 
 class RequestTimedOut(ClientError):
+    """No response arrived in time. The request may have taken effect."""
+
     retriable = True
 
 
 class NotKafka(ClientError):
-    """The peer is no Kafka broker, or it and we disagree about the protocol."""
+    """The peer is not a Kafka broker, or sent something that is not in the Kafka protocol."""
 
 
 class ApiNotServed(ClientError):
@@ -66,7 +72,7 @@ class ApiNotServed(ClientError):
 
 
 class BrokerError(ClientError):
-    """A refusal, with the broker's own words where it had any."""
+    """The broker refused a request. Has the broker's own message if there was one."""
 
     def __init__(self, code: int, message: str | None = None, subject: str = "") -> None:
         self.code = _known(code)
@@ -79,8 +85,12 @@ class BrokerError(ClientError):
 
 
 class TopicNotFound(BrokerError):
-    """The code is retriable in Kafka's book, since news of a topic spreads with a delay; whoever
-    raises this has asked, and waited if it was worth it."""
+    """The topic or the partition does not exist.
+
+    In Kafka the error code is retriable, because metadata of a new topic spreads with a delay. This
+    error is not: the code that raises it has already asked the cluster, and waited where that made
+    sense.
+    """
 
     def __init__(self, topic: str, partition: int | None = None) -> None:
         subject = f"topic {topic}" if partition is None else f"partition {partition} of {topic}"
@@ -93,6 +103,8 @@ class TopicNotFound(BrokerError):
 
 
 class DeadlineExceeded(ClientError):
+    """Retries continued until the deadline. `last` is the last error."""
+
     def __init__(self, what: str, seconds: float, last: ClientError) -> None:
         super().__init__(f"{what}: gave up after {seconds:g} s: {last}")
         self.last = last
@@ -103,17 +115,20 @@ class Closed(ClientError):
 
 
 class UnknownTopicYet(ClientError):
-    """`send_nowait` cannot ask the cluster about a topic: `await partitions_for(topic)` first."""
+    """`send_nowait` cannot ask the cluster about a topic: call `await partitions_for(topic)`
+    first."""
 
     retriable = True
 
 
 class BufferExhausted(ClientError):
+    """The buffer is full: `send` raises this after `max_block_ms`, `send_nowait` at once."""
+
     retriable = True
 
 
 class DeliveryTimedOut(ClientError):
-    """Whether the record was written is not known, unless `last` says that it was not."""
+    """It is unknown whether the record was written, unless `last` says that it was not."""
 
     def __init__(self, message: str, last: ClientError | None = None) -> None:
         super().__init__(message)
@@ -133,7 +148,7 @@ class Fenced(ClientError):
 
 
 class TransactionAborted(ClientError):
-    """The same work may succeed in another transaction, of the same producer."""
+    """The transaction was aborted. The same producer may repeat the work in another transaction."""
 
     retriable = True
 
@@ -147,7 +162,7 @@ class NoOffset(ClientError):
 
 
 class OutsideLog(NoOffset):
-    """A range begins before its partition's log, or ends behind it."""
+    """A range begins before the start of its partition's log, or ends after its end."""
 
     def __init__(self, place: TopicPartition, offset: int, log_start: int, log_end: int) -> None:
         self.place = place
@@ -160,13 +175,14 @@ class OutsideLog(NoOffset):
 
 
 def check(code: int, message: str | None = None, subject: str = "") -> None:
-    """Raise the error that a response carries, if it carries one."""
+    """Raises the error that a response contains, if it contains one."""
     if code != ErrorCode.NONE:
         raise BrokerError(code, message, subject)
 
 
 def outcome(code: int, message: str | None = None, subject: str = "") -> BrokerError | None:
-    """The same as a value, for answers about many things of which some may have failed."""
+    """Returns the error as a value, for responses about many things of which some may have
+    failed."""
     return None if code == ErrorCode.NONE else BrokerError(code, message, subject)
 
 

@@ -1,6 +1,6 @@
-"""Where a reset would move a group: asked of the cluster, bounded by what the logs hold.
+"""Plans an offset reset of a group, limited to the offsets that the logs have.
 
-A plan is what a person is shown before anything is changed; carrying it out is
+A plan can be shown to a user before anything is changed. To carry it out, call
 `Admin.alter_group_offsets` with exactly its offsets.
 """
 
@@ -23,7 +23,7 @@ MOVABLE_STATES: Final = ("Empty", "Dead")
 
 
 class Asked(Protocol):
-    """What of an `Admin` a plan needs: nothing that changes anything."""
+    """What a plan needs from an `Admin`: only methods that change nothing."""
 
     async def describe_group(self, group: str) -> GroupInfo: ...
     async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]: ...
@@ -62,10 +62,10 @@ class Move:
 async def plan(
     admin: Asked, group: str, topics: Mapping[str, Sequence[int] | None], goal: Target
 ) -> list[Move]:
-    """A move for each partition; none where nothing is committed and no topic is given.
+    """Returns a move for each partition; none if nothing is committed and no topic is given.
 
-    Topics are those that the group has committed to, unless given; a topic with None stands for all
-    its partitions. Committed topics that are gone are left out.
+    The default is all topics that the group has committed offsets for. A topic with None means all
+    its partitions. Topics with committed offsets that no longer exist are left out.
     """
     await refuse_members(admin, group)
     committed = await admin.group_offsets(group)
@@ -101,18 +101,18 @@ async def plan(
 async def offsets_at(
     admin: Asked, places: Sequence[TopicPartition], when: When
 ) -> dict[TopicPartition, int]:
-    """Partitions of which no record is that young are left out."""
+    """Returns the offsets at a time. Partitions without a record at or after it are left out."""
     found = await admin.list_offsets(dict.fromkeys(places, when))
     return {place: at.offset for place, at in found.items() if at is not None}
 
 
 async def refuse_members(admin: Asked, group: str) -> None:
-    """Members commit by themselves: what is set while there are any would not stay."""
+    """Raises an error if the group has members: they would overwrite the new offsets."""
     try:
         info = await admin.describe_group(group)
     except BrokerError as error:
         if error.code == ErrorCode.GROUP_ID_NOT_FOUND:
-            return  # setting offsets makes the group
+            return  # setting offsets creates the group
         raise
     if info.state not in MOVABLE_STATES:
         raise BrokerError(

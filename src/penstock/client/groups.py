@@ -1,4 +1,4 @@
-"""Consumer groups from outside: who they are, what they have read, and moving them."""
+"""Admin operations on consumer groups: list, describe, delete, and read or set offsets."""
 
 from __future__ import annotations
 
@@ -35,9 +35,11 @@ _CONSUMER = "consumer"
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
+    """A group in the result of `list_groups`."""
+
     group: str
     state: str
-    """Empty when the broker is too old to say."""
+    """Empty if the broker is too old to report it."""
     protocol_type: str
     kind: str
 
@@ -53,6 +55,8 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
+    """A group, its state and its members."""
+
     group: str
     state: str
     protocol_type: str
@@ -65,7 +69,8 @@ class GroupInfo:
 
 
 async def list_groups(cluster: Cluster) -> list[GroupListing]:
-    """Every broker is asked: each knows the groups that it coordinates."""
+    """Returns all groups. Asks every broker, because each knows only the groups that it
+    coordinates."""
     await cluster.metadata([])
     found: dict[str, GroupListing] = {}
     for broker_id in sorted(cluster.brokers):
@@ -111,7 +116,8 @@ async def describe_group(cluster: Cluster, group: str) -> GroupInfo:
 
 
 async def _describe_modern_group(cluster: Cluster, group: str) -> GroupInfo:
-    """A group whose broker assigns (Kafka's protocol since 4.0), which answers to another name."""
+    """Describes a group with server-side assignment (Kafka's protocol since 4.0), which has its own
+    API."""
     missing = BrokerError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group} does not exist")
     try:
         answer = await cluster.ask_coordinator(
@@ -163,7 +169,7 @@ async def describe_groups(
 
 
 def _assignment(protocol_type: str, data: bytes) -> tuple[TopicPartition, ...]:
-    """What a consumer was given to read; other kinds of group keep what they like in there."""
+    """Returns a consumer's assigned partitions. Other kinds of groups store other data there."""
     if protocol_type != _CONSUMER or not data:
         return ()
     try:
@@ -193,8 +199,8 @@ async def delete_groups(cluster: Cluster, groups: Sequence[str]) -> dict[str, Br
 
 
 async def group_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Every offset the group has committed."""
-    # From version 8 on one request asks for many groups, in fields of their own.
+    """Returns all offsets that the group has committed."""
+    # From version 8 on, one request can name several groups, in separate fields.
     coordinator = await cluster.coordinator_connection(group)
     if coordinator.version_of(OffsetFetchRequest) >= 8:
         wanted = OffsetFetchRequest.Group(group_id=group, topics=None)
@@ -229,7 +235,7 @@ async def group_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Of
 async def commit_offsets(
     cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
 ) -> dict[TopicPartition, BrokerError | None]:
-    """Move a group that has no members; a member would commit over it."""
+    """Sets committed offsets of a group without members. A member would overwrite them."""
     topics: dict[str, list[OffsetCommitRequest.Partition]] = defaultdict(list)
     for place, given in offsets.items():
         wanted = OffsetAndMetadata(given) if isinstance(given, int) else given
@@ -265,7 +271,7 @@ async def commit_offsets(
 async def delete_offsets(
     cluster: Cluster, group: str, places: Sequence[TopicPartition]
 ) -> dict[TopicPartition, BrokerError | None]:
-    """Forget what the group has committed for these partitions."""
+    """Deletes the group's committed offsets of these partitions."""
     topics: dict[str, list[OffsetDeleteRequest.Partition]] = defaultdict(list)
     for place in places:
         topics[place.topic].append(OffsetDeleteRequest.Partition(place.partition))

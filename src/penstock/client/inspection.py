@@ -1,4 +1,4 @@
-"""What lies on the brokers' disks, and who produces to partitions: to look at, not to change."""
+"""Describes the brokers' log directories and the producers of partitions. Read-only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.wire.messages import (
 class ReplicaInfo:
     size_bytes: int
     offset_lag: int
-    """How far the replica's end is behind the high watermark."""
+    """How far the end of the replica is behind the high watermark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +30,31 @@ class LogDirInfo:
     path: str
     replicas: dict[TopicPartition, ReplicaInfo]
     total_bytes: int
-    """Of the volume; -1 when the broker is too old to say, as is `usable_bytes`."""
+    """The size of the volume; -1 if the broker is too old to report it. The same holds for
+    `usable_bytes`."""
     usable_bytes: int
     error: BrokerError | None = None
-    """Why nothing is known of what lies there."""
+    """Why the contents of the directory are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerInfo:
-    """An idempotent producer that a partition remembers."""
+    """An idempotent producer that a partition has state for."""
 
     producer_id: int
     producer_epoch: int
     last_sequence: int
     last_timestamp: int
     transaction_start_offset: int
-    """-1 when no transaction is open."""
+    """-1 if no transaction is open."""
     coordinator_epoch: int = -1
-    """Of the coordinator that ended its last transaction here; -1 when none did."""
+    """The epoch of the coordinator that ended its last transaction here; -1 if there was none."""
 
 
 async def describe_log_dirs(
     cluster: Cluster, brokers: Sequence[int] | None = None
 ) -> list[LogDirInfo]:
-    """The log directories of these brokers, or of all that can be reached."""
+    """Describes the log directories of these brokers, or of all live brokers."""
     await cluster.metadata([])
     found: list[LogDirInfo] = []
     for broker in sorted(cluster.brokers) if brokers is None else brokers:
@@ -89,7 +90,7 @@ def _log_dir(broker: int, directory: DescribeLogDirsResponse.LogDir) -> LogDirIn
 async def describe_producers(
     cluster: Cluster, places: Sequence[TopicPartition]
 ) -> dict[TopicPartition, list[ProducerInfo]]:
-    """The idempotent producers that these partitions' leaders remember."""
+    """Returns the idempotent producers that the leaders of these partitions have state for."""
     found: dict[TopicPartition, list[ProducerInfo]] = {}
 
     async def attempt(fresh: bool) -> None:

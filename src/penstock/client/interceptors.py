@@ -1,9 +1,9 @@
-"""Looking at records on their way, and changing them: tracing, auditing, enrichment.
+"""Interceptors: they observe and change records, for tracing, auditing or enrichment.
 
-Interceptors are called in the order they are given, each with what the one before it returned. A
-client must not fail because somebody's counting does: what an interceptor raises is logged, and
-the record goes on as it was before that interceptor. A client without interceptors has no chain at
-all, and pays one comparison per record. Pure.
+Interceptors are called in the order in which they are given, each with the result of the previous
+one. A client must not fail because of an interceptor: if one raises an error, the error is logged,
+and the record continues as it was before that interceptor. A client without interceptors has no
+chain at all, and pays for one comparison per record. Pure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class ProducerRecord(Generic[K, V]):
-    """One record as it was given to `send`, before it is serialized."""
+    """One record as it was given to `send`, before serialization."""
 
     topic: str
     value: V
@@ -40,10 +40,14 @@ class ProducerRecord(Generic[K, V]):
 
 
 class ProducerInterceptor:
-    """Override what you need. Calls come from whoever sends, and must be quick."""
+    """Base class of producer interceptors; override what you need.
+
+    The methods are called on the path of each record and must be fast.
+    """
 
     def on_send(self, record: ProducerRecord[Any, Any]) -> ProducerRecord[Any, Any]:
-        """Before anything is done with the record; return it, changed or not, or another."""
+        """Called before anything is done with the record. Returns it, changed or not, or another
+        record."""
         return record
 
     def on_acknowledgement(
@@ -52,19 +56,24 @@ class ProducerInterceptor:
         metadata: RecordMetadata | None,
         error: BaseException | None,
     ) -> None:
-        """When the record's fate is known; `record` is what the last interceptor returned."""
+        """Called when the outcome is known. `record` is what the last interceptor returned."""
 
 
 class ConsumerInterceptor:
-    """Override what you need. Calls come from `poll` and its like, and must be quick."""
+    """Base class of consumer interceptors; override what you need.
+
+    The methods are called inside `poll` and similar calls and must be fast.
+    """
 
     def on_consume(self, records: list[Record[Any, Any]]) -> list[Record[Any, Any]]:
-        """Before records are returned to the caller. Positions move past all of them, whether or
-        not they are in the list that comes back."""
+        """Called before records are returned to the caller. Returns the records to return.
+
+        Positions move past all records, whether or not they are in the returned list.
+        """
         return records
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """After these offsets were committed."""
+        """Called after these offsets were committed."""
 
 
 class ProducerChain:
@@ -115,7 +124,7 @@ def consumer_chain(interceptors: Sequence[ConsumerInterceptor]) -> ConsumerChain
 
 
 def _passed(step: Callable[[T], T], item: T, kind: type[Any]) -> T:
-    """What the step makes of the item, or the item when it fails or returns something else."""
+    """Returns the result of the step, or the item if the step fails or returns another type."""
     try:
         result = step(item)
     except Exception:  # noqa: BLE001 (see the module's docstring)

@@ -1,4 +1,4 @@
-"""Questions that only the leaders of partitions can answer: who they are, and asking them all."""
+"""Sends requests to the leaders of many partitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ async def ask_leaders(
         [Connection, Collection[TopicPartition]], Awaitable[dict[TopicPartition, T | ClientError]]
     ],
 ) -> dict[TopicPartition, T | ClientError]:
-    """One attempt, all leaders side by side; an answer or an error for every partition."""
+    """Makes one attempt, at all leaders concurrently. Returns a result or an error for every
+    partition."""
     outcomes: dict[TopicPartition, T | ClientError] = {}
     leaders: dict[int, list[TopicPartition]] = defaultdict(list)
     for place in places:

@@ -1,8 +1,8 @@
-"""What a client counts, and what it says when asked.
+"""The metrics of the clients.
 
-Meters are plain numbers that their owner adds to, once per batch or request and never per record.
-A snapshot is a frozen copy with everything derived: means, quantiles, skew. Nothing is computed
-until somebody asks. Pure.
+Meters are plain numbers that their owner updates once per batch or request, never per record. A
+snapshot is a frozen copy with derived values: means, quantiles, skew. They are computed only when a
+snapshot is taken. Pure.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from penstock.client.routers.meter import Distribution, DistributionMeter
 _FINEST_S: Final = 1e-5
 _STEPS_PER_DOUBLING: Final = 4
 _BUCKETS: Final = 4 * 27
-"""From ten microseconds in steps of a fifth to beyond twenty minutes."""
+"""From ten microseconds, in steps of about a fifth, to more than twenty minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Frozen numbers that can be had as nested dicts too, such as for JSON."""
+    """Frozen numbers that can be converted to nested dicts, for instance for JSON."""
 
     def as_dict(self) -> dict[str, Any]:
         return {item.name: _simple(getattr(self, item.name)) for item in fields(self)}
@@ -31,7 +31,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Latency(Snapshot):
-    """Times in milliseconds. Quantiles are right within a tenth of themselves."""
+    """Times in milliseconds. Quantiles are accurate to about ten percent."""
 
     count: int
     mean_ms: float
@@ -41,7 +41,7 @@ class Latency(Snapshot):
 
 
 class LatencyMeter:
-    """Counts how long things took, in buckets that grow with the time: a few hundred bytes."""
+    """Counts durations in buckets that grow with the duration. Takes a few hundred bytes."""
 
     __slots__ = ("_buckets", "_count", "_max_s", "_total_s")
 
@@ -79,12 +79,15 @@ class LatencyMeter:
 
 @dataclass(frozen=True, slots=True)
 class ProducerMetrics(Snapshot):
+    """A snapshot of a producer's metrics. Counters start at 0 when the producer is created."""
+
     records: int
-    """Acknowledged; with acks=0, handed to the system."""
+    """Acknowledged records; with acks=0, records handed to the operating system."""
     record_bytes: int
     batches: int
     wire_bytes: int
-    """What the batches took on the wire; against `record_bytes` this shows the compression."""
+    """The size of the batches on the wire. Compare it with `record_bytes` to see the
+    compression."""
     requests: int
     retries: int
     splits: int
@@ -93,10 +96,10 @@ class ProducerMetrics(Snapshot):
     buffered_records: int
     buffered_bytes: int
     queue_latency: Latency
-    """From a batch's first record to its first request."""
+    """The time from a batch's first record to its first request."""
     request_latency: Latency
     distribution: Mapping[str, Distribution]
-    """By topic: how records spread over its partitions."""
+    """By topic: the distribution of records over its partitions."""
 
 
 @dataclass(slots=True)
@@ -135,8 +138,10 @@ class ProducerMeter:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMetrics(Snapshot):
+    """A snapshot of a consumer's metrics. Counters start at 0 when the consumer is created."""
+
     records: int
-    """Returned to the caller."""
+    """Records returned to the caller."""
     record_bytes: int
     batches: int
     fetches: int
@@ -145,7 +150,7 @@ class ConsumerMetrics(Snapshot):
     commits: int
     failed_commits: int
     resets: int
-    """How often the reset policy had to find a position."""
+    """How often the reset policy had to determine a position."""
     queued_bytes: int
     lag: Mapping[TopicPartition, int]
     """Records between the position and the end of each assigned partition, where known."""

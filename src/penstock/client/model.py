@@ -1,4 +1,4 @@
-"""What goes into the client and comes out of it, as plain values. Pure."""
+"""The plain values that clients accept and return. Pure."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class TopicPartition(NamedTuple):
+    """A topic's name with a partition index."""
+
     topic: str
     partition: int
 
@@ -20,8 +22,8 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-# Not frozen: a frozen dataclass takes three times as long to make, and a consumer makes one for
-# every record it returns.
+# Not frozen: creating a frozen dataclass takes three times as long, and a consumer creates one for
+# every record.
 @dataclass(slots=True)
 class Record(Generic[K, V]):
     """One record as a consumer received it."""
@@ -30,7 +32,7 @@ class Record(Generic[K, V]):
     partition: int
     offset: int
     timestamp: int
-    """Milliseconds since 1970; -1 when the producer gave none."""
+    """Milliseconds since 1970; -1 if the producer gave none."""
     key: K
     value: V
     headers: Headers = ()
@@ -42,7 +44,7 @@ class Record(Generic[K, V]):
         return TopicPartition(self.topic, self.partition)
 
     def header(self, name: str) -> bytes | None:
-        """The last value of the header with this name, as Kafka's clients have it."""
+        """Returns the last value of the header with this name, as Kafka's clients do."""
         for key, value in reversed(self.headers):
             if key == name:
                 return value
@@ -51,7 +53,7 @@ class Record(Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """Where an acknowledged record is. With acks=0 nobody knows: the offset is -1."""
+    """The position of an acknowledged record. With acks=0 it is unknown, and the offset is -1."""
 
     topic: str
     partition: int
@@ -65,7 +67,7 @@ class RecordMetadata:
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """A position to commit: the next offset to read, and a note for whoever reads it back."""
+    """A position to commit: the next offset to read, and a free text that is stored with it."""
 
     offset: int
     metadata: str = ""
@@ -73,7 +75,7 @@ class OffsetAndMetadata:
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that somebody else than its producer ends."""
+    """A transaction that was left open, to be ended by someone other than its producer."""
 
     transactional_id: str
     producer_id: int

@@ -1,12 +1,12 @@
-"""Moves of replicas, carried out: a few at a time, watched until they are done.
+"""Carries out reassignments: starts a few at a time and watches them until they are done.
 
-Only what is under way is in the cluster's hands. So who stops watching leaves a cluster that ends
-what it has begun, in an order, and the same command goes on from there: a plan is made from where
-partitions are and are going.
+Only reassignments that were started are stored in the cluster. If the process that watches them
+stops, the cluster completes those, and the same command continues from there: a plan is made from
+the partitions' current and target replicas.
 
-A move is done when the cluster lists it no more and the partition is where it was to go. One that
-is not listed and is elsewhere was cancelled by somebody; it must look so several times, as a broker
-that has just become the controller may tell old news.
+A reassignment is done when the cluster no longer lists it and the partition has its target
+replicas. One that is not listed and has other replicas was cancelled. This must be observed several
+times, because a broker that has just become the controller may return stale data.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Ended:
     done: list[TopicPartition] = field(default_factory=list)
     refused: list[BrokerError] = field(default_factory=list)
     cancelled: list[TopicPartition] = field(default_factory=list)
-    """By somebody else, or the topic was deleted."""
+    """Cancelled by someone else, or the topic was deleted."""
     unled: list[BrokerError] = field(default_factory=list)
-    """Why preferred replicas do not lead."""
+    """Errors of partitions that are not led by their preferred replicas."""
 
     @property
     def is_whole(self) -> bool:
@@ -57,7 +57,7 @@ class Ended:
 
 
 def work(steps: Iterable[Step]) -> int:
-    """What `advance` is told in all."""
+    """Returns the sum of everything that `advance` will be called with."""
     return sum(_work(step) for step in steps)
 
 
@@ -70,11 +70,14 @@ def _brokers(step: Step) -> set[int]:
 
 
 class Moves:
-    """`at_once` of them at a time. Where nobody says how many no broker takes part in two, as
-    clients feel the end of each: old replicas go, and leaders change. There are more while all that
-    has begun ends within a second, as the moves of small partitions do.
+    """Runs `at_once` reassignments at a time.
 
-    With `lead` preferred replicas lead as soon as their move is done, not all of them at the end.
+    If `at_once` is not given, no broker takes part in two at once, because clients notice the end
+    of each: old replicas are removed and leaders change. The number grows as long as everything
+    that was started ends within a second, as it does for small partitions.
+
+    With `lead`, preferred replicas become leaders as soon as their reassignment is done, and not
+    all of them at the end.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class Moves:
         self._lead = lead
         self._waiting = deque(steps)
         self._steps: dict[TopicPartition, Step] = {}
-        """Those under way."""
+        """The reassignments in progress."""
         self._counted: dict[TopicPartition, int] = {}
         self._looks: dict[TopicPartition, int] = {}
         self.ended = Ended()
@@ -106,16 +109,17 @@ class Moves:
 
     @property
     def left(self) -> int:
-        """Those that have not begun."""
+        """How many have not started."""
         return len(self._waiting)
 
     @property
     def arrived(self) -> int:
-        """The replicas that have caught up so far."""
+        """How many replicas have caught up so far."""
         return sum(self._counted.values())
 
     async def run(self, advance: Callable[[int], None]) -> Ended:
-        """Until all is done; `advance` is told how many more replicas have caught up."""
+        """Runs until all are done. Calls `advance` with the number of replicas that have caught up
+        since."""
         looks = 0
         while self._waiting or self._steps:
             await self._begin(advance)
@@ -131,7 +135,7 @@ class Moves:
         return self.ended
 
     async def watch(self, advance: Callable[[int], None]) -> Ended:
-        """The same for moves that somebody else has begun."""
+        """Watches reassignments that were started elsewhere."""
         while self._waiting:
             step = self._waiting.popleft()
             self._steps[TopicPartition(step.topic, step.index)] = step
@@ -154,7 +158,7 @@ class Moves:
                 advance(_work(step))
 
     def _next(self) -> list[Step]:
-        """Those that may begin now."""
+        """Returns the reassignments that may start now."""
         if self._is_told or self._at_once > 1:
             count = min(self._at_once - len(self._steps), len(self._waiting))
             return [self._waiting.popleft() for _ in range(count)]
@@ -211,7 +215,8 @@ class Moves:
 
 
 async def _prefer(admin: Admin, places: Sequence[TopicPartition]) -> list[BrokerError]:
-    """Let the preferred replicas lead; those that cannot."""
+    """Elects the preferred replicas as leaders. Returns the errors of those that could not be
+    elected."""
     if not places:
         return []
     answers = await admin.elect_leaders(places)
@@ -222,7 +227,7 @@ async def _prefer(admin: Admin, places: Sequence[TopicPartition]) -> list[Broker
     ]
 
 
-# The throttle
+# Throttling.
 
 
 @asynccontextmanager
@@ -233,11 +238,12 @@ async def braked(
     clock: Clock,
     on_eased: Callable[[int], None],
 ) -> AsyncIterator[None]:
-    """Carry out moves with each broker copying no more than this in a second; 0 is without limit.
+    """Limits how many bytes per second each broker copies during the block; 0 means no limit.
 
-    Where nobody says how much it begins gently, and is doubled whenever nothing has arrived for a
-    while: a partition that is written faster than it may be copied would never arrive. `on_eased`
-    is told the new rate. If the block fails the brake stays on the moves that are under way.
+    If `bytes_per_s` is None the rate starts low, and doubles whenever no replica has caught up for
+    a while: a partition that is written faster than it may be copied would never catch up.
+    `on_eased` is called with the new rate. If the block fails, the throttle stays on the
+    reassignments in progress.
     """
     steps = moves.steps
     if bytes_per_s == 0 or not any(step.added for step in steps):
@@ -266,14 +272,14 @@ async def _ease(admin: Admin, moves: Moves, clock: Clock, on_eased: Callable[[in
         try:
             await _set_rates(admin, moves.steps, rate * 2)
         except ClientError:
-            continue  # Whoever carries out the moves hears of it as well.
+            continue  # The code that runs the moves gets the error as well.
         rate *= 2
         on_eased(rate)
 
 
 async def throttle(admin: Admin, steps: Sequence[Step], bytes_per_s: int) -> None:
-    """Let each broker take in no more than this in a second of the replicas that are added, and
-    give out no more of those that are there."""
+    """Limits how much each broker may receive per second for added replicas, and send from existing
+    ones."""
     lists: dict[str, dict[str, list[str]]] = {}
     for step in steps:
         if not step.added:
@@ -288,7 +294,7 @@ async def throttle(admin: Admin, steps: Sequence[Step], bytes_per_s: int) -> Non
         try:
             await admin.alter_configs(topic=topic, set_values=values)
         except BrokerError as error:
-            # Whoever asks for its move is told so.
+            # The request for its reassignment will report this.
             if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
 
@@ -317,7 +323,7 @@ def _named(lists: dict[str, dict[str, list[str]]], step: Step, name: str, broker
 
 
 async def lift_throttle(admin: Admin) -> bool:
-    """Remove it wherever it is; whether there was one."""
+    """Removes the throttle everywhere. Returns whether there was one."""
     info = await admin.describe_cluster()
     found = False
     for broker in info.brokers:
@@ -337,7 +343,7 @@ async def lift_throttle(admin: Admin) -> bool:
 
 
 async def _each(work: Callable[[str], Awaitable[None]], names: Iterable[str]) -> None:
-    """A few at a time: there may be thousands of topics."""
+    """Processes a few at a time: there may be thousands of topics."""
     rest = iter(names)
     while some := [*islice(rest, _ASKED_AT_ONCE)]:
         await asyncio.gather(*map(work, some))

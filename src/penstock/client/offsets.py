@@ -1,4 +1,4 @@
-"""Offsets of partitions: by time, and where a log begins. Asked of the partitions' leaders."""
+"""Looks up offsets by time, and deletes records, at the partitions' leaders."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from penstock.wire.messages import (
 LATEST: Final = -1
 """As a time: the end of the log, where the next record will be."""
 EARLIEST: Final = -2
-"""As a time: the first offset that is still there."""
+"""As a time: the first offset that still exists."""
 MAX_TIMESTAMP: Final = -3
-"""As a time: the record with the greatest timestamp."""
+"""As a time: the record with the largest timestamp."""
 _CONSUMER: Final = -1
 _READ_UNCOMMITTED: Final = 0
 
 
 class FoundOffset(NamedTuple):
-    """The first record at or after a time; at the end of a log, the one to come."""
+    """The first record at or after a time; at the end of a log, the next record to be written."""
 
     offset: int
     timestamp: int
@@ -44,8 +44,10 @@ async def list_offsets(
     isolation_level: int = _READ_UNCOMMITTED,
     deadline_s: float | None = None,
 ) -> dict[TopicPartition, FoundOffset | None]:
-    """The first offset at or after each time, or for `LATEST` and `EARLIEST`; None if there is
-    no record that young. Retried until all are known."""
+    """Returns the first offset at or after each time, or for `LATEST` and `EARLIEST`.
+
+    The result is None if there is no record at or after the time. Retries until all are known.
+    """
     found: dict[TopicPartition, FoundOffset | None] = {}
 
     async def attempt(fresh: bool) -> None:
@@ -67,7 +69,8 @@ async def list_offsets(
 async def ask_offsets(
     cluster: Cluster, times: Mapping[TopicPartition, int], isolation_level: int
 ) -> dict[TopicPartition, FoundOffset | ClientError]:
-    """One attempt, all leaders side by side; an answer or an error for every partition."""
+    """Makes one attempt, at all leaders concurrently. Returns a result or an error for every
+    partition."""
 
     async def ask(
         connection: Connection, places: Collection[TopicPartition]
@@ -103,7 +106,8 @@ async def ask_offsets(
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Drop what lies before these offsets (-1: everything there is); where the logs begin now."""
+    """Deletes the records before these offsets (-1: all records). Returns the new log start
+    offsets."""
     starts: dict[TopicPartition, int] = {}
 
     async def attempt(fresh: bool) -> None:
@@ -149,5 +153,6 @@ async def _by_leader(
 
 
 def _refuse(place: TopicPartition, code: int) -> NoReturn:
-    """A leader that moved is asked for again; `leader` finds out whether the partition exists."""
+    """Raises the error. If the leader has moved the request is retried; `leader` finds out whether
+    the partition exists."""
     raise BrokerError(code, subject=str(place))

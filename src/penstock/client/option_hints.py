@@ -1,8 +1,8 @@
-"""What to say when somebody gives an option that does not exist. Pure.
+"""Error messages for options that do not exist. Pure.
 
-People come from other clients and bring their names along: Java's and librdkafka's with dots,
-kafka-python's and aiokafka's own. Whoever wrote `queue.buffering.max.ms` is told `linger_ms`; only
-what nobody ever called an option is answered by likeness.
+Users come from other clients and use their option names: Java's and librdkafka's with dots, and
+those of kafka-python and aiokafka. The error for `queue.buffering.max.ms` suggests `linger_ms`.
+Only a name that no client uses is answered with the most similar one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CALLED: Final[Mapping[str, str]] = {
     "topic_metadata_refresh_interval_ms": "metadata_max_age_ms",
     "interceptor_classes": "interceptors",
 }
-"""Names that other clients use -> what the same thing is called here."""
+"""Maps option names of other clients to the names here."""
 
 _NO_TLS: Final = "connections are plain text so far; put a TLS tunnel in front, or leave it out"
 _KEYS: Final = "a producer takes key_serializer=..., a consumer key_deserializer=..."
@@ -80,7 +80,7 @@ _ANSWERS: Final[Mapping[str, str]] = {
     "value_deserializer": _VALUES,
     "value_serializer": _VALUES,
 }
-"""Names of things that are no options here -> what to do instead."""
+"""Maps names that are not options here to what to do instead."""
 
 _FAMILIES: Final[Mapping[str, str]] = {
     "sasl_": _NO_TLS,
@@ -93,7 +93,7 @@ _FAMILIES: Final[Mapping[str, str]] = {
 def unknown(
     name: str, known: Collection[str], elsewhere: Mapping[str, Collection[str]]
 ) -> OptionError:
-    """`elsewhere`: who else takes options, and which."""
+    """Returns the error for an unknown option. `elsewhere` has the options of the other clients."""
     return OptionError(f"unknown option {name!r}: {_advice(name, known, elsewhere)}")
 
 

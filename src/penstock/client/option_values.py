@@ -1,7 +1,7 @@
-"""How an option's value is read: each reader takes what people write and returns what code wants.
+"""Parsers for option values: each accepts what users write and returns what the code needs.
 
-A reader takes its own results too, so an options object can be made anew from another's fields. It
-raises `OptionError`, whose message begins with the option's name and ends with what to give. Pure.
+A parser also accepts its own results, so that an options object can be made from another's fields.
+It raises `OptionError`; the message begins with the option's name and ends with what to give. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.client.errors import OptionError
 from penstock.records.batch import Codec
 
 Read = Callable[[str, Any], Any]
-"""The option's name and what was given for it -> the value."""
+"""Converts the option's name and the given value to the parsed value."""
 
 INT32_MAX: Final = (1 << 31) - 1
 ACKS_ALL: Final = -1
@@ -39,14 +39,14 @@ class IsolationLevel(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResetPolicy:
-    """Where to read from when a partition has no committed position, or one that is gone."""
+    """Where to start if a partition has no committed offset, or one that no longer exists."""
 
     kind: Literal["earliest", "latest", "none", "timestamp", "duration"]
     value_ms: int = 0
-    """When (milliseconds since 1970) for a timestamp, how long ago for a duration."""
+    """The time (milliseconds since 1970) for a timestamp, the length for a duration."""
 
     def timestamp_ms(self, now_ms: int) -> int:
-        """What a ListOffsets request asks for; `none` has no answer and must not come here."""
+        """Returns the timestamp for a ListOffsets request. Must not be called for `none`."""
         match self.kind:
             case "earliest":
                 return EARLIEST_TIMESTAMP
@@ -60,11 +60,11 @@ class ResetPolicy:
                 raise AssertionError("auto_offset_reset is none: there is nothing to look for")
 
 
-# -- readers -------------------------------------------------------------------------------------
+# -- parsers -------------------------------------------------------------------------------------
 
 
 def whole(least: int, most: int = INT32_MAX) -> Read:
-    """A whole number within bounds. A bool is a number in Python, and a mistake here."""
+    """Parses an integer within bounds. A bool is an int in Python, but a mistake here."""
 
     def read(name: str, given: Any) -> int:
         if isinstance(given, bool) or not isinstance(given, int):
@@ -89,7 +89,7 @@ def text(name: str, given: Any) -> str:
 
 
 def maybe(read: Read) -> Read:
-    """None stays None."""
+    """Accepts None and returns it unchanged."""
 
     def read_or_none(name: str, given: Any) -> Any:
         return None if given is None else read(name, given)
@@ -98,7 +98,7 @@ def maybe(read: Read) -> Read:
 
 
 def name_text(name: str, given: Any) -> str:
-    """A text that names something, so it may not be empty."""
+    """Parses a name, which must not be empty."""
     if not isinstance(given, str) or not given:
         raise refused(name, given, "give a text that is not empty, or leave it out")
     return given
@@ -129,7 +129,7 @@ def isolation_level(name: str, given: Any) -> IsolationLevel:
 
 
 def bootstrap(name: str, given: Any) -> tuple[Address, ...]:
-    """`"host:9092,other:9092"`, or a sequence of such texts or addresses."""
+    """Parses `"host:9092,other:9092"`, or a sequence of such strings or addresses."""
     parts = [given] if isinstance(given, str) else given
     if not isinstance(parts, Sequence) or not all(
         isinstance(part, str | Address) for part in parts
@@ -142,7 +142,7 @@ def bootstrap(name: str, given: Any) -> tuple[Address, ...]:
 
 
 def objects(having: str, what: str) -> Read:
-    """A sequence of objects that have the method, as a tuple."""
+    """Parses a sequence of objects that have the method, and returns a tuple."""
 
     def read(name: str, given: Any) -> tuple[Any, ...]:
         if isinstance(given, str | bytes) or not isinstance(given, Iterable):
@@ -159,7 +159,7 @@ def objects(having: str, what: str) -> Read:
 
 
 def strategies(known: Sequence[str]) -> Read:
-    """Assignors by name or as objects; one alone need not be in a list."""
+    """Parses assignors given by name or as objects; a single one need not be in a list."""
 
     def read(name: str, given: Any) -> tuple[Any, ...]:
         items = tuple(given) if isinstance(given, list | tuple) else (given,)
@@ -176,7 +176,7 @@ def strategies(known: Sequence[str]) -> Read:
 
 
 def reset_policy(name: str, given: Any) -> ResetPolicy:
-    """A name, a time, or how long ago."""
+    """Parses a name, a time, or a duration."""
     if isinstance(given, ResetPolicy):
         return given
     if isinstance(given, datetime):

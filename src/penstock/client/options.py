@@ -1,16 +1,16 @@
 # ruff: noqa: RUF009 (`_option` is `field` with a reader; nothing it returns is shared or changed)
-"""The options of the clients: Kafka's names in Python spelling, read and checked once.
+"""The options of the clients: Kafka's names in Python spelling, parsed and validated once.
 
-Each client has a frozen dataclass that says what its options are, what they mean unless given and
-how they are read; everything behind the constructors takes that object and never a dict. `parse`
-makes one from keywords. The typed dicts beneath say the same to type checkers: what may be written
-(`acks="all"`), where the dataclasses say what was understood (`acks == -1`). A test keeps the two
-in step.
+Each client has a frozen dataclass that defines its options, their defaults and how they are parsed.
+Everything behind the constructors takes that object and never a dict. `parse` makes one from
+keywords. The typed dicts below declare the same options for type checkers: they say what may be
+written (`acks="all"`), the dataclasses say what it is parsed into (`acks == -1`). A test keeps the
+two consistent.
 
-Some defaults give way to what else is asked for, as in Java's client. Idempotence that was not
-asked for by name is dropped where other options exclude it; asked for, it is an error.
+Some defaults depend on other options, as in Java's client. Idempotence is turned off when other
+options exclude it, unless `enable_idempotence` was given explicitly: then it is an error.
 `delivery_timeout_ms` grows with `linger_ms` and `request_timeout_ms` unless it is given, and
-`heartbeat_interval_ms` shrinks to a third of a short session.
+`heartbeat_interval_ms` shrinks to a third of a short session timeout.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from penstock.records.batch import Codec
 
 ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
 IDEMPOTENT_IN_FLIGHT_MAX: Final = 5
-"""A broker remembers this many batches of a producer and partition to tell repeats by."""
+"""A broker remembers this many batches per producer and partition to detect duplicates."""
 _DELIVERY_TIMEOUT_MS: Final = 120_000
 _HEARTBEAT_MS: Final = 3_000
 PARTITION_FETCH_BYTES: Final = 1 << 20
-"""What a partition may bring to a fetch unless told otherwise; for tables it is more."""
+"""The default limit on one partition's share of a fetch. Tables use a larger one."""
 _MEMORY_MAX: Final = 1 << 40
 _RESPONSE_SLACK: Final = 16 << 20
 _LEVELS: Final[Mapping[Codec, tuple[int, int]]] = {
@@ -61,19 +61,19 @@ def _router(name: str, given: Any) -> Router:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """What every client takes."""
+    """The options that every client has."""
 
     kind: ClassVar[str] = "any client"
 
     bootstrap: tuple[Address, ...] = _option((), values.bootstrap)
     client_id: str = _option("penstock", values.text)
     request_timeout_ms: int = _option(30_000, values.whole(1))
-    """How long to wait for the answer to one request."""
+    """How long to wait for the response to one request."""
     retry_backoff_ms: int = _option(100, values.whole(0))
-    """The wait before the second attempt; it doubles, with jitter, up to the maximum."""
+    """The wait before the second attempt. It doubles, with jitter, up to `retry_backoff_max_ms`."""
     retry_backoff_max_ms: int = _option(1_000, values.whole(0))
     metadata_max_age_ms: int = _option(300_000, values.whole(1))
-    """What is known of topics and their leaders is asked anew after this time at the latest."""
+    """Metadata of topics and their leaders is refreshed after this time at the latest."""
     socket_connection_setup_timeout_ms: int = _option(10_000, values.whole(1))
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class ClientOptions:
 
     @classmethod
     def parse(cls, bootstrap_servers: str | Sequence[str], keywords: Mapping[str, Any]) -> Self:
-        """Options from what a constructor was called with, or `OptionError`."""
+        """Returns the options for a constructor's arguments, or raises `OptionError`."""
         known = cls.names()
         for name in keywords:
             if name not in known:
@@ -103,7 +103,7 @@ class ClientOptions:
 
     @classmethod
     def _completed(cls, keywords: Mapping[str, Any]) -> dict[str, Any]:
-        """The keywords, and those defaults that depend on them."""
+        """Returns the keywords, completed with the defaults that depend on them."""
         return dict(keywords)
 
     def connection_config(self) -> ConnectionConfig:
@@ -128,33 +128,39 @@ class ClientOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions(ClientOptions):
+    """The options of producers."""
+
     kind: ClassVar[str] = "producers"
 
     acks: int = _option(ACKS_ALL, values.acks)
-    """-1 all in-sync replicas, 1 the leader, 0 nobody; given as "all", 1, 0."""
+    """Which replicas must have a batch before it is acknowledged: -1 all in-sync replicas, 1 the
+    leader, 0 none. Given as "all", 1 or 0."""
     enable_idempotence: bool = _option(True, values.flag)
-    """A record sent again after a lost answer is kept once, and order holds across retries."""
+    """A record that is sent again after a lost response is stored once, and retries keep the
+    order."""
     compression_type: Codec = _option(Codec.NONE, values.codec)
     compression_level: int | None = _option(None, values.maybe(values.whole(-131072, 22)))
     batch_size: int = _option(16_384, values.whole(0))
-    """Bytes of records that go to a partition together; a larger record makes a batch alone."""
+    """The size of a partition's batch in bytes. A larger record gets a batch of its own."""
     linger_ms: int = _option(5, values.whole(0))
-    """How long a batch that is not full waits for more."""
+    """How long a batch that is not full waits for more records."""
     buffer_memory: int = _option(32 << 20, values.whole(1, _MEMORY_MAX))
-    """Bytes of records that may wait for their acknowledgement; beyond it `send` waits."""
+    """How many bytes of records may be buffered until they are acknowledged. Beyond it `send`
+    waits."""
     max_block_ms: int = _option(60_000, values.whole(0))
-    """How long `send` waits for room or for news of a topic, then raises."""
+    """How long `send` waits for buffer memory or for a topic's metadata before it raises an
+    error."""
     max_request_size: int = _option(1 << 20, values.whole(1))
     max_in_flight_requests_per_connection: int = _option(5, values.whole(1))
     delivery_timeout_ms: int = _option(_DELIVERY_TIMEOUT_MS, values.whole(1))
-    """How long a record is tried before its delivery fails, all waits and attempts together."""
+    """How long a record is tried before its delivery fails, including all waits and attempts."""
     retries: int = _option(INT32_MAX, values.whole(0))
     transactional_id: str | None = _option(None, values.maybe(values.name_text))
-    """The name under which `producer.transaction()` works; a newer producer of it fences this."""
+    """Enables `producer.transaction()`. A newer producer with the same id fences this one."""
     transaction_timeout_ms: int = _option(60_000, values.whole(1))
-    """A transaction that is open for longer is aborted by the broker."""
+    """The broker aborts a transaction that is open for longer."""
     router: Router | None = _option(None, values.maybe(_router))
-    """Chooses the partition of records that name none; unset, it is `DefaultRouter`."""
+    """Chooses the partition of records sent without one. The default is `DefaultRouter`."""
     partitioner_ignore_keys: bool = _option(False, values.flag)
     partitioner_adaptive_partitioning_enable: bool = _option(True, values.flag)
     allow_auto_create_topics: bool = _option(True, values.flag)
@@ -228,22 +234,24 @@ class ProducerOptions(ClientOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions(ClientOptions):
+    """The options of consumers."""
+
     kind: ClassVar[str] = "consumers"
 
     group_id: str | None = _option(None, values.maybe(values.name_text))
     group_instance_id: str | None = _option(None, values.maybe(values.name_text))
-    """A name of this member that outlives it: coming back in time, it takes up its partitions."""
+    """Identifies this member across restarts: if it returns in time, it keeps its partitions."""
     client_rack: str = _option("", values.text)
     auto_offset_reset: ResetPolicy = _option(ResetPolicy("latest"), values.reset_policy)
     enable_auto_commit: bool = _option(True, values.flag)
     auto_commit_interval_ms: int = _option(5_000, values.whole(0))
     max_poll_records: int = _option(500, values.whole(1))
     max_poll_interval_ms: int = _option(300_000, values.whole(1))
-    """Who has not polled for so long is taken for stuck, and leaves the group."""
+    """A consumer that has not polled for this long is considered stuck and leaves the group."""
     session_timeout_ms: int = _option(45_000, values.whole(1))
     heartbeat_interval_ms: int = _option(_HEARTBEAT_MS, values.whole(1))
     rebalance_timeout_ms: int = _option(300_000, values.whole(1))
-    """How long the group waits for this member when it rebalances."""
+    """How long the group waits for this member during a rebalance."""
     partition_assignment_strategy: tuple[Any, ...] = _option(
         ("range", "cooperative-sticky"), values.strategies(ASSIGNORS)
     )
@@ -252,7 +260,7 @@ class ConsumerOptions(ClientOptions):
     max_partition_fetch_bytes: int = _option(PARTITION_FETCH_BYTES, values.whole(1))
     fetch_max_wait_ms: int = _option(500, values.whole(0))
     queued_bytes_max: int = _option(64 << 20, values.whole(1, _MEMORY_MAX))
-    """How much is fetched ahead of the caller."""
+    """How many bytes are prefetched."""
     isolation_level: IsolationLevel = _option(
         IsolationLevel.READ_UNCOMMITTED, values.isolation_level
     )
@@ -296,7 +304,7 @@ class ConsumerOptions(ClientOptions):
 
     def connection_config(self) -> ConnectionConfig:
         base = ClientOptions.connection_config(self)
-        # An answer holds more than was asked for when its first batch alone is larger.
+        # A response exceeds the requested size when its first batch alone is larger.
         largest = max(
             base.response_bytes_max, min(self.fetch_max_bytes + _RESPONSE_SLACK, INT32_MAX)
         )
@@ -310,10 +318,12 @@ class ConsumerOptions(ClientOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminOptions(ClientOptions):
+    """The options of admin clients."""
+
     kind: ClassVar[str] = "admins"
 
     default_api_timeout_ms: int = _option(60_000, values.whole(1))
-    """How long a call is tried before it fails, all attempts together."""
+    """How long a call is tried before it fails, including all attempts."""
 
     def _deadline_ms(self) -> int:
         return self.default_api_timeout_ms
@@ -322,7 +332,7 @@ class AdminOptions(ClientOptions):
 _ALL: Final[tuple[type[ClientOptions], ...]] = (ProducerOptions, ConsumerOptions, AdminOptions)
 
 
-# -- what may be written -------------------------------------------------------------------------
+# -- keywords, for type checkers -----------------------------------------------------------------
 
 CompressionName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 AssignorName = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]

@@ -1,6 +1,6 @@
-"""Who leads partitions and which brokers hold them: elections, and moves of replicas.
+"""Elects leaders, moves replicas and removes brokers.
 
-Everything here is about many partitions, so what is refused is an outcome, not an exception.
+These functions concern many partitions, so they return refusals as outcomes and do not raise them.
 """
 
 from __future__ import annotations
@@ -32,26 +32,27 @@ _UNCLEAN: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A move under way."""
+    """An ongoing reassignment."""
 
     replicas: tuple[int, ...]
-    """All that have the partition or will: those that are to stay first."""
+    """All brokers that have the partition or will have it; those that will stay come first."""
     adding: tuple[int, ...]
     removing: tuple[int, ...]
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The replicas when it is done."""
+        """The replicas when the reassignment is complete."""
         return tuple(each for each in self.replicas if each not in self.removing)
 
 
 async def elect_leaders(
     cluster: Cluster, places: Sequence[TopicPartition] | None = None, *, unclean: bool = False
 ) -> dict[TopicPartition, BrokerError | None]:
-    """Let these partitions, or all, be led by their preferred replicas.
+    """Elects the preferred replica as leader of these partitions, or of all partitions.
 
-    With `unclean` by any that is alive, where nobody leads: what only others have is lost. Of all,
-    those that needed no election are left out.
+    With `unclean`, partitions without a leader get any live replica as their leader; records that
+    only other replicas have are lost. When all partitions were requested, the result omits those
+    that needed no election.
     """
     request = ElectLeadersRequest(
         election_type=_UNCLEAN if unclean else _PREFERRED,
@@ -78,7 +79,10 @@ async def alter_partition_reassignments(
     *,
     allow_replication_factor_change: bool = True,
 ) -> dict[TopicPartition, BrokerError | None]:
-    """Begin to move partitions to these brokers, the preferred leader first; None cancels."""
+    """Starts to move partitions to these brokers, listed with the preferred leader first.
+
+    None cancels the reassignment of a partition.
+    """
     request = AlterPartitionReassignmentsRequest(
         timeout_ms=broker_timeout_ms(cluster),
         allow_replication_factor_change=allow_replication_factor_change,
@@ -117,14 +121,14 @@ async def alter_partition_reassignments(
 async def list_partition_reassignments(
     cluster: Cluster, places: Sequence[TopicPartition] | None = None
 ) -> dict[TopicPartition, Reassignment]:
-    """The moves under way, of these partitions or of all."""
+    """Returns the ongoing reassignments of these partitions, or of all partitions."""
     request = ListPartitionReassignmentsRequest(
         timeout_ms=broker_timeout_ms(cluster),
         topics=None
         if places is None
         else [ListPartitionReassignmentsRequest.Topic(*each) for each in _by_topic(places).items()],
     )
-    # Any of our brokers knows, and a controller may be missed just when this is asked.
+    # Any Penstock broker knows, and there may be no controller at the moment.
     answer = await cluster.ask_any(request, ListPartitionReassignmentsResponse)
     if answer.error_code == ErrorCode.NOT_CONTROLLER:
         answer = await cluster.ask_controller(
@@ -144,7 +148,7 @@ async def list_partition_reassignments(
 
 
 async def unregister_broker(cluster: Cluster, broker: int) -> None:
-    """Forget a broker that is gone for good."""
+    """Removes the registration of a broker that is gone for good."""
     answer = await cluster.ask_controller(
         UnregisterBrokerRequest(broker),
         UnregisterBrokerResponse,

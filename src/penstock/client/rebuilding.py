@@ -1,8 +1,8 @@
-"""Typed values from plain ones: what JSON made of a dataclass, made a dataclass again. Pure.
+"""Converts plain JSON data to typed dataclasses and back. Pure.
 
-`builder` walks a type once and returns a function that turns plain data into it, so that a record
-costs calls, not inspection. `plain` is the way there. The two agree on everything they know; a
-type they do not know is an error when the builder is made, not when the first record comes.
+`builder` inspects a type once and returns a function that converts plain data to it, so that each
+record costs only calls and no inspection. `plain` is the opposite direction. Both support the same
+types. An unsupported type is an error when the builder is made, not when the first record arrives.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _COLLECTIONS: Final[Mapping[Any, Callable[[Any], Any]]] = {
 
 
 def plain(value: Any) -> Any:
-    """The value in terms of JSON."""
+    """Converts the value to JSON types."""
     if value is None or (isinstance(value, str | int | float) and not isinstance(value, Enum)):
         return value
     if isinstance(value, Enum):
@@ -67,7 +67,7 @@ def _key(key: Any) -> str:
 
 
 def builder(kind: Any) -> Build:
-    """A function from plain data to the type."""
+    """Returns a function that converts plain data to the type."""
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         raise TypeError(f"{kind!r} is no dataclass")
     return _Builders().of(kind)
@@ -118,7 +118,7 @@ class _Builders:
             given = {name: step(value[name]) for name, step in steps.items() if name in value}
             return kind(**given)
 
-        # Before its fields are looked at: one of them may be of this very type.
+        # Before its fields are inspected: one of them may be of this same type.
         self._made[kind] = build
         hints = _hints(kind)
         for field in dataclasses.fields(kind):
@@ -158,7 +158,7 @@ class _Builders:
         )
 
     def _key(self, kind: Any) -> Build:
-        """Keys of JSON objects are text, whatever they were before."""
+        """Keys of JSON objects are always text."""
         return int if kind is int else self.of(kind)
 
 
@@ -205,7 +205,8 @@ def _one_of(choices: tuple[Any, ...]) -> Build:
 
 
 def _most_telling_first(kinds: Sequence[Any]) -> list[Any]:
-    """Text fits anything that is written as text, and whole numbers are floats too: so last."""
+    """Sorts general types last: str accepts anything written as text, and float accepts
+    integers."""
     return sorted(kinds, key=lambda kind: {float: 1, str: 2, Any: 3}.get(kind, 0))
 
 

@@ -1,21 +1,21 @@
-"""Keys and values as bytes and back.
+"""Serializers: they convert keys and values to bytes and back.
 
-Null stays null: None never reaches a serializer or a deserializer, so plain functions such as
-`str.encode` and `json.loads` serve as they are. Everything made here has both `serialize` and
+None stays null: it is never passed to a serializer or a deserializer, so plain functions such as
+`str.encode` and `json.loads` can be used. All objects of this module have both `serialize` and
 `deserialize`, so that one object can be given to a producer and to a consumer:
 
     Producer(value_serializer=serializers.json)
     Consumer(value_deserializer=serializers.json)
 
-    raw                          bytes, untouched: the same as giving nothing
+    raw                          bytes, unchanged: the same as giving nothing
     string, String(encoding)     text
-    json, Json(...)              anything JSON has; compact UTF-8
-    int32 int64 float32 float64  big-endian, as Java's
-    Dataclass(Class)             a dataclass as JSON, rebuilt with its types
-    Pydantic(Model)              a pydantic model as JSON, validated on the way in
-    Avro(schema, ...)            Avro, bare or with a schema registry's prefix
+    json, Json(...)              any JSON value; compact UTF-8
+    int32 int64 float32 float64  big-endian, as in Java
+    Dataclass(Class)             a dataclass as JSON, restored with its types
+    Pydantic(Model)              a pydantic model as JSON, validated when it is read
+    Avro(schema, ...)            Avro, plain or with the prefix of a schema registry
 
-What a serializer raises reaches the user as `SerializationFailed`, with the record it was about.
+If a serializer raises an error, the user gets a `SerializationFailed` with the record concerned.
 Pure.
 """
 
@@ -53,7 +53,8 @@ Deserializer = Callable[[bytes], T] | CanDeserialize[T]
 
 
 def serialize_with(given: Serializer[T] | None) -> Callable[[T], bytes | None] | None:
-    """The function to call for values that are not None; None when bytes go through untouched."""
+    """Returns the function to call for values other than None; None if bytes pass through
+    unchanged."""
     if given is None or isinstance(given, Raw):
         return None
     return _function(given, "serialize")
@@ -79,6 +80,8 @@ def _function(given: Any, method: str) -> Callable[[Any], Any]:
 
 
 class Raw:
+    """Bytes, unchanged."""
+
     def serialize(self, value: bytes, /) -> bytes:
         return value
 
@@ -87,8 +90,10 @@ class Raw:
 
 
 class String:
+    """Text in the given encoding."""
+
     def __init__(self, encoding: str = "utf-8") -> None:
-        "".encode(encoding)  # an unknown encoding is found out here, not at the first record
+        "".encode(encoding)  # fails here for an unknown encoding, not at the first record
         self.encoding = encoding
 
     def serialize(self, value: str, /) -> bytes:
@@ -99,9 +104,10 @@ class String:
 
 
 class Json:
-    """`default` makes JSON of what JSON does not know; `object_hook` remakes objects. See `json`.
+    """JSON. `default` converts objects that JSON does not support; `object_hook` restores them.
 
-    What JSON has no word for (NaN, infinities) is refused: other readers would choke on it.
+    Both work as in `json`. NaN and infinities are refused: they are not JSON, and other readers
+    would fail on them.
     """
 
     def __init__(
@@ -162,10 +168,10 @@ float64: Packed[float] = Packed(">d", "float64")
 class Dataclass(Generic[T]):
     """A dataclass as a JSON object.
 
-    On the way back fields get their declared types: dataclasses in dataclasses, lists, dicts,
-    tuples and sets of them, optional ones, unions that JSON can tell apart, enums, dates and times
-    (ISO), UUIDs, decimals, bytes (base64). Unknown fields are passed over and missing ones take
-    their defaults, so that either side may be newer.
+    When it is read, fields get their declared types: nested dataclasses, lists, dicts, tuples and
+    sets of them, optional ones, unions that JSON can distinguish, enums, dates and times (ISO),
+    UUIDs, decimals, bytes (base64). Unknown fields are ignored and missing ones get their defaults,
+    so that either side may be newer.
     """
 
     def __init__(self, cls: type[T]) -> None:
@@ -183,7 +189,7 @@ class Dataclass(Generic[T]):
 
 
 class Pydantic(Generic[M]):
-    """A pydantic model as JSON; what does not validate is refused."""
+    """A pydantic model as JSON. Data that does not validate is refused."""
 
     def __init__(self, model: type[M]) -> None:
         if not hasattr(model, "model_validate_json"):
@@ -200,13 +206,13 @@ class Pydantic(Generic[M]):
 class Avro:
     """Avro without a container, for records as dicts.
 
-        Avro(schema)                                 the bytes alone; both sides know the schema
-        Avro(schema, schema_id=7)                    prefixed as schema registries have it
-        Avro(schema, schema_id=7, resolve=fetch)     and read whatever schema the writer had
+        Avro(schema)                                 plain Avro; both sides know the schema
+        Avro(schema, schema_id=7)                    with the prefix of schema registries
+        Avro(schema, schema_id=7, resolve=fetch)     the same, and reads other writers' schemas
 
     The prefix is a zero byte and the writer's schema id in four bytes. `resolve` is called once for
-    each id that is not one's own and returns that schema; the result is read into one's own
-    schema by Avro's rules. Needs the extra `penstock[avro]`.
+    each id other than `schema_id` and returns that schema; the data is then read into this object's
+    own schema by Avro's rules. Requires the extra `penstock[avro]`.
     """
 
     def __init__(

@@ -1,12 +1,12 @@
-"""Transactions of many producers ended together, for whoever coordinates their work.
+"""Ends transactions of several producers together (multi-commit).
 
-The producers live on several machines, each with a transactional id of its own, and hand their
-transactions over open (`Transaction.hand_over`). The ids are chosen to share one coordinator
-(`txns.hashing.id_beside`). Then one request decides them all, in one write: a commit of all, or of
-none. The coordinator's own transaction can carry an offset commit along, as the note that it was
-done.
+The producers run on several machines, each with its own transactional id, and leave their
+transactions open (`Transaction.hand_over`). The ids are chosen so that they share one coordinator
+(`txns.hashing.id_beside`). Then one request decides all of them in one write: all are committed, or
+none. The transaction of the process that coordinates the work can include an offset commit, as a
+record that the work was done.
 
-The request is Penstock's own (EndTransactions); other Kafka clusters do not have it.
+The request is Penstock's own (EndTransactions); Kafka clusters do not have it.
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ async def take_over(
     timeout_ms: int,
     current: OpenTransaction | None = None,
 ) -> OpenTransaction:
-    """Have the transactional id: whoever had it is fenced, what it had open is aborted. Waits
-    while a decision on its last transaction is being carried out. With `current`, only if nobody
-    has taken it over since."""
+    """Takes over the transactional id: fences its producer and aborts its open transaction.
+
+    Waits while a decision on its last transaction is being carried out. With `current`, succeeds
+    only if no other producer has taken over the id since.
+    """
     request = InitProducerIdRequest(transactional_id, timeout_ms)
     if current is not None:
         request.producer_id = current.producer_id
@@ -71,7 +73,8 @@ async def take_over(
 async def open_transactions(
     cluster: Cluster, beside: str, pattern: str
 ) -> tuple[OpenTransaction, ...]:
-    """Those open now of the ids that match, at the coordinator of `beside`."""
+    """Returns the open transactions of the ids that match `pattern`, at the coordinator of
+    `beside`."""
     wanted = ListTransactionsRequest([_ONGOING], transactional_id_pattern=pattern)
 
     async def attempt(connection: Connection) -> tuple[OpenTransaction, ...]:
@@ -102,9 +105,10 @@ async def end_together(
     committed: bool,
     group: str | None = None,
 ) -> None:
-    """Commit all of them or none; or abort what is open of them.
+    """Commits all of the transactions or none, or aborts those that are open. Safe to retry.
 
-    With `group`, one of them must have committed offsets of that group. May be said again."""
+    With `group`, one of them must have committed offsets of that group.
+    """
     request = EndTransactionsRequest(
         committed=committed,
         members=[EndTransactionsRequest.Member(*member) for member in members],
@@ -136,7 +140,7 @@ async def note_offset(
     place: TopicPartition,
     position: OffsetAndMetadata,
 ) -> None:
-    """Commit an offset of a group nobody is a member of, as part of the transaction."""
+    """Commits an offset of a group without members, as part of the transaction."""
     request = TxnOffsetCommitRequest(
         transaction.transactional_id,
         group,
@@ -170,7 +174,7 @@ async def note_offset(
 async def stable_offset(
     cluster: Cluster, group: str, place: TopicPartition
 ) -> OffsetAndMetadata | None:
-    """What the group has committed, when no transaction is about to change it."""
+    """Returns the group's committed offset, once no transaction is about to change it."""
     wanted = OffsetFetchRequest.Group(
         group_id=group,
         topics=[OffsetFetchRequest.GroupTopic(place.topic, partition_indexes=[place.partition])],
@@ -194,7 +198,8 @@ async def stable_offset(
 
 
 async def partition_count(cluster: Cluster, topic: str) -> int:
-    """Of a topic of the cluster's own, which is there, though not every broker may know it yet."""
+    """Returns the number of partitions of an internal topic, which not every broker may know
+    yet."""
 
     async def attempt(fresh: bool) -> int:
         (found,) = (await cluster.metadata([topic])).topics

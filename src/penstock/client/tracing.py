@@ -1,20 +1,20 @@
-"""OpenTelemetry through record headers: who sent what is handled where (extra `penstock[otel]`).
+"""OpenTelemetry tracing through record headers (extra `penstock[otel]`).
 
     Producer(interceptors=[ProducerTracing()])
     Consumer(interceptors=[ConsumerTracing()])
 
-A producer's span runs from `send` to the acknowledgement; its context travels in the header
-`traceparent` (W3C Trace Context), or whatever the global propagator writes. A consumer makes one
-span for each poll that returned records, linked to the spans those records carry: a poll has many
-parents, so it is a child of none. Who handles a record opens `processing(record)` around it, which
-is part of the sender's trace:
+A producer's span lasts from `send` to the acknowledgement. Its context is sent in the header
+`traceparent` (W3C Trace Context), or in whatever the global propagator writes. A consumer makes one
+span for each poll that returned records, linked to the spans of those records: a poll has many
+parents, so it is not a child of any of them. Code that handles a record wraps it in
+`processing(record)`, which is part of the sender's trace:
 
     for record in consumer:
         with tracing.processing(record):
             handle(record)
 
-Names and attributes follow the semantic conventions for messaging and Kafka. Clocks are those of
-OpenTelemetry: times must fit the spans of other libraries.
+Names and attributes follow the semantic conventions for messaging and Kafka. The timestamps come
+from OpenTelemetry's clock, because they must be consistent with the spans of other libraries.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ except ImportError as error:
     raise ImportError("tracing needs OpenTelemetry: pip install 'penstock[otel]'") from error
 
 _OPEN_SPANS_MAX: Final = 100_000
-"""Spans of records whose fate never becomes known must not fill the memory."""
+"""The limit on open spans. Spans of records whose outcome never becomes known must not fill
+memory."""
 _LINKS_MAX: Final = 128
-"""As many links as a span keeps by default; beyond it, the first ones tell enough."""
+"""The number of links that a span keeps by default. Only the first records are linked."""
 
 _HeaderList = list[tuple[str, bytes | None]]
 
@@ -64,7 +65,7 @@ _GETTER: Final = _HeaderGetter()
 
 
 class ProducerTracing(ProducerInterceptor):
-    """A span for each record sent. Put it last, so that it sees the record as it leaves."""
+    """Makes a span for each record sent. Put it last, so that it sees the final record."""
 
     def __init__(
         self, *, client_id: str = "penstock", tracer_provider: TracerProvider | None = None
@@ -72,7 +73,7 @@ class ProducerTracing(ProducerInterceptor):
         self._tracer = _tracer(tracer_provider)
         self._client_id = client_id
         self._open: OrderedDict[Headers, Span] = OrderedDict()
-        # A sync producer sends from its callers' threads and hears of the outcome on its own.
+        # A sync producer sends on its callers' threads and gets the outcome on its own thread.
         self._lock = Lock()
 
     def on_send(self, record: ProducerRecord[Any, Any]) -> ProducerRecord[Any, Any]:
@@ -127,7 +128,7 @@ class ProducerTracing(ProducerInterceptor):
 
 
 class ConsumerTracing(ConsumerInterceptor):
-    """A span for each poll that returned records, linked to the spans of their senders."""
+    """Makes a span for each poll that returned records, linked to the spans of their senders."""
 
     def __init__(
         self,
@@ -165,9 +166,9 @@ def processing(
     group_id: str | None = None,
     tracer_provider: TracerProvider | None = None,
 ) -> Iterator[Span]:
-    """A span around the handling of one record, the current one meanwhile.
+    """Opens a span around the handling of one record and makes it the current span.
 
-    It continues the trace of whoever sent the record, and is linked to the span it was opened in.
+    It continues the trace of the record's sender, and is linked to the span it was opened in.
     """
     attributes: dict[str, str | int | bool] = {
         **_common(record.topic, "process", "process"),
@@ -195,12 +196,12 @@ def processing(
 
 
 def context_of(record: Record[Any, Any]) -> otel_context.Context:
-    """The context that the record's headers carry; an empty one when they carry none."""
+    """Returns the context in the record's headers, or an empty one."""
     return propagate.extract(record.headers, otel_context.Context(), _GETTER)
 
 
 def links_of(record: Record[Any, Any]) -> list[Link]:
-    """A link to the span that sent the record, if it says which."""
+    """Returns a link to the span that sent the record, if its headers name one."""
     sender = trace.get_current_span(context_of(record)).get_span_context()
     return [Link(sender)] if sender.is_valid else []
 
@@ -229,7 +230,8 @@ def _message(key: Any, value: Any) -> Mapping[str, str | bool]:
 
 
 def _key_text(key: Any) -> str | None:
-    """Keys that are no text are left out: the conventions want them readable or not at all."""
+    """Returns the key as text. Other keys are omitted, because the conventions require readable
+    ones."""
     if isinstance(key, bytes):
         try:
             return key.decode()
@@ -239,8 +241,11 @@ def _key_text(key: Any) -> str | None:
 
 
 def _context_headers(headers: Headers) -> Headers:
-    """The headers that propagators write: by these a record is known again when it comes back,
-    even if an interceptor after this one put another in its place."""
+    """Returns the headers that propagators write.
+
+    They identify a record when its acknowledgement arrives, even if a later interceptor has
+    replaced the record.
+    """
     names = propagate.get_global_textmap().fields
     return tuple(header for header in headers if header[0] in names)
 

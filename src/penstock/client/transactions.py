@@ -1,14 +1,15 @@
-"""Transactions from outside: whose they are, which of them nobody will ever end, and ending those.
+"""Admin operations on transactions: list, describe, terminate, and find and abort hanging ones.
 
-A transaction is known in two places. Its coordinator knows which partitions it has written to, and
-ends it there; the partitions' leaders know that it is open, and let no reader of committed records
-past its first one. A transaction hangs when a partition has it open and no coordinator knows that:
-then nobody will end it, and an operator must.
+Two places know a transaction. Its coordinator knows which partitions it has written to, and ends it
+there. The partitions' leaders know that it is open, and do not let read-committed consumers past
+its first record. A transaction hangs when a partition has it open and no coordinator knows that.
+Then nothing will end it, and an operator must.
 
-Whether one hangs takes three looks, in this order: at the partitions, at the coordinators, at the
-partitions again. A coordinator knows of a partition before the partition has anything of the
-transaction, and until the partition has its end. So what is open at the first look and unknown to
-the coordinators at the second has either ended in between, and is not open at the third, or hangs.
+Detecting this takes three steps, in this order: read the state of the partitions, of the
+coordinators, and of the partitions again. A coordinator knows of a partition before the partition
+has any record of the transaction, and until the partition has its marker. So a transaction that is
+open in the first step and unknown to the coordinators in the second has either ended in between,
+and is not open in the third, or it hangs.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from penstock.wire.messages import (
 _DURATION_SINCE: Final = 1
 _PATTERN_SINCE: Final = 2
 _RUNNING: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
-"""The states in which a coordinator has partitions to tell how the transaction ends."""
+"""The states in which a coordinator still has to write markers to partitions."""
 
 _COORDINATOR_MOVED: Final = (
     ErrorCode.NOT_COORDINATOR,
@@ -55,6 +56,8 @@ _ABORT_REFUSED: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
+    """A transactional id in the result of `list_transactions`."""
+
     transactional_id: str
     producer_id: int
     state: str
@@ -65,39 +68,41 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True)
 class TransactionInfo:
+    """What the coordinator knows about a transactional id."""
+
     transactional_id: str
     state: str
     producer_id: int
     producer_epoch: int
     timeout_ms: int
     start_time_ms: int
-    """-1 when nothing is open."""
+    """-1 if no transaction is open."""
     partitions: tuple[TopicPartition, ...]
-    """What the transaction has written to and has still to be told its end."""
+    """The partitions that the transaction has written to and that have no marker yet."""
     coordinator: int
 
 
 @dataclass(frozen=True, slots=True)
 class HangingTransaction:
-    """A partition has it open, and no coordinator knows that."""
+    """A transaction that a partition has open and no coordinator knows."""
 
     place: TopicPartition
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
     start_offset: int
-    """Readers of committed records get no further than this."""
+    """Read-committed consumers cannot read past this offset."""
     last_time_ms: int
     """When the producer last wrote to the partition."""
     transactional_id: str | None
-    """Whose it was; None when no coordinator knows the producer at all."""
+    """The producer's transactional id; None if no coordinator knows the producer."""
 
 
 @dataclass(frozen=True, slots=True)
 class HangingSearch:
     found: tuple[HangingTransaction, ...]
     not_seen: tuple[TopicPartition, ...]
-    """Partitions that nobody leads at the moment: whether anything hangs there is not known."""
+    """Partitions without a leader: it is unknown whether a transaction hangs there."""
 
 
 # -- coordinators --------------------------------------------------------------------------------
@@ -111,7 +116,7 @@ async def list_transactions(
     running_longer_than_ms: int | None = None,
     pattern: str | None = None,
 ) -> list[TransactionListing]:
-    """The transactional ids of all coordinators that pass every filter, by name."""
+    """Returns the transactional ids of all coordinators that match every filter, sorted by name."""
     await cluster.metadata([])
     request = ListTransactionsRequest(
         list(states),
@@ -142,7 +147,7 @@ async def _list_at(
     async def attempt(fresh: bool) -> ListTransactionsResponse:
         connection = await cluster.connection(broker)
         version = connection.version_of(ListTransactionsRequest)
-        # An older broker would leave the filter out and answer with everything.
+        # An older broker would ignore the filter and return everything.
         if request.duration_filter >= 0 and version < _DURATION_SINCE:
             raise ApiNotServed(
                 f"broker {broker} is too old to list transactions by how long they have run"
@@ -159,7 +164,7 @@ async def _list_at(
 async def describe_transactions(
     cluster: Cluster, transactional_ids: Sequence[str]
 ) -> dict[str, TransactionInfo | BrokerError]:
-    """What the coordinator of each knows, or why it does not."""
+    """Returns what the coordinator of each id knows, or the error."""
     return {name: await _describe(cluster, name) for name in transactional_ids}
 
 
@@ -197,9 +202,10 @@ async def _describe(cluster: Cluster, name: str) -> TransactionInfo | BrokerErro
 
 
 async def terminate_transaction(cluster: Cluster, transactional_id: str) -> None:
-    """Have the coordinator abort what is open, and fence the producer that has the id.
+    """Lets the coordinator abort the open transaction, and fences the producer that has the id.
 
-    Returns when every partition has been told. An id that does not exist is not made."""
+    Returns when every partition has its marker. An id that does not exist is not created.
+    """
     known = await _describe(cluster, transactional_id)
     if isinstance(known, BrokerError):
         raise known
@@ -217,7 +223,7 @@ async def terminate_transaction(cluster: Cluster, transactional_id: str) -> None
 
 
 async def find_hanging(cluster: Cluster, topics: Sequence[str] | None = None) -> HangingSearch:
-    """Look through these topics, or through all, the cluster's own included."""
+    """Searches these topics, or all topics including internal ones."""
     led, not_seen = await _partitions(cluster, topics)
     suspects = await _open_at(cluster, led)
     if suspects:
@@ -238,7 +244,7 @@ async def find_hanging(cluster: Cluster, topics: Sequence[str] | None = None) ->
 async def _partitions(
     cluster: Cluster, topics: Sequence[str] | None
 ) -> tuple[list[TopicPartition], tuple[TopicPartition, ...]]:
-    """Those that somebody leads, and the others."""
+    """Returns the partitions that have a leader, and the others."""
     answer = await cluster.metadata(topics)
     led: list[TopicPartition] = []
     others: list[TopicPartition] = []
@@ -254,7 +260,7 @@ async def _partitions(
 
 
 async def _open_at(cluster: Cluster, places: Sequence[TopicPartition]) -> list[HangingTransaction]:
-    """Every transaction that is open on these partitions: hanging ones, as far as is known yet."""
+    """Returns every transaction that is open on these partitions. Each one may be hanging."""
     found = await describe_producers(cluster, places)
     return [
         HangingTransaction(
@@ -275,7 +281,7 @@ async def _open_at(cluster: Cluster, places: Sequence[TopicPartition]) -> list[H
 async def _unknown(
     cluster: Cluster, suspects: Sequence[HangingTransaction]
 ) -> list[HangingTransaction]:
-    """Those that no coordinator has on its list, with the id that the producer had."""
+    """Returns those that no coordinator has, with the producer's transactional id."""
     ids = sorted({each.producer_id for each in suspects})
     names: dict[int, str] = {}
     running: set[tuple[TopicPartition, int]] = set()
@@ -286,7 +292,8 @@ async def _unknown(
             if known.state in _RUNNING:
                 running |= {(place, listing.producer_id) for place in known.partitions}
         elif known.code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-            # One that was forgotten a moment ago was at rest; what else is wrong leaves doubt.
+            # An id that was removed in the meantime had no open transaction. After any other error
+            # its state is unknown.
             raise known
     return [
         replace(each, transactional_id=names.get(each.producer_id))
@@ -303,15 +310,18 @@ async def abort_transaction(
     producer_epoch: int,
     coordinator_epoch: int = 0,
 ) -> None:
-    """Write the marker that ends a hanging transaction, as its coordinator would have.
+    """Writes the marker that ends a hanging transaction, as its coordinator would have.
 
-    Sent once: should the answer be lost, look whether it is still open before you send another."""
+    It is sent only once: if the answer is lost, check whether the transaction is still open before
+    sending another.
+    """
     marker = WriteTxnMarkersRequest.Marker(
         producer_id,
         producer_epoch,
         transaction_result=False,
         topics=[WriteTxnMarkersRequest.Topic(place.topic, [place.partition])],
-        # A partition that never saw a marker of this producer says -1, which no coordinator is.
+        # A partition without a marker of this producer reports -1, which no coordinator has as its
+        # epoch.
         coordinator_epoch=max(0, coordinator_epoch),
     )
 

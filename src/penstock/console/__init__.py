@@ -1,17 +1,17 @@
-"""The console: a cluster in a browser, served from the package.
+"""The web console: shows and manages a cluster in a browser.
 
-    static/       one page, hand-written ES modules and CSS; nothing is built or fetched elsewhere
+    static/       one page, hand-written ES modules and CSS; no build step, no other servers
     web.py        HTTP: routes, static files, streams, errors as one line
-    guard.py      who may ask: Host, Origin, session, CSRF token, headers of every answer
-    watch.py      looks at the cluster all the time; what it saw last is a `Picture`
-    services      topics, messages, groups, brokers, pipelines: what a page shows or an action does
-    link.py       the way to the cluster; whoever wants to change something must ask it, and in a
-                  read-only console is refused there, whichever way the request came
-    pure          problems, filters, shown, plans: values in, values out
+    guard.py      access control: Host, Origin, session, CSRF token, headers of every answer
+    watch.py      polls the cluster all the time and keeps the result in a `Picture`
+    services      topics, messages, groups, brokers, pipelines: what pages show and actions do
+    link.py       the connection to the cluster; every change goes through it, so a read-only
+                  console refuses changes there, whichever route the request took
+    pure          picture, problems, filters, shown: values in, values out
 
-It speaks to the cluster through `penstock.client` only, as anybody would. It runs in a process of
-its own, so a page with ten thousand topics costs the broker's event loop nothing.
+The console uses only `penstock.client`, as any other program would. It runs as a separate process,
+so a page with ten thousand topics takes no time from a broker's event loop.
 
-The server is Starlette on uvicorn: well kept, typed, small, pure Python, and so installable
-wherever Penstock is; a hand-written HTTP server would be ours to keep safe.
+The server is Starlette on uvicorn: well maintained, typed, small and pure Python, so it can be
+installed wherever Penstock can. A hand-written HTTP server would be ours to keep secure.
 """

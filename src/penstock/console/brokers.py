@@ -1,4 +1,4 @@
-"""The broker page: a plan for the whole cluster, carried out as a job with progress."""
+"""The broker page: plans a rebalance or drain, and carries it out as a job with progress."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Brokers:
         return self._watch.picture
 
     async def plan(self, drain: Sequence[int]) -> dict[str, Any]:
-        """What rebalancing, or emptying these brokers, would do; nothing is changed."""
+        """Returns the plan for a rebalance, or for draining these brokers. Changes nothing."""
         planned = await self._planned(drain)
         return {
             "before": _loads(planned, "before"),
@@ -75,10 +75,10 @@ class Brokers:
             raise BadRequest(str(error)) from error
 
     async def rebalance(self, drain: Sequence[int], throttle: int | None) -> dict[str, Any]:
-        """Begin to carry out the plan of this moment.
+        """Plans again and starts to carry out the plan.
 
-        `throttle` is how many bytes each broker may copy in a second, as for the command line. It
-        is lifted when all is done; a job that is stopped leaves it to the moves under way.
+        `throttle` is how many bytes each broker may copy per second, as for the command line. It is
+        removed when all moves are done. If the job is stopped, it stays on the moves under way.
         """
         title = f"drain broker {drain[0]}" if drain else "rebalance the cluster"
         admin = await self._link.changing(title)
@@ -98,7 +98,7 @@ class Brokers:
         return self._jobs.begin(title, work).as_dict()
 
     async def undrain(self, broker: int) -> dict[str, Any]:
-        """Let it have new partitions again; what it gave away comes back by a rebalance."""
+        """Allows new partitions on the broker again. A rebalance moves replicas back to it."""
         admin = await self._link.changing(f"undrain broker {broker}")
         if self._picture.info is None or broker in self._picture.missing:
             raise BadRequest(f"broker {broker} is not running")

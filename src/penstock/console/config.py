@@ -1,4 +1,4 @@
-"""How a console is set up; checked once."""
+"""The configuration of a console, checked once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TOKEN_LENGTH_MIN: Final = 16
 
 
 class BadConsoleConfig(ValueError):
-    """Says what is wrong and what to do."""
+    """The message says what is wrong and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,14 +19,14 @@ class ConsoleConfig:
     bootstrap: str
     host: str = "127.0.0.1"
     token: str = ""
-    """What a browser must show before it is told anything; empty: nothing, on loopback only."""
+    """The token that browsers must send. May be empty (no token) on loopback only."""
     read_only: bool = False
     allowed_hosts: tuple[str, ...] = ()
-    """Names, besides loopback's and `host`, under which browsers may call this console."""
+    """Host names that browsers may use, in addition to those of loopback and `host`."""
     look_interval_s: float = 1.0
-    """Between two looks at the brokers."""
+    """The time between two polls of the brokers."""
     survey_interval_s: float = 2.0
-    """Between two looks at all topics, groups and disks, or longer where that takes long."""
+    """The time between two surveys of all topics, groups and disks; longer if a survey is slow."""
 
     def __post_init__(self) -> None:
         if not self.is_loopback and not self.token:

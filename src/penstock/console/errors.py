@@ -1,4 +1,4 @@
-"""What a request can end with besides success: each knows its HTTP status and says what to do."""
+"""The errors of console requests. Each has an HTTP status and says what to do."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import ClassVar
 
 
 class ConsoleError(Exception):
-    """Its text is shown to the user as it is."""
+    """The base class. The message is shown to the user."""
 
     status: ClassVar[int] = 400
 
 
 class BadRequest(ConsoleError):
-    """The request says something that cannot be meant."""
+    """The request is not valid."""
 
 
 class NotFound(ConsoleError):

@@ -1,17 +1,17 @@
-"""A small language to pick records by. Pure.
+"""A small language for filtering records. Pure.
 
-    error                          the word occurs in key, value or a header, in any case
-    value.user.id = 42             a field of a JSON value; `value.items[0].sku` goes into lists
+    error                          key, value or a header contains the word, in any case
+    value.user.id = 42             a field of a JSON value; `value.items[0].sku` indexes a list
     key = "alice" and not header.trace-id
     value ~ "time out" or value.status >= 500
     offset > 1000 and partition = 2
 
 Fields: `key`, `value` (with a path into JSON), `header.NAME`, `headers`, `partition`, `offset`,
-`timestamp` (milliseconds). Operators: `=` `!=` `<` `<=` `>` `>=`, `~` contains and `!~` does not,
-in any case of letters; a field alone asks whether it is there. `and`, `or`, `not`, parentheses.
+`timestamp` (milliseconds). Operators: `=` `!=` `<` `<=` `>` `>=`; `~` (contains) and `!~` (does not
+contain), which ignore case. A field alone tests whether it exists. `and`, `or`, `not`, parentheses.
 
-There are no regular expressions and no functions: whatever somebody types costs time in proportion
-to the record, and can do nothing but compare.
+There are no regular expressions and no functions. So the cost of any filter is proportional to the
+size of the record, and a filter can only compare.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _COMPARING: Final = ("=", "!=", "<", "<=", ">", ">=", "~", "!~")
 
 
 class BadFilter(ValueError):
-    """Says what is wrong, and where."""
+    """The message says what is wrong, and where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class _Field:
     path: tuple[Step, ...]
 
     def read(self, record: Candidate) -> Any:
-        """The field's value, or `_MISSING`."""
+        """Returns the field's value, or `_MISSING`."""
         if self.name in ("partition", "offset", "timestamp"):
             return getattr(record, self.name)
         if self.name == "headers":
@@ -92,7 +92,7 @@ class _Field:
 
 
 def compile_filter(text: str) -> Test:
-    """The test that a filter stands for; an empty one takes everything. Raises `BadFilter`."""
+    """Compiles a filter to a test. An empty filter accepts everything. Raises `BadFilter`."""
     if len(text) > LENGTH_MAX:
         raise BadFilter(f"the filter is longer than {LENGTH_MAX:,} characters: shorten it")
     tokens = _tokens(text)
@@ -178,7 +178,7 @@ class _Parser:
 
 
 def _field(token: _Token) -> _Field | None:
-    """The field that a word names; None for a word that is only a text to look for."""
+    """Returns the field that the word names; None if the word is a text to search for."""
     name = re.split(r"[.\[]", token.text, maxsplit=1)[0]
     if name not in _FIELDS:
         return None

@@ -1,4 +1,4 @@
-"""The group pages: members, lag now and over time, and moving a group that has no members."""
+"""The group pages: members, current and past lag, and resetting the offsets of a group."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Groups:
             start, end = bounds.get(place, (None, None))
             at = committed[place].offset if place in committed else None
             owner = info.owner(place)
-            # What retention has taken cannot be read any more, so it is not lag.
+            # Records that retention has deleted cannot be read any more, so they are not lag.
             behind = None if at is None or end is None else max(0, end - max(at, start or 0))
             rows.append(
                 {
@@ -107,7 +107,7 @@ class Groups:
     async def _bounds(
         self, admin: Reading, places: Sequence[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Topics may be gone that a group still knows."""
+        """Returns start and end offsets. Skips deleted topics: a group may still have offsets."""
         known = [
             place
             for place in places
@@ -124,12 +124,15 @@ class Groups:
             if (start := starts[place]) is not None and (end := ends[place]) is not None
         }
 
-    # -- moving a group -------------------------------------------------------------------------
+    # -- resetting offsets ----------------------------------------------------------------------
 
     async def plan_reset(
         self, name: str, topics: Sequence[str], target: str, value: int
     ) -> dict[str, Any]:
-        """What a reset would do; nothing is changed. Topics: those committed to, unless given."""
+        """Returns the changes that a reset would make, without making them.
+
+        Without `topics`, plans for all topics for which the group has committed offsets.
+        """
         if target not in _TARGETS:
             raise BadRequest(f"reset to one of {', '.join(_TARGETS)}, not to {target!r}")
         admin = await self._link.reading()
@@ -150,7 +153,7 @@ class Groups:
         return {"group": name, "moves": rows}
 
     async def reset(self, name: str, offsets: Mapping[TopicPartition, int]) -> dict[str, Any]:
-        """Exactly the offsets that a plan has shown."""
+        """Sets exactly the offsets that the plan has shown."""
         admin = await self._link.changing(
             f"reset group {name}: {', '.join(f'{place}={at}' for place, at in offsets.items())}"
         )

@@ -1,15 +1,17 @@
-"""Who may ask this console, decided before anything else is. Pure but for the ports it is given.
+"""Decides which requests the console accepts. Pure except for the ports that it is given.
 
-A console on loopback is still reachable by every page that its user's browser has open. So:
+A console on loopback can be reached by every page that is open in its user's browser. So:
 
-- Host must be one of a few names: a page of another site whose name was made to point here (DNS
-  rebinding) sends its own.
-- A request that a browser marks as coming from another site (Origin, Sec-Fetch-Site) is refused.
-- Every answer but the page itself needs a session: a cookie, HttpOnly and SameSite=Strict. Where a
-  token is set, only who shows it gets one.
-- Whatever is posted needs the session's CSRF token in a header, which only our own page can read.
+- Host must be one of a few names. This stops DNS rebinding, where the name of another site is made
+  to point to this console: that site's page sends its own name.
+- A request that the browser marks as coming from another site (Origin, Sec-Fetch-Site) is refused.
+- Everything except static files and the login needs a session: a cookie, HttpOnly and
+  SameSite=Strict. If a token is configured, a browser must send it to get a session.
+- Every POST except the login needs the session's CSRF token in a header. Only the console's own
+  page can read that token.
 
-Sessions are signed, not stored: the key lives as long as the process, and nothing grows.
+Sessions are signed, not stored. The signing key lasts as long as the process, and no list of
+sessions grows.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-"""Of every answer."""
+"""The security headers of every answer."""
 
 
 class Guard:
@@ -55,10 +57,10 @@ class Guard:
             self._hosts.add(config.host.lower())
         self._failures: list[float] = []
         self.cookie = f"penstock-console-{port}"
-        """By port: cookies of one machine are shared by all its ports."""
+        """The cookie's name contains the port, since a host's cookies are shared by all ports."""
 
     def check_origin(self, headers: Mapping[str, str]) -> None:
-        """Raises `NotAllowed` for what does not come from our own page."""
+        """Raises `NotAllowed` if the request does not come from the console's own page."""
         host = headers.get("host", "")
         if _hostname(f"//{host}") not in self._hosts:
             raise NotAllowed(
@@ -73,7 +75,7 @@ class Guard:
     # -- sessions -------------------------------------------------------------------------------
 
     def open_session(self) -> str:
-        """The cookie of a new session; for who has shown the token, or where there is none."""
+        """Returns the cookie of a new session. The caller has checked the token, if one is set."""
         name = self._random.bytes(16).hex()
         return f"{name}.{self._sign('session', name)}"
 
@@ -93,7 +95,7 @@ class Guard:
         return bool(self._token)
 
     def check_session(self, cookie: str | None) -> str:
-        """The name of the session that the cookie stands for, or `NotLoggedIn`."""
+        """Returns the name of the cookie's session, or raises `NotLoggedIn`."""
         name, _, signature = (cookie or "").partition(".")
         if not name or not hmac.compare_digest(
             signature.encode(), self._sign("session", name).encode()

@@ -1,6 +1,6 @@
-"""Work that takes longer than a request: begun by one, watched by all pages, stopped on demand.
+"""Jobs: work that takes longer than a request. All pages show their progress and can stop them.
 
-Every job is a task of one group that ends with the console.
+Every job is a task of one task group, which ends with the console.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Jobs:
         self._count = 0
 
     async def run(self) -> None:
-        """The owner of all jobs; ends by cancellation only."""
+        """Owns the tasks of all jobs. Ends only by cancellation."""
         async with asyncio.TaskGroup() as self._group:
             await asyncio.Event().wait()
 
@@ -59,7 +59,7 @@ class Jobs:
         return [job.as_dict() for job in self._jobs.values()]
 
     def begin(self, title: str, work: Callable[[Job], Awaitable[str]]) -> Job:
-        """`work` returns a sentence about how it ended."""
+        """Starts a job. `work` returns a sentence about its result."""
         assert self._group is not None, "run() owns the jobs: it has not begun"
         self._count += 1
         job = self._jobs[self._count] = Job(self._count, title)
@@ -79,7 +79,7 @@ class Jobs:
         except asyncio.CancelledError:
             job.note, job.state = job.note or "stopped before its end", "stopped"
             raise
-        except Exception:  # noqa: BLE001 -- whatever it is, the others go on
+        except Exception:  # noqa: BLE001 -- must not end the other jobs
             _log.exception("job %s: %s", job.number, job.title)
             job.note, job.state = "an error in the console: see its log", "failed"
         finally:

@@ -1,9 +1,9 @@
-"""The way to the cluster, and the one place where a change is allowed or refused.
+"""The console's connection to the cluster, and the only place where changes are allowed or refused.
 
-What only looks gets `Reading`, a type that has no method that changes anything. What changes
-something must come here with a sentence about it: a read-only console refuses, another writes the
-sentence to the audit log (`penstock.console.audit`). There is no third way to an `Admin`, so no
-route can forget to ask.
+Code that only reads gets a `Reading`, a type without any method that changes something. Code that
+changes something must pass a description of the change to this module. A read-only console refuses
+the change; otherwise the description goes to the audit log (`penstock.console.audit`). There is no
+other way to get an `Admin`, so no route can skip this check.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _audit = logging.getLogger("penstock.console.audit")
 
 
 class Reading(Protocol):
-    """What of an `Admin` changes nothing."""
+    """The methods of `Admin` that change nothing."""
 
     async def describe_cluster(self) -> ClusterInfo: ...
     async def list_topics(self, *, internal: bool = False) -> list[TopicInfo]: ...
@@ -65,7 +65,7 @@ class Reading(Protocol):
 
 
 class Link:
-    """Connects when it is first needed: a console may be started before its cluster."""
+    """Connects when it is first needed, since a console may be started before its cluster."""
 
     def __init__(self, config: ConsoleConfig, env: ClientEnv) -> None:
         self.config = config
@@ -92,15 +92,15 @@ class Link:
             self._prober.close()
 
     async def reading(self) -> Reading:
-        """For what a user asks and waits for."""
+        """Returns the client for reads that a user waits for."""
         return await self._started(self._acting)
 
     async def watching(self) -> Reading:
-        """For what is looked at all the time; gives up sooner."""
+        """Returns the client for background polling, which has a shorter timeout."""
         return await self._started(self._looking)
 
     async def changing(self, what: str) -> Admin:
-        """For what changes something; `what` is a sentence for the audit log."""
+        """Returns the client for a change. `what` describes the change for the audit log."""
         self.allow(what)
         return await self._started(self._acting)
 
@@ -116,7 +116,7 @@ class Link:
         return admin
 
     async def answers(self, broker: int) -> bool:
-        """Whether this very broker answers a request, at once and in time."""
+        """Returns whether this broker itself answers a request within `_PROBE_S`."""
         try:
             async with asyncio.timeout(_PROBE_S):
                 cluster = await self._probing()
@@ -129,7 +129,7 @@ class Link:
         return True
 
     async def cordoned(self, brokers: Iterable[int]) -> frozenset[int]:
-        """Those of the brokers that new partitions are not placed on."""
+        """Returns those of the brokers that get no new partitions."""
         return await find_cordoned(await self._started(self._looking), brokers)
 
     async def _probing(self) -> Cluster:
@@ -142,7 +142,7 @@ class Link:
         return self._prober
 
     def consumer(self, *, committed_only: bool = False) -> Consumer[bytes | None, bytes | None]:
-        """Outside any group: looking at records moves nobody."""
+        """Returns a consumer without a group, so that reading records commits no offsets."""
         return Consumer(
             self.config.bootstrap,
             env=self.env,

@@ -1,7 +1,7 @@
-"""A console as a process of its own: `python -m penstock.console.main`, as `penstock console` and
-`penstock up` start it.
+"""The entry point of the console process: `python -m penstock.console.main`.
 
-The token comes by the environment, since arguments can be read by every user of the machine.
+`penstock console` and `penstock up` start it. The token is passed in the environment, since every
+user of the machine can read a process's arguments.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def on_ready(port: int) -> None:
         host = f"[{config.host}]" if ":" in config.host else config.host
-        # Behind the number sign it is never sent to a server, nor kept in anybody's log.
+        # Browsers do not send the fragment of a URL, so the token gets into no server's log.
         secret = f"#token={config.token}" if config.token else ""
         sys.stdout.write(f"console http://{host}:{port}/{secret}\n")
         sys.stdout.flush()
@@ -80,7 +80,7 @@ def _config(given: argparse.Namespace, token: str) -> ConsoleConfig:
     except BadConsoleConfig:
         if token:
             raise
-        # Reachable from elsewhere and no token given: one is made, and printed.
+        # Other machines can connect and no token was given: generate one, which is printed.
         return ConsoleConfig(token=SystemRandom().bytes(16).hex(), **options)
 
 
@@ -105,7 +105,7 @@ def _explain(error: Exception, given: argparse.Namespace) -> str:
 
 
 def _stop_with_stdin() -> None:
-    """Stop when whoever started this goes away, even by SIGKILL: our standard input closes then."""
+    """Stops the console when its parent ends, even by SIGKILL: standard input then closes."""
 
     def wait() -> None:
         while os.read(0, 1024):

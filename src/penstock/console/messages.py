@@ -1,8 +1,8 @@
-"""The messages of a topic: browsed, followed, sent and replayed.
+"""Browses, follows, sends and replays the messages of a topic.
 
-Reading goes by ranges of offsets, chunk by chunk, forwards or backwards, until enough records pass
-the filter or a budget of records and time is used up; then the answer says how far it came, and the
-next request goes on from there. So a filter that nothing passes costs a few seconds at a time.
+Browsing reads ranges of offsets, forwards or backwards, until enough records match the filter or
+the time budget is used up. The answer says how far it got, and the next request continues there. So
+a filter that matches nothing takes a few seconds per request.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ LIMIT_MAX: Final = 500
 _CHUNK: Final = 2_000
 _BUDGET_S: Final = 4.0
 _SILENCE_S: Final = 8.0
-"""Without a deadline, a reading ends when no record has come for this long."""
+"""A read without a deadline ends when no record has arrived for this long."""
 _POLL_MS: Final = 250
 _TAIL_RECORDS_MAX: Final = 200
-"""Of what comes in one moment a page is shown the last; nobody reads more."""
+"""Of the records of one poll only this many are shown, the last ones: nobody reads more."""
 
 _UNDER_WAY_MAX: Final = 10_000
-"""Records of a replay whose outcome is not known yet."""
+"""The most records of a replay that may be unacknowledged."""
 
 Bytes = bytes | None
 BytesRecord = Record[Bytes, Bytes]
@@ -43,7 +43,7 @@ Bounds = dict[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`start` is "newest", "oldest", "offset" or "time"; `cursor` goes on where an answer ended."""
+    """`start` is "newest", "oldest", "offset" or "time". `cursor` continues an earlier answer."""
 
     partitions: tuple[int, ...] | None
     start: str
@@ -61,7 +61,7 @@ class Messages:
         self._jobs = jobs
         self._clock = link.env.clock
 
-    # -- looking --------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------
 
     async def browse(self, topic: str, query: Query) -> dict[str, Any]:
         bounds = await self._bounds(topic, query.partitions)
@@ -92,7 +92,7 @@ class Messages:
         return show_record(await self._record(topic, partition, offset), how)
 
     async def raw(self, topic: str, partition: int, offset: int) -> bytes:
-        """The value's bytes, to be downloaded."""
+        """Returns the value's bytes, for a download."""
         return (await self._record(topic, partition, offset)).value or b""
 
     async def _record(self, topic: str, partition: int, offset: int) -> BytesRecord:
@@ -170,11 +170,15 @@ class Messages:
     async def _backwards(
         self, topic: str, bounds: Bounds, ends: Mapping[int, int], query: Query
     ) -> tuple[list[BytesRecord], dict[int, int], int]:
-        """The youngest first. Each round reads a chunk of every partition and keeps the youngest
-        of all; a partition goes back only as far as what of it was kept.
+        """Returns the newest matching records, the next page's cursor, and how many were read.
 
-        A chunk is read from its oldest record on. Of a chunk that was read in part the youngest
-        records are missing: none of it is kept, and the next page reads it again."""
+        Each round reads the chunk before the last one of every partition. In the end the newest
+        `limit` records of all partitions are shown, and the cursor of a partition goes back only
+        to its oldest record that was shown.
+
+        A chunk is read from its oldest record on. If it was not read completely, its newest records
+        are missing, so none of it is kept and the next page reads it again.
+        """
         cursor = {part: min(ends[part], end) for part, (_, end) in bounds.items()}
         low = dict(cursor)
         kept: list[BytesRecord] = []
@@ -207,7 +211,7 @@ class Messages:
         kept.sort(key=lambda each: (each.timestamp, each.partition, each.offset), reverse=True)
         shown, left = kept[: query.limit], kept[query.limit :]
         for record in left:
-            # What was read and not shown is read again for the next page.
+            # Records that were read but not shown are read again for the next page.
             low[record.partition] = max(low[record.partition], record.offset + 1)
         return shown, low, scanned
 
@@ -217,8 +221,10 @@ class Messages:
         places: Mapping[TopicPartition, tuple[int, int]],
         deadline: float | None = None,
     ) -> AsyncIterator[BytesRecord]:
-        """The records of these ranges, or as many as come until the deadline. Without a deadline:
-        as many as come without a long silence."""
+        """Yields the records of these ranges, until the deadline.
+
+        Without a deadline, ends when no record has arrived for `_SILENCE_S`.
+        """
         end = deadline or self._clock.monotonic() + _SILENCE_S
         consumer.assign(places)
         for place, (low, _) in places.items():
@@ -234,7 +240,7 @@ class Messages:
             try:
                 records = await consumer.poll(_POLL_MS)
             except OutsideLog:
-                return  # retention was quicker: the next look finds new bounds
+                return  # retention deleted the records: the next request finds the new bounds
             for record in records:
                 if record.offset < places[record.place][1]:
                     if deadline is None:
@@ -244,7 +250,7 @@ class Messages:
     async def follow(
         self, topic: str, partitions: Sequence[int] | None, test: Test, how: Format
     ) -> AsyncIterator[dict[str, Any]]:
-        """What is written from now on, for as long as somebody listens."""
+        """Yields the records that are written from now on, until the caller stops."""
         bounds = await self._bounds(topic, partitions)
         async with self._link.consumer() as consumer:
             consumer.assign([TopicPartition(topic, part) for part in bounds])
@@ -286,7 +292,7 @@ class Messages:
         *,
         keep_partitions: bool,
     ) -> dict[str, Any]:
-        """Send what these ranges hold to another topic, with keys, headers and times."""
+        """Sends the records of these ranges to another topic, with keys, headers and timestamps."""
         if topic == target:
             raise BadRequest("a topic replayed into itself would never end: choose another")
         self._link.allow(f"replay {topic} {dict(ranges)} to {target}")
@@ -357,7 +363,7 @@ def _candidate(record: BytesRecord) -> Candidate:
 
 
 def typed_bytes(text: str | None, encoding: str) -> Bytes:
-    """What a user typed, as bytes; None stays None, which is a tombstone."""
+    """Returns what a user typed as bytes. None stays None, which is a tombstone."""
     if text is None:
         return None
     match encoding:

@@ -1,7 +1,7 @@
-"""What the console knows of a cluster at one moment, and what follows from it. Pure.
+"""The console's snapshot of a cluster, and the values that are computed from it. Pure.
 
-The watcher replaces parts of it as it learns of them; pages are drawn from it, so a list of ten
-thousand topics asks the cluster nothing.
+`Watch` replaces parts of it as it polls the cluster. Pages are made from the snapshot, so a list of
+ten thousand topics sends no requests to the cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GROWTH_SAMPLES: Final = 6
 
 @dataclass(slots=True)
 class GroupLag:
-    """What a group has yet to read, sampled over time."""
+    """The lag of a group, sampled over time."""
 
     listing: GroupListing
     members: int = 0
@@ -46,7 +46,7 @@ class GroupLag:
 
     @property
     def growing(self) -> bool:
-        """Behind by a lot, and by more at each of the last looks."""
+        """Whether the lag is large and has grown in each of the last samples."""
         totals = [sum(lags.values()) for _, lags in list(self.history)[-_GROWTH_SAMPLES:]]
         rises = all(one < other for one, other in pairwise(totals))
         return len(totals) == _GROWTH_SAMPLES and rises and self.lag >= _LAG_MIN
@@ -54,13 +54,13 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What is counted once for each look at the topics, and shown many times."""
+    """Counters that are computed once per survey of the topics, and shown many times."""
 
     partitions: int = 0
     replicas: Counter[int] = field(default_factory=Counter)
     leads: Counter[int] = field(default_factory=Counter)
     unwell: tuple[TopicInfo, ...] = ()
-    """Those with a partition that lacks replicas or a leader."""
+    """Topics with a partition that lacks replicas or a leader."""
 
     @classmethod
     def of(cls, topics: Sequence[TopicInfo]) -> Tally:
@@ -82,14 +82,14 @@ class Picture:
     bootstrap: str
     read_only: bool = False
     unreachable: str = "nobody has been asked yet"
-    """Why the cluster cannot be asked; empty when it can."""
+    """Why the cluster cannot be reached; empty if it can."""
     info: ClusterInfo | None = None
     silent: frozenset[int] = frozenset()
-    """Brokers that the cluster names and that do not answer."""
+    """Brokers that are in the cluster's metadata but do not answer."""
     cordoned: frozenset[int] = frozenset()
-    """Brokers that new partitions are not placed on: drained ones."""
+    """Drained brokers, which get no new partitions."""
     seen: dict[int, tuple[BrokerInfo, int]] = field(default_factory=dict)
-    """Every broker that was there, and when last."""
+    """Every broker that was seen, and when it was last seen."""
     topics: list[TopicInfo] = field(default_factory=list)
     by_name: dict[str, TopicInfo] = field(default_factory=dict)
     tally: Tally = Tally()
@@ -99,12 +99,12 @@ class Picture:
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     topic_rates: dict[str, float] = field(default_factory=dict)
     rates: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RATES_KEPT))
-    """Records written a second, over all topics."""
+    """Records written per second, over all topics."""
     byte_rates: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RATES_KEPT))
-    """Bytes written a second, over all topics, as they lie on disk: compressed, once for all
-    replicas. What retention takes away meanwhile is not seen: it is what was written at least."""
+    """Bytes written per second, over all topics: compressed as on disk, counted once for all
+    replicas. Retention can hide some of them, so this is a lower bound."""
     broker_byte_rates: dict[int, float] = field(default_factory=dict)
-    """The same by broker, of all replicas on it."""
+    """The same per broker, for all replicas on it."""
     log_dirs: list[LogDirInfo] = field(default_factory=list)
     sizes: dict[TopicPartition, int] = field(default_factory=dict)
     topic_bytes: Counter[str] = field(default_factory=Counter)
@@ -112,7 +112,7 @@ class Picture:
     groups: dict[str, GroupLag] = field(default_factory=dict)
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS_KEPT))
 
-    # -- being told -----------------------------------------------------------------------------
+    # -- updates --------------------------------------------------------------------------------
 
     def tell(self, now_ms: int, text: str) -> None:
         self.events.append({"at": now_ms, "text": text})
@@ -123,7 +123,7 @@ class Picture:
         self.unreachable = reason
 
     def on_brokers(self, now_ms: int, info: ClusterInfo, silent: frozenset[int]) -> None:
-        """What changed since the last time becomes an event that tells it."""
+        """Stores the brokers, and adds an event for each change since the last time."""
         if self.info is not None:
             self._tell_changes(now_ms, info, silent)
         self.unreachable = ""
@@ -159,7 +159,7 @@ class Picture:
         self.surveyed = True
 
     def on_ends(self, now_ms: int, ends: dict[TopicPartition, int], seconds: float) -> None:
-        """Rates come from how far the logs have grown since the last look."""
+        """Stores the end offsets, and computes rates from their growth since the last time."""
         written: Counter[str] = Counter()
         for place, end in ends.items():
             before = self.ends.get(place)
@@ -171,7 +171,7 @@ class Picture:
         self.ends = ends
 
     def on_log_dirs(self, now_ms: int, found: list[LogDirInfo], seconds: float) -> None:
-        """`seconds` since the last time; 0 the first time."""
+        """Stores the log directories. `seconds` is the time since the last call; 0 at first."""
         if self.log_dirs and seconds > 0:
             self._rate_bytes(now_ms, found, seconds)
         self.log_dirs = found
@@ -185,7 +185,7 @@ class Picture:
                 self.broker_bytes[directory.broker] += replica.size_bytes
 
     def _rate_bytes(self, now_ms: int, found: list[LogDirInfo], seconds: float) -> None:
-        """Rates come from how much larger the logs are; one that shrank was cut by retention."""
+        """Computes rates from the logs' growth. Ignores logs that shrank, due to retention."""
         before = {
             (each.broker, place): replica.size_bytes
             for each in self.log_dirs
@@ -202,11 +202,11 @@ class Picture:
         self.broker_byte_rates = {broker: size / seconds for broker, size in grown.items()}
         self.byte_rates.append((now_ms, sum(most.values()) / seconds))
 
-    # -- being asked ----------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------
 
     @property
     def missing(self) -> frozenset[int]:
-        """Brokers that were there, or that partitions name, and that are not in the cluster."""
+        """Brokers that were seen or have replicas, but are not in the cluster now."""
         here = {broker.id for broker in self.info.brokers} if self.info else set()
         return frozenset((self.tally.replicas.keys() | self.seen.keys()) - here)
 
@@ -244,7 +244,7 @@ class Picture:
         )
 
     def summary(self, jobs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """What every page shows, sent again and again."""
+        """Returns what every page shows. It is sent repeatedly."""
         return {
             "bootstrap": self.bootstrap,
             "read_only": self.read_only,
@@ -264,7 +264,7 @@ class Picture:
         }
 
     def brokers(self) -> list[dict[str, Any]]:
-        # What is written to a topic is taken to spread evenly over its partitions.
+        # Assumes that a topic's writes are spread evenly over its partitions.
         rates: dict[int, float] = {}
         for name, rate in self.topic_rates.items():
             parts = self.by_name[name].partitions if name in self.by_name else ()

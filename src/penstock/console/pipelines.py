@@ -1,8 +1,8 @@
-"""The pipelines page: what runs on Spark have told, by the files they leave or through the cluster.
+"""The pipelines page: shows the progress of Spark pipelines and queries.
 
-A run of `penstock pipeline` writes its progress to a file in its project as Spark's listener
-reports it; the user's list of projects says where those are. Other queries report themselves to a
-topic, where somebody asked them to. Nothing of Spark is loaded.
+`penstock pipeline run` writes its progress, as reported by Spark's listener, to a file in its
+project. The user's list of projects says where these files are. Other Spark queries report to a
+topic if they are set up to do so. This module does not import Spark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is wrong with a cluster right now, and what to do about it. Pure."""
+"""Finds the current problems of a cluster, and says what to do about them. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _DISK_NEARLY_FULL: Final = 0.10
 @dataclass(frozen=True, slots=True)
 class Problem:
     severity: str
-    """"critical": data cannot be written or read; "warning": it could come to that; "info"."""
+    """"critical": data cannot be written or read; "warning": that may happen soon; or "info"."""
     title: str
     advice: str
     link: str = ""
-    """Where in the console to see more."""
+    """The console page with more details."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def find_problems(
     growing: Sequence[Lagging],
     moving: int,
 ) -> list[Problem]:
-    """The most urgent first."""
+    """Returns the problems, the most urgent first."""
     if unreachable:
         advice = "start the brokers (penstock up), or give the right --bootstrap"
         return [Problem("critical", f"no broker can be reached: {unreachable}", advice)]

@@ -1,7 +1,7 @@
-"""Streaming queries of any Spark that was told to report them (`penstock.spark.watch`).
+"""Reads the reports of Spark streaming queries (`penstock.spark.watch`).
 
-Reports are read from their topic as they come, from its beginning: it is compacted and small. The
-last of each query is kept.
+Spark jobs that use `penstock.spark.watch` write reports to a topic. The topic is compacted and
+small, so it is read from the beginning. The last report of each query is kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.console.watch import Watch
 from penstock.spark.reports import TOPIC, Report, decode
 
 SILENT_MS: Final = 120_000
-"""A query at rest reports every ten seconds, unless Spark is set up otherwise."""
+"""A running query counts as silent after this. An idle one reports every ten seconds by default."""
 _KEPT_MAX: Final = 1_000
 _POLL_MS: Final = 1_000
 _REST_S: Final = 2.0
@@ -31,7 +31,7 @@ class Queries:
         self._reports: dict[str, Report] = {}
 
     async def run(self) -> None:
-        """Ends by cancellation only."""
+        """Follows the topic of reports. Ends only by cancellation."""
         while True:
             try:
                 if self._partitions():
@@ -45,7 +45,7 @@ class Queries:
         return 0 if topic is None else len(topic.partitions)
 
     async def _follow(self) -> None:
-        """As long as the topic is there."""
+        """Reads reports as long as the topic exists."""
         async with self._link.consumer() as consumer:
             consumer.assign([TopicPartition(TOPIC, index) for index in range(self._partitions())])
             while self._partitions():
@@ -66,7 +66,7 @@ class Queries:
             del self._reports[min(self._reports, key=lambda each: self._reports[each].updated_ms)]
 
     def listed(self) -> list[dict[str, Any]]:
-        """Those that run first, then the ones heard of last."""
+        """Returns the running queries first, then the others; the latest report first."""
         now_ms = self._link.env.clock.wall_ms()
         rows = []
         for report in self._reports.values():

@@ -1,4 +1,4 @@
-"""What browsers send, read into plain values; whatever is not as it should be is a `BadRequest`."""
+"""Parses what browsers send into plain values. Raises `BadRequest` for anything invalid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INT32_MAX: Final = 2**31 - 1
 
 
 class Body:
-    """A JSON object that was posted; each reader says what it wants."""
+    """A JSON object that was posted. Each method reads a field and checks its type."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         self._content = content
@@ -90,7 +90,7 @@ class Body:
             raise BadRequest(f"{name} must be a list of objects")
         return [Body(each) for each in found]
 
-    # -- what several requests have -------------------------------------------------------------
+    # -- fields of several requests -------------------------------------------------------------
 
     def partitions(self) -> tuple[int, ...] | None:
         found = tuple(self.wholes("partitions"))
@@ -113,7 +113,7 @@ class Body:
             except ImportError as error:
                 raise BadRequest(str(error)) from error
             except Exception as error:
-                # The schema is the user's, and fastavro has an error of its own for each mistake.
+                # The user typed the schema, and fastavro has a different error for each mistake.
                 raise BadRequest(f"the Avro schema cannot be used: {error}") from error
         return Format(name, avro, None if whole else PREVIEW_CHARACTERS)
 

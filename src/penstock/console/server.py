@@ -1,4 +1,4 @@
-"""A console from its parts, and its life: until a signal, or until its owner cancels it."""
+"""Assembles the console and serves it until a signal or until it is cancelled."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from penstock.ports import Executor
 
 _BACKLOG: Final = 128
 _STOP_S: Final = 1
-"""Streams have no end of their own: they are cut off when the console stops."""
+"""Streams do not end by themselves. They are cut off when the console stops."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket to serve on; bound here, so that its port is known before anything runs."""
+    """Returns a listening socket. It is bound here so that its port is known at the start."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, asyncio turns Nagle's algorithm off for what it accepts; else every
-    # answer waits for the browser's delayed acknowledgement of its headers, 40 ms.
+    # Only if the protocol is given does asyncio turn Nagle's algorithm off for the connections.
+    # Otherwise every answer waits 40 ms for the browser's delayed acknowledgment of its headers.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -56,7 +56,7 @@ async def serve(
     executor: Executor,
     on_ready: Callable[[int], None],
 ) -> None:
-    """Serve until a signal; `on_ready` is told the port."""
+    """Serves until a signal. Calls `on_ready` with the port."""
     port: int = listening.getsockname()[1]
     link = Link(config, env)
     watch = Watch(link, Picture(config.bootstrap, config.read_only))
@@ -89,8 +89,9 @@ async def serve(
         server.should_exit = True
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        # For one that comes before uvicorn listens to them. It raises those it heard once more
-        # when it has stopped, for whoever listened before: they are ours too, and change nothing.
+        # Handles signals that arrive before uvicorn installs its handlers. After it has stopped,
+        # uvicorn raises the signals that it received again, for the previous handlers. Those are
+        # these handlers, for which a second signal changes nothing.
         signal.signal(number, on_signal)
     try:
         async with asyncio.TaskGroup() as tasks:

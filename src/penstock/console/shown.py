@@ -1,7 +1,7 @@
-"""How bytes are shown: as JSON, text, a hex dump, or Avro. Pure.
+"""Formats bytes as JSON, text, hex dump or Avro. Pure.
 
-Content goes to the browser as text and nothing else, with how much of it there is; what is long is
-cut, and asked for again whole by whoever wants to see it.
+The browser gets content only as text, with the number of its bytes. Long content is cut. A page
+requests the record again to show all of it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ Shown = dict[str, Any]
 class Format:
     name: str = "auto"
     avro: Decode | None = None
-    """Reads bare Avro; a schema registry's prefix is taken off before."""
+    """Decodes plain Avro. The prefix of a schema registry is removed first."""
     characters_max: int | None = PREVIEW_CHARACTERS
-    """None: all there is."""
+    """None: no limit."""
 
 
 def show(data: bytes | None, how: Format) -> Shown:
-    """`kind` is what it turned out to be: what cannot be shown as wished is shown as hex."""
+    """Returns the formatted bytes.
+
+    `kind` is the format that was used: hex if the bytes do not have the requested format.
+    """
     if data is None:
         return {"kind": "null", "text": "", "bytes": 0, "cut": False}
     kind, text, cut = _render(data, how)
@@ -62,7 +65,7 @@ def _render(data: bytes, how: Format) -> tuple[str, str, bool]:
 
 
 def _utf8(data: bytes) -> str | None:
-    """None for what no person wrote: not UTF-8, or full of control characters."""
+    """Returns the text; None for data that is not UTF-8 or has control characters at its start."""
     if not _CONTROL.isdisjoint(data[:4096]):
         return None
     try:
@@ -88,7 +91,7 @@ def _avro(data: bytes, decode: Decode) -> str | None:
     for body in bodies:
         try:
             return json.dumps(decode(body), indent=2, ensure_ascii=False, default=_readable)
-        except Exception:  # noqa: BLE001, S112 -- a codec meets bytes that are not its own
+        except Exception:  # noqa: BLE001, S112 -- decoders raise anything for foreign bytes
             continue
     return None
 
@@ -98,7 +101,7 @@ def _readable(value: Any) -> str:
 
 
 def _hex(data: bytes, characters_max: int | None) -> tuple[str, str, bool]:
-    """Only as many lines are made as are shown: a megabyte of them is six million characters."""
+    """Formats only the lines that are shown: a megabyte takes about five million characters."""
     rows_max = None if characters_max is None else characters_max // 78 + 1
     lines: list[str] = []
     for at in range(0, len(data), _HEX_WIDTH):
@@ -111,8 +114,11 @@ def _hex(data: bytes, characters_max: int | None) -> tuple[str, str, bool]:
 
 
 def indented(text: str) -> str:
-    """Valid JSON set out in lines, its numbers and texts untouched: no value is read and written
-    again, so 1.10 stays 1.10 and large numbers keep their last digits."""
+    """Indents valid JSON without changing its values.
+
+    Values are copied, not parsed and written again, so 1.10 stays 1.10 and large numbers keep all
+    digits.
+    """
     out: list[str] = []
     depth = 0
     at = 0
@@ -158,7 +164,7 @@ def _next_visible(text: str, at: int) -> int:
 
 
 def show_record(record: Record[bytes | None, bytes | None], how: Format) -> dict[str, Any]:
-    # Keys and headers are seldom Avro even where values are.
+    # Keys and headers are seldom Avro, even if values are.
     plain = Format("auto" if how.name == "avro" else how.name, None, how.characters_max)
     return {
         "partition": record.partition,

@@ -1,4 +1,4 @@
-"""The topic pages: lists from the picture, one topic fresh from the cluster, and changes to it."""
+"""The topic pages: lists from the snapshot, details of one topic from the cluster, and changes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Topics:
     def _picture(self) -> Picture:
         return self._watch.picture
 
-    # -- looking --------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------
 
     async def listed(
         self, search: str, sort: str, descending: bool, internal: bool, offset: int, limit: int
     ) -> dict[str, Any]:
-        """One page: however many topics there are, the browser gets what it shows."""
+        """Returns one page of the list: the browser gets only the topics that it shows."""
         if sort not in _SORTS:
             raise BadRequest(f"sort by one of {', '.join(_SORTS)}, not by {sort!r}")
         if not self._picture.surveyed:

@@ -1,10 +1,16 @@
-"""Looks at the cluster all the time, so that pages need not wait.
+"""Polls the cluster all the time, so that pages need not wait.
 
-Four loops, each with a pace of its own: who is there (every second, each broker asked by itself,
-since the cluster takes a dead one for alive until its session ends); topics, ends and moves; groups
-and their lag; disks. The last three rest ten times as long as they took: however large a cluster
-is, watching costs it a tenth of one connection's time. When a broker comes or goes they look at
-once, and while anything is unwell they rest less: that is when somebody wants to know.
+There are four loops, each with its own interval:
+
+- brokers: every second. Each broker is asked directly, since the cluster considers a dead broker
+  alive until its session ends.
+- topics, end offsets and moves
+- groups and their lag
+- disks
+
+The last three pause ten times as long as they took. So however large a cluster is, polling takes a
+tenth of one connection's time. When a broker joins or leaves they run at once. While a broker is
+missing or silent the pauses are shorter, since that is when the user watches.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ from penstock.console.picture import GroupLag, Picture
 
 _REST_FACTOR: Final = 10
 _DESCRIBED_MAX: Final = 500
-"""Groups whose members and lag are followed; of more only the names are known."""
+"""For this many groups members and lag are polled; for further groups only names and states."""
 _AT_ONCE: Final = 8
 
 _log = logging.getLogger(__name__)
@@ -46,7 +52,7 @@ class Watch:
                 tasks.create_task(self._repeat(survey, config.survey_interval_s, _REST_FACTOR))
 
     async def changed(self) -> None:
-        """Wait until the picture is another."""
+        """Waits until the picture has changed."""
         await self._changed.wait()
 
     def tell(self) -> None:
@@ -62,7 +68,7 @@ class Watch:
             try:
                 await look()
             except ClientError as error:
-                # `look` says what cannot be reached; the others try again with it.
+                # `look` records what cannot be reached. The other loops only try again.
                 _log.debug("%s: %s", getattr(look, "__name__", "look"), error)
             else:
                 unwell = bool(self.picture.silent or self.picture.missing)
@@ -77,8 +83,11 @@ class Watch:
                         await self._hurry.wait()
 
     async def look_again(self, *surveys: Callable[[], Awaitable[None]]) -> None:
-        """After a change, so that the next page shows it. The change is made: a survey that fails
-        is not a failure of the change, and the loops repeat it."""
+        """Runs surveys after a change, so that the next page shows it.
+
+        The change has been made: a survey that fails does not make the change fail, and the loops
+        will repeat it.
+        """
         for survey in surveys:
             try:
                 await survey()
@@ -103,7 +112,7 @@ class Watch:
             self._hurry = asyncio.Event()
 
     def _standing(self) -> tuple[object, ...]:
-        """What it takes to make the surveys hurry when it changes."""
+        """Returns the state whose change makes the surveys run at once."""
         picture = self.picture
         ids = () if picture.info is None else tuple(each.id for each in picture.info.brokers)
         return picture.unreachable, picture.silent, ids
@@ -129,7 +138,7 @@ class Watch:
         self.picture.on_ends(self._clock.wall_ms(), ends, seconds)
 
     async def _learn_minimums(self) -> None:
-        """min.insync.replicas of topics that lack replicas; of the others it does not matter."""
+        """Reads min.insync.replicas of topics that lack replicas: others do not need it."""
         lacking = {topic.name for topic in self.picture.tally.unwell}
         admin = await self._link.watching()
         least: dict[str, int] = {}

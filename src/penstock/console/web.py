@@ -1,8 +1,8 @@
-"""HTTP: a path for each thing a page shows or does, JSON in and out.
+"""The HTTP routes of the console: JSON in and out.
 
-Looking is GET, or POST under `/api/read` where a filter or schema would not fit into an address;
-changing is POST under `/api/change`. Each route only reads its request and calls a service: what
-may be done is decided beneath, in `link.py`.
+Reads are GET, or POST under `/api/read` if a filter or schema would not fit into a URL. Changes are
+POST under `/api/change`. A route only parses its request and calls a service. `link.py` decides
+whether a change is allowed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from penstock.console.watch import Watch
 
 Handler = Callable[[Request], Awaitable[Response]]
 _BEAT_S: Final = 5.0
-"""A stream says something at least so often, or its reader takes the console for gone."""
+"""The longest pause of a stream. After a longer one the page assumes that the console is gone."""
 _KINDS: Final = {
     "html": "text/html",
     "js": "text/javascript",
@@ -110,10 +110,10 @@ class Web:
             routes.append(Route(path, self._answered(self._trusted(handler)), methods=["POST"]))
         return Starlette(routes=routes, exception_handlers={404: _missing, 405: _missing})
 
-    # -- who asks -------------------------------------------------------------------------------
+    # -- access control -------------------------------------------------------------------------
 
     def _answered(self, handler: Handler) -> Handler:
-        """Failures become one line of JSON; every answer gets the headers that keep it safe."""
+        """Turns errors into one line of JSON, and adds the security headers to every answer."""
 
         async def answer(request: Request) -> Response:
             try:
@@ -149,7 +149,10 @@ class Web:
         return answer
 
     async def _session(self, request: Request) -> Response:
-        """A session for who has one already, who shows the token, or where there is none."""
+        """Returns a CSRF token for the browser's session, and opens a session if it has none.
+
+        A new session needs the token, if one is configured.
+        """
         cookie = request.cookies.get(self._guard.cookie)
         token = (await Body.read(request)).maybe_text("token")
         try:
@@ -175,7 +178,7 @@ class Web:
             return Response(status_code=304, headers=headers)
         return Response(content, media_type=kind, headers=headers)
 
-    # -- looking --------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------
 
     async def _live(self, request: Request) -> Response:
         async def events() -> AsyncIterator[str]:
@@ -234,7 +237,7 @@ class Web:
         body = await Body.read(request)
         name, partitions = request.path_params["name"], body.partitions()
         following = self._messages.follow(name, partitions, body.test(), body.format())
-        # Before the answer begins, so that what is wrong can still be one.
+        # Read before the answer begins, so that an error can still become the answer.
         first = await anext(following)
 
         async def lines() -> AsyncIterator[str]:
@@ -354,7 +357,7 @@ class Web:
 
 
 def _load_files() -> dict[str, tuple[bytes, str, str]]:
-    """All static files, whole: they are few and small, and no path is ever made from a request."""
+    """Loads all static files. They are few and small, and so no path is made from a request."""
     found: dict[str, tuple[bytes, str, str]] = {}
     for file in resources.files("penstock.console").joinpath("static").iterdir():
         kind = _KINDS.get(file.name.rpartition(".")[2])

@@ -1,6 +1,6 @@
-"""The group coordinator, classic protocol, without I/O: requests and time in, effects out.
+"""The group coordinator for the classic protocol, without I/O: requests and time in, effects out.
 
-`shard.GroupShard` is the door: one per partition of `__consumer_offsets`. Behind it, `group` holds
-what a group is and which states follow which, `rebalance`, `joining` and `membership` what its
-members do to it, `offsets` and `admin` the rest; `image` is what the log says, `formats` how.
+`shard.GroupShard` is the entry point: one per partition of `__consumer_offsets`. `group` defines a
+group and its state transitions. `rebalance`, `joining` and `membership` handle what members do;
+`offsets` and `admin` handle the rest. `image` is the state in the log, `formats` its encoding.
 """

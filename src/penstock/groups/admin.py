@@ -1,8 +1,9 @@
-"""DescribeGroups 0-6, ListGroups 0-5, DeleteGroups 0-2: groups as their operators see them.
+"""DescribeGroups 0-6, ListGroups 0-5 and DeleteGroups 0-2: the operator's view of groups.
 
-A group that does not exist was described as "Dead" until version 5; from 6 that is an error. What
-members subscribed to and got is shown only while the group is Stable: in between it means nothing.
-A group can be deleted while it has no members; its offsets go with it.
+A group that does not exist is described as "Dead" up to version 5; from version 6 on it is an
+error. The members' subscriptions and assignments are shown only while the group is Stable: at other
+times they mean nothing. A group can be deleted while it has no members; its offsets are deleted
+with it.
 """
 
 from __future__ import annotations
@@ -61,8 +62,10 @@ def list_groups(
     types_filter: Iterable[str],
     among: Iterable[str] | None = None,
 ) -> list[ListGroupsResponse.Group]:
-    """All groups, or those in one of the states and of one of the types, whatever their case;
-    with `among`, only groups with these ids."""
+    """Returns all groups, or those with one of the given states and types, ignoring case.
+
+    With `among`, only groups with these ids are considered.
+    """
     states = {state.lower() for state in states_filter}
     types = {kind.lower() for kind in types_filter}
     if types and GROUP_TYPE not in types:
@@ -117,7 +120,7 @@ class GroupsDeleted:
         core.reply(self.token, self.response(code))
 
     def response(self, code: ErrorCode) -> DeleteGroupsResponse:
-        """`code` is how the deletion went, for the groups that could be deleted at all."""
+        """`code` is the result of the deletion, for the groups that could be deleted at all."""
         return DeleteGroupsResponse(
             results=[
                 DeleteGroupsResponse.Group(group_id, code if own is ErrorCode.NONE else own)

@@ -12,15 +12,15 @@ class GroupConfig:
     session_timeout_max_ms: int = 1_800_000
     """group.max.session.timeout.ms"""
     initial_rebalance_delay_ms: int = 3_000
-    """group.initial.rebalance.delay.ms: how long the first join of a group waits for company."""
+    """group.initial.rebalance.delay.ms: how long a group's first join waits for more members."""
     group_size_max: int = (1 << 31) - 1
     """group.max.size"""
     new_member_join_timeout_ms: int = 300_000
-    """How long a new member's first join may wait; before it is answered it cannot heartbeat."""
+    """How long a new member's first join may wait. Until the answer it cannot send heartbeats."""
     append_timeout_ms: int = 5_000
-    """offsets.commit.timeout.ms: whoever waits for an append is sent away after that."""
+    """offsets.commit.timeout.ms: requests that wait longer for an append get an error."""
     offset_metadata_max: int = 4_096
-    """offset.metadata.max.bytes; like Kafka we count UTF-16 units, which its name belies."""
+    """offset.metadata.max.bytes; despite the name it counts UTF-16 units, as in Kafka."""
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     """offsets.retention.minutes"""
     offsets_retention_check_interval_ms: int = 600_000

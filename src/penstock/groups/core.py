@@ -1,7 +1,7 @@
-"""What the parts of a shard share: its state, the effects of the call at hand, appends in flight.
+"""Shared by the modules of a shard: its state, the effects of the current call, appends in flight.
 
-An append is in flight from its effect to the report of its fate. What happens then is an object
-with two outcomes, made by whoever asked for the append. Records reach the image only here, once
+An append is in flight from its effect until its outcome is reported. The caller of `append` passes
+an `Outcome` object, which says what to do then. Records are applied to the image only here, once
 they are committed.
 """
 
@@ -32,14 +32,14 @@ from penstock.wire.messages.base import Response
 
 
 class Outcome(Protocol):
-    """What an append decides."""
+    """What happens once the result of an append is known."""
 
     def committed(self, core: Core, now: Now) -> None: ...
 
     def failed(self, core: Core, error: ErrorCode, now: Now) -> None: ...
 
     def abandoned(self, core: Core, code: ErrorCode) -> None:
-        """The fate is not known in time, or not to this shard: answer whoever waits."""
+        """Answers the waiting requests: the result is not known in time, or not to this shard."""
 
 
 class InFlight(NamedTuple):
@@ -62,11 +62,11 @@ class Core:
         self.groups: dict[str, Group] = {}
         self.in_flight: dict[int, InFlight] = {}
         self.rebalances = 0
-        """How many generations with members have begun here; for whoever counts."""
+        """How many generations with members have begun here; for metrics."""
         self._next_append_id = 0
         self._effects: list[Effect] = []
         self._answered: set[Token] = set()
-        """Who was not made to wait for an append that is still in flight."""
+        """Tokens that were answered early, although their append is still in flight."""
 
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
@@ -98,7 +98,7 @@ class Core:
         now: Now,
         producer: TransactionalProducer | None = None,
     ) -> None:
-        """Append records that need not be taken all or none, as few batches as hold them."""
+        """Appends records that need not be atomic, in as few batches as possible."""
         parts = list(split(records, self.batch_bytes_max()))
         together = outcome if len(parts) == 1 else Together(outcome, len(parts))
         for part in parts:
@@ -116,7 +116,7 @@ class Core:
         self._forget_answered()
 
     def on_append_late(self, append_id: int) -> None:
-        """It takes so long that nobody shall wait for it any more; its fate is still to come."""
+        """Answers the requests that wait for a slow append; its outcome is still to be reported."""
         in_flight = self.in_flight.get(append_id)
         if in_flight is not None:
             before = len(self._effects)
@@ -165,10 +165,10 @@ class Core:
     def extend_session(
         self, group: Group, member: Member, now: Now, timeout_ms: int | None = None
     ) -> None:
-        """The member was heard of.
+        """Restarts the member's session timeout, because the member made contact.
 
-        A timer that is set for earlier stays: when it fires it is set for what is left. So a
-        heartbeat, of which there are many, costs no timer.
+        A timer that is set for an earlier time stays: when it fires, it is set again for the rest.
+        So heartbeats, which are frequent, need no timer changes.
         """
         if timeout_ms is None:
             timeout_ms = member.session_timeout_ms

@@ -1,8 +1,8 @@
-"""What goes into a group shard beside wire requests, and what comes out of it.
+"""The inputs of a group shard other than wire requests, and its effects.
 
 A shard answers each call with a list of effects, to be carried out in order. It never waits: a
-request that must wait is known by its token, and some later list holds the `Reply` to it, exactly
-one. What must be durable first goes out as `Append`; the runtime reports its fate by its id.
+request that must wait is identified by its token, and exactly one later effect is the `Reply` to
+it. Records that must be durable first are an `Append`; the shell reports its outcome by its id.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import NamedTuple
 from penstock.wire.messages.base import Response
 
 Token = Hashable
-"""Stands for a request that wants an answer; whoever runs the shard knows what it means."""
+"""Identifies a request that expects an answer; only the shell knows its meaning."""
 
 
 class Now(NamedTuple):
-    """Two clocks, because each lies where the other is used.
+    """Two clocks, because each is wrong for the other's use.
 
-    Sessions and timers run on ticks, which never jump. Retention runs on the wall clock, which
-    means the same after a restart and on another broker.
+    Sessions and timers use ticks, which never jump. Retention uses the wall clock, which means the
+    same after a restart and on another broker.
     """
 
     ticks_ms: int
@@ -39,13 +39,13 @@ class TimerKind(Enum):
     JOIN = "join"
     """The join phase of a group ends."""
     SYNC = "sync"
-    """Members that have not synced by now are gone."""
+    """Members that have not synced by then are removed."""
     SESSION = "session"
-    """A member has not been heard of."""
+    """A member's session may have timed out."""
     PENDING = "pending"
-    """A member id was handed out and nobody has come back with it."""
+    """A member id was handed out, and no client has joined with it."""
     EXPIRY = "expiry"
-    """Time to look for offsets and groups that have outlived their retention."""
+    """Time to look for offsets and groups whose retention has passed."""
 
 
 class TimerKey(NamedTuple):
@@ -60,7 +60,8 @@ class LogRecord(NamedTuple):
 
 
 class TransactionalProducer(NamedTuple):
-    """In whose transaction records are appended; the guard is `partition.verification`'s."""
+    """The producer in whose transaction records are appended, and its `partition.verification`
+    guard."""
 
     producer_id: int
     producer_epoch: int
@@ -75,7 +76,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append the records as one batch, and say later whether it was committed."""
+    """Append the records as one batch, and report later whether it was committed."""
 
     append_id: int
     records: tuple[LogRecord, ...]
@@ -85,7 +86,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Call back at `at_ms`, in ticks, instead of when this key was to be called back before."""
+    """Call back at `at_ms`, in ticks; replaces the timer that was set for this key."""
 
     key: TimerKey
     at_ms: int

@@ -1,11 +1,11 @@
 """The records of `__consumer_offsets`, byte for byte as Kafka writes them.
 
-Keys and values each begin with a 16-bit version. The version of a key says what the record is
-about: 0 and 1 an offset, 2 a group; higher ones belong to kinds of groups we do not have, and are
-passed over. Values have versions of their own. We write what Kafka writes, so that its tools and
-its brokers can read our log, and read everything it ever wrote:
+Keys and values each begin with a 16-bit version. The version of a key tells the kind of the record:
+0 and 1 are offsets, 2 is a group; higher ones belong to kinds of groups that do not exist here, and
+are skipped. Values have their own versions. This module writes what Kafka writes, so that Kafka's
+tools and brokers can read the log, and it reads everything that Kafka ever wrote:
 
-    offset   version 3, or 1 when the client asked for a retention of its own: only 1 can hold it
+    offset   version 3, or 1 if the client set its own retention time: only 1 has a field for it
     group    version 3; 4 is the first with tagged fields, which a reader skips
 """
 
@@ -84,7 +84,7 @@ class GroupKey(Message):
 
 
 class OffsetValue(Message):
-    """A committed offset; `expire_timestamp` is -1 where the broker's retention applies."""
+    """A committed offset; `expire_timestamp` is -1 if the broker's retention applies."""
 
     __slots__ = ("commit_timestamp", "expire_timestamp", "leader_epoch", "metadata", "offset")
 
@@ -104,7 +104,7 @@ class OffsetValue(Message):
 
 
 class GroupValue(Message):
-    """A generation of a group: who was in it and who got what."""
+    """A generation of a group: its members and their assignments."""
 
     __slots__ = (
         "current_state_timestamp",
@@ -177,7 +177,7 @@ class GroupEntry(NamedTuple):
 
 
 def offset_record(group: str, topic: str, partition: int, value: OffsetValue | None) -> LogRecord:
-    """The record that sets a committed offset, or with no value the tombstone that removes it."""
+    """Returns the record of a committed offset, or without a value its tombstone."""
     key = _encode(OffsetKey(group, topic, partition), _OFFSET_KEY_VERSION)
     if value is None:
         return LogRecord(key, None)
@@ -187,13 +187,13 @@ def offset_record(group: str, topic: str, partition: int, value: OffsetValue | N
 
 
 def group_record(group: str, value: GroupValue | None) -> LogRecord:
-    """The record that sets a group's generation, or with no value its tombstone."""
+    """Returns the record of a group's generation, or without a value its tombstone."""
     key = _encode(GroupKey(group), _GROUP_KEY_VERSION)
     return LogRecord(key, None if value is None else _encode(value, _GROUP_VALUE_VERSION))
 
 
 def read_record(key: bytes | None, value: bytes | None) -> OffsetEntry | GroupEntry | None:
-    """What a record says; None for a kind that is not ours. ProtocolError: it is damaged."""
+    """Decodes a record. Returns None for an unknown kind; raises ProtocolError if it is damaged."""
     if key is None:
         return None
     version = _read_version("a key", key)

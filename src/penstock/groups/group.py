@@ -1,25 +1,27 @@
-"""A group and its members: what they are, and which states may follow which.
+"""A group and its members, and the state transitions of a group.
 
-A group lives in generations. In each, the members that joined agree on a protocol (an assignor, to
-consumers), one of them leads, the leader says who gets what, and all run with that until somebody
-comes, goes or changes. Then everybody joins again, into the next generation.
+A group goes through generations. In each one, the members that joined agree on a protocol (for
+consumers, an assignor). One of them is the leader and assigns the partitions, and all members work
+with that assignment until a member joins, leaves or changes. Then all members join again, into the
+next generation.
 
     Empty                 no members; at most committed offsets
-    PreparingRebalance    members are joining; their joins are parked until all are in or time is up
+    PreparingRebalance    members are joining; joins are parked until all have joined or time is up
     CompletingRebalance   the generation is fixed; members wait for the leader's assignment
-    Stable                the assignment is in the log and members have it or may ask for it
-    Dead                  its tombstones are on their way to the log; nothing may touch it any more
+    Stable                the assignment is in the log; members have it or may ask for it
+    Dead                  its tombstones are being appended; it must not be changed any more
 
-What protocols' metadata and assignments mean is between the clients. The coordinator looks into
-one thing only: the topics in a consumer's subscription, so as not to expire or delete offsets
-somebody still needs.
+The meaning of the protocols' metadata and of the assignments is up to the clients. The coordinator
+reads only one thing: the topics in a consumer's subscription, so that it does not expire or delete
+offsets that are still needed.
 
-Invariants, which `verify` checks:
+Invariants, checked by `verify`:
+
 - a parked join or sync belongs to a member; joins are parked only while preparing, syncs only while
   completing;
 - the leader is a member, and there is one whenever there are members;
 - every instance id maps to a member that has it;
-- some protocol is supported by all members.
+- at least one protocol is supported by all members.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ UNKNOWN_MEMBER: Final = ""
 
 
 class InvariantViolated(AssertionError):
-    """The coordinator contradicts itself: stop the shard and read its log afresh."""
+    """The coordinator's state is inconsistent: stop the shard and load it from the log again."""
 
 
 class State(Enum):
@@ -58,13 +60,13 @@ NEXT_STATES: Final[Mapping[State, frozenset[State]]] = {
     State.PREPARING: frozenset((State.COMPLETING, State.EMPTY)),
     State.COMPLETING: frozenset((State.STABLE, State.PREPARING)),
     State.STABLE: frozenset((State.PREPARING,)),
-    # Back to life when the tombstones did not make it into the log.
+    # Restored if its tombstones could not be appended.
     State.DEAD: frozenset((State.EMPTY,)),
 }
 
 
 class Parked(NamedTuple):
-    """A request that waits for its answer; the version decides how the answer is put."""
+    """A request that waits for its answer; the version determines the form of the answer."""
 
     token: Token
     version: int
@@ -79,10 +81,10 @@ class Member:
     rebalance_timeout_ms: int
     session_timeout_ms: int
     protocols: dict[str, bytes]
-    """Name to metadata, the member's favourite first."""
+    """Protocol name to metadata, in the member's order of preference."""
     assignment: bytes = b""
     is_new: bool = False
-    """Its first join is not answered yet, so it does not know its id and cannot heartbeat."""
+    """Its first join is not answered yet, so it does not know its id and cannot send heartbeats."""
     session_ends_ms: int = 0
     session_timer_at_ms: int | None = None
 
@@ -91,32 +93,32 @@ class Member:
 class Group:
     group_id: str
     state_since_ms: int
-    """On the wall clock; -1 when the log, written long ago, does not say."""
+    """On the wall clock; -1 if the log, written by an old version, does not have it."""
     state: State = State.EMPTY
     generation: int = 0
     protocol_type: str | None = None
-    """None: nobody ever joined, the group only holds offsets."""
+    """None if no member ever joined: the group only has offsets."""
     protocol_name: str | None = None
     leader_id: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)
     """Instance id to member id."""
     pending_members: dict[str, int] = field(default_factory=dict)
-    """Member ids handed out but not yet joined with, and the tick each lapses at."""
+    """Member ids that were handed out but have not joined yet, with the tick of their expiry."""
     joining: dict[str, Parked] = field(default_factory=dict)
     syncing: dict[str, Parked] = field(default_factory=dict)
     pending_syncs: dict[str, None] = field(default_factory=dict)
     """Members of this generation that have not asked for their assignment yet."""
     subscribed_topics: frozenset[str] | None = None
-    """Of a consumer group, as of this generation; None where they could not be read."""
+    """The topics of a consumer group in this generation; None if they could not be read."""
     initial_delay_left_ms: int | None = None
-    """In the first join phase after Empty: by how much the delay may still be extended."""
+    """In the first join phase after Empty: how much longer the delay may still be extended."""
     new_member_added: bool = False
     join_timer_at_ms: int | None = None
     sync_timer_at_ms: int | None = None
     assignment_in_flight: bool = False
     commits_in_flight: Counter[TopicPartition] = field(default_factory=Counter)
-    """Offsets that are being appended: they are neither expired nor forgotten meanwhile."""
+    """Offsets that are being appended. They do not expire meanwhile."""
     unstable_in_flight: Counter[TopicPartition] = field(default_factory=Counter)
     """Those of them that are committed in transactions."""
 
@@ -145,7 +147,7 @@ class Group:
             self.leader_id = next(iter(self.members), None)
 
     def rename(self, member: Member, member_id: str) -> None:
-        """A static member goes on under another id, with all it has."""
+        """Gives a static member a new member id; everything else stays."""
         old_id = member.member_id
         del self.members[old_id]
         member.member_id = member_id
@@ -159,7 +161,7 @@ class Group:
             self.pending_syncs[member_id] = None
 
     def require_member(self, member_id: str, instance_id: str | None) -> Member:
-        """The member that sent a request, or the error to answer it with."""
+        """Returns the member that sent a request, or raises the error to answer it with."""
         if instance_id is not None:
             known_id = self.static_members.get(instance_id)
             if known_id is None:
@@ -178,11 +180,12 @@ class Group:
         return len(self.joining) == len(self.members) and not self.pending_members
 
     def absent_members(self) -> list[Member]:
-        """Members that have not joined again in this join phase."""
+        """Returns the members that have not joined again in this join phase."""
         return [member for name, member in self.members.items() if name not in self.joining]
 
     def elect_joined_leader(self) -> bool:
-        """Keep the leader if it joined, else take another that did; False when nobody did."""
+        """Keeps the leader if it joined, else elects a member that did. Returns False if
+        none did."""
         if self.leader_id not in self.joining:
             joined = next((name for name in self.members if name in self.joining), None)
             if joined is None:
@@ -193,7 +196,7 @@ class Group:
     # Protocols
 
     def supports(self, protocol_type: str, protocols: Collection[str]) -> bool:
-        """Whether a member with these protocols could be among the others."""
+        """Returns whether a member with these protocols could join the others."""
         if self.state is State.EMPTY:
             return bool(protocol_type) and bool(protocols)
         if self.protocol_type != protocol_type:
@@ -203,12 +206,13 @@ class Group:
         )
 
     def candidate_protocols(self) -> set[str]:
-        """The protocols all members support."""
+        """Returns the protocols that all members support."""
         each = [member.protocols.keys() for member in self.members.values()]
         return set(each[0]).intersection(*each[1:]) if each else set()
 
     def select_protocol(self) -> str:
-        """Each member votes for its favourite among those that all support; most votes win."""
+        """Returns the protocol with most votes: each member votes for its first that all
+        support."""
         candidates = self.candidate_protocols()
         votes = Counter(
             next(name for name in member.protocols if name in candidates)
@@ -232,7 +236,7 @@ class Group:
         topics: set[str] = set()
         try:
             for member in self.members.values():
-                # All versions begin with the fields of version 0, and the topics are in there.
+                # All versions begin with the fields of version 0, which contain the topics.
                 metadata = member.protocols.get(self.protocol_name or "", b"")
                 subscription, _ = decode_at(ConsumerProtocolSubscription, metadata, 0, 2)
                 topics.update(subscription.topics)
@@ -241,12 +245,13 @@ class Group:
         return frozenset(topics)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """A consumer group whose subscriptions cannot be read may be subscribed to anything."""
+        """Returns whether a member subscribes to the topic; True if subscriptions are
+        unreadable."""
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER_PROTOCOL_TYPE
         return topic in self.subscribed_topics
 
-    # The log's view
+    # Conversion to and from the log
 
     def to_value(self, assignments: Mapping[str, bytes]) -> GroupValue:
         return GroupValue(
@@ -302,7 +307,7 @@ class Group:
         return group
 
     def verify(self) -> None:
-        """The invariants above; for tests and simulations, after every event."""
+        """Checks the invariants above; tests and simulations call it after every event."""
         facts = {
             "parked joins are members'": self.joining.keys() <= self.members.keys(),
             "parked syncs are members'": self.syncing.keys() <= self.members.keys(),

@@ -1,6 +1,6 @@
-"""Which partition of `__consumer_offsets` a group lives on.
+"""Maps a group to its partition of `__consumer_offsets`.
 
-Tools and clients compute this too, so it must be Kafka's answer to the bit.
+Tools and clients compute this too, so the result must be exactly Kafka's.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""What the log says: the state of a shard that survives a restart.
+"""The state of a shard that is in the log, and survives a restart.
 
-Only `replay` and `end_transaction` change it, with records and markers that are committed, in the
-order of the log. The broker that wrote them and the one that reads them after a restart therefore
-end up with the same image. What is not in here (who is waiting for what, who was last heard of
-when) may be lost: clients join again.
+Only `replay` and `end_transaction` change it, with committed records and markers, in log order. So
+the broker that wrote them and the one that reads them after a restart get the same image. State
+that is not in here (waiting requests, when a member last made contact) may be lost: clients join
+again.
 
-Committed offsets live nowhere else. A group's image is its last written generation, which the live
-group may have left behind.
+Committed offsets are stored nowhere else. A group's entry is the last generation in the log, which
+the live group may have left already.
 
-Offsets committed in a transaction are pending until its marker. With the commit they take effect as
-of where they stand in the log: what was committed for the same partition after them, plainly or by
-another transaction that ended first, stays.
+Offsets committed in a transaction are pending until its marker. When the transaction is committed,
+they take effect as of their position in the log: an offset that was committed for the same
+partition after them, without a transaction or by one that ended first, stays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_PRODUCER: Final = -1
 
 
 class Pending:
-    """An offset in an open transaction; `place` counts the pending offsets of this log."""
+    """An offset in an open transaction; `place` is its number among this log's pending offsets."""
 
     __slots__ = ("is_overtaken", "place", "value")
 
@@ -46,7 +46,7 @@ class ShardImage:
     def replay(
         self, key: bytes | None, value: bytes | None, producer_id: int = NO_PRODUCER
     ) -> None:
-        """One record; of a transaction of this producer, if there is one."""
+        """Applies one record; `producer_id` is set if it belongs to a transaction."""
         entry = read_record(key, value)
         if entry is None:
             return
@@ -62,7 +62,7 @@ class ShardImage:
             self.groups[entry.key.group] = entry.value
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """A marker: what the producer's transaction committed takes effect, or never was."""
+        """Applies a marker: the offsets of the transaction take effect or are discarded."""
         for group_id, about in self._of_producer.pop(producer_id, {}):
             ended = self._pending[group_id][about].pop(producer_id)
             if committed and not ended.is_overtaken:
@@ -91,7 +91,7 @@ class ShardImage:
             if not self.offsets[group_id]:
                 del self.offsets[group_id]
         if pending:
-            # A tombstone is for what is pending too: the topic, or the group, is gone.
+            # A tombstone removes pending offsets too: the topic or the group was deleted.
             for producer_id in pending:
                 of_producer = self._of_producer[producer_id]
                 del of_producer[group_id, about]
@@ -110,9 +110,9 @@ class ShardImage:
         return self.offsets.get(group_id, {})
 
     def pending_of(self, group_id: str) -> Collection[TopicPartition]:
-        """What is committed in transactions that are open."""
+        """Returns the partitions with offsets in open transactions."""
         return self._pending.get(group_id, {}).keys()
 
     def group_ids(self) -> set[str]:
-        """Of all groups that have offsets, pending ones included."""
+        """Returns the ids of all groups that have offsets, pending ones included."""
         return self.offsets.keys() | self._pending.keys()

@@ -1,11 +1,14 @@
-"""JoinGroup: how one becomes a member, and asks for a new generation.
+"""JoinGroup 0-9: how a client becomes a member and triggers a new generation.
 
-Versions 0 to 9. Version 4 brought the round trip for the member id: a first join is only told its
-id, and counts when it comes back with it; a client whose connection broke can then try again as
-the same member instead of leaving a ghost behind. Version 5 brought static members, known by their
-instance id: a restarted one takes its old place, under a new member id, without a rebalance, and
-whoever still uses the old member id is fenced. With version 9 such a member that leads is told so,
-and to skip the assignment; before, it was kept from thinking that it leads by the old leader's id.
+Version 4 added the round trip for the member id: the answer to a first join only contains an id,
+and the join counts when the client sends it again with that id. A client whose connection broke can
+then try again as the same member, and leaves no dead member behind.
+
+Version 5 added static members, identified by their instance id: after a restart, a static member
+continues its membership under a new member id without a rebalance, and a client that still uses the
+old member id is fenced. If such a member is the leader, the answer from version 9 on says so, and
+tells it to skip the assignment. In older versions the answer names the old leader's member id, so
+that the member does not act as leader.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ _SKIP_ASSIGNMENT_SINCE = 9
 
 @dataclass(frozen=True, slots=True)
 class Joiner:
-    """A JoinGroup request, put in order."""
+    """A normalized JoinGroup request."""
 
     group_id: str
     member_id: str
@@ -114,7 +117,10 @@ def _join(core: Core, joiner: Joiner, now: Now) -> None:
 
 
 def _can_be_stored(core: Core, joiner: Joiner) -> bool:
-    """Whether the group's record can hold this member: if not, the others could not go on."""
+    """Returns whether the group's record can hold this member.
+
+    If it could not, the group could not be stored any more, and the other members would be stuck.
+    """
     prefix = joiner.instance_id or joiner.client_id
     texts = joiner.instance_id, joiner.client_id, joiner.protocol_type, *joiner.protocols
     return (
@@ -125,8 +131,11 @@ def _can_be_stored(core: Core, joiner: Joiner) -> bool:
 
 
 def _has_room(group: Group, member_id: str, size_max: int) -> bool:
-    """While preparing only those who have joined count: so a limit that was lowered takes effect,
-    and hits those who come last."""
+    """Returns whether the group has space for the member.
+
+    While preparing, only members that have joined count: so a lowered limit takes effect, and the
+    last to join are refused.
+    """
     match group.state:
         case State.PREPARING:
             return member_id in group.joining or len(group.joining) < size_max
@@ -137,7 +146,7 @@ def _has_room(group: Group, member_id: str, size_max: int) -> bool:
 
 
 def _turn_away(core: Core, group: Group, member_id: str, now: Now) -> None:
-    """The group is full: a member that finds it so is no longer one."""
+    """Removes a member that found the group full."""
     forget_pending(core, group, member_id)
     if member := group.members.get(member_id):
         core.cancel_session_timer(group, member)
@@ -186,9 +195,9 @@ def _add_member(core: Core, group: Group, joiner: Joiner, member_id: str, now: N
 
 
 def _rejoin(core: Core, group: Group, member: Member, joiner: Joiner, now: Now) -> None:
-    """Park the join; its answer is the next generation.
+    """Parks the join; it is answered with the next generation.
 
-    A join or sync the member has parked before is sent away: its connection is most likely gone.
+    A join or sync that the member parked earlier gets an error: its connection is most likely gone.
     """
     evict_parked(core, group, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
     group.joining[member.member_id] = joiner.parked
@@ -199,11 +208,11 @@ def _join_again(core: Core, group: Group, joiner: Joiner, now: Now) -> None:
     member = group.require_member(joiner.member_id, joiner.instance_id)
     unchanged = list(member.protocols.items()) == list(joiner.protocols.items())
     if group.state is State.COMPLETING and unchanged:
-        # Most likely it missed the answer to its last join.
+        # Most likely it did not receive the answer to its last join.
         core.reply(joiner.parked.token, join_response(group, member.member_id))
     elif group.state is State.STABLE and unchanged and group.leader_id != member.member_id:
-        # Nothing new; it may ask for its assignment. When the leader joins, though, it has seen
-        # something members cannot know of, such as a topic with more partitions.
+        # Nothing changed; it may fetch its assignment. If the leader joins again, however, it has
+        # seen a change that members do not know of, such as a topic with more partitions.
         core.reply(joiner.parked.token, join_response(group, member.member_id))
     else:
         _update(member, joiner)
@@ -219,7 +228,7 @@ def _update(member: Member, joiner: Joiner) -> None:
 
 
 def _replace_static(core: Core, group: Group, joiner: Joiner, member_id: str, now: Now) -> None:
-    """A static member is back under a new id; the one who used the old id is fenced."""
+    """Lets a static member return under a new member id, and fences the client with the old one."""
     old_id, old_leader_id = group.static_members[joiner.instance_id or ""], group.leader_id
     member = group.members[old_id]
     before = _Before.of(member)
@@ -255,7 +264,7 @@ class _Before:
 
 @dataclass(frozen=True, slots=True)
 class ReplacementStored:
-    """The log knows the new member id of a static member, in a generation that goes on."""
+    """The log has the new member id of a static member; the generation continues."""
 
     group_id: str
     generation: int
@@ -298,7 +307,7 @@ class ReplacementStored:
         core.reply(token, join_error(code, UNKNOWN_MEMBER, version))
 
     def _answer_gone(self, core: Core, group: Group) -> None:
-        """The member was removed, or replaced once more, while its record was on its way."""
+        """Answers a member that was removed or replaced while its record was being appended."""
         token, version = self.joiner.parked
         replaced = self.joiner.instance_id in group.static_members
         code = ErrorCode.FENCED_INSTANCE_ID if replaced else ErrorCode.UNKNOWN_MEMBER_ID

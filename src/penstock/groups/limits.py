@@ -1,9 +1,9 @@
-"""How large may be what a group stores in its log.
+"""Limits on the size of what a group stores in its log.
 
-Strings of a record have a 16-bit length, while requests have longer ones since their versions
-became flexible. And every record of an offset repeats the group id: a small request with a long
-group id could become many times its size. So one commit may have at most as many bytes of records
-as `COMMIT_BATCHES_MAX` batches hold; Kafka allows one batch.
+Strings in a record have a 16-bit length, while requests can have longer ones since their flexible
+versions. And every offset record repeats the group id: a small request with a long group id could
+become many times its size. So one commit may have at most as many bytes of records as
+`COMMIT_BATCHES_MAX` batches hold; Kafka allows one batch.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from penstock.wire.errors import ErrorCode, KafkaError
 STRING_BYTES_MAX: Final = (1 << 15) - 1
 COMMIT_BATCHES_MAX: Final = 16
 MEMBER_ID_SUFFIX_BYTES: Final = 37
-"""A hyphen and a UUID: what is added to a name to make a member id of it."""
+"""A hyphen and a UUID, which are appended to a name to make a member id."""
 _UTF8_MAX: Final = 4
 _AROUND_OFFSET: Final = 64
 
 
 def fits_a_string(text: str | None, more: int = 0) -> bool:
-    """Whether a record can hold a string, with so many bytes added to it."""
+    """Returns whether a record can hold a string, with `more` bytes added to it."""
     if text is None or _UTF8_MAX * len(text) + more <= STRING_BYTES_MAX:
         return True
     return len(text.encode("utf-8", "surrogatepass")) + more <= STRING_BYTES_MAX
@@ -35,7 +35,7 @@ def fits_a_string(text: str | None, more: int = 0) -> bool:
 def commit_records(
     group_id: str, offsets: Iterable[tuple[TopicPartition, OffsetValue]], batch_bytes_max: int
 ) -> list[LogRecord]:
-    """The records of one commit; KafkaError if they are too many bytes."""
+    """Returns the records of one commit; raises KafkaError if they have too many bytes."""
     room = COMMIT_BATCHES_MAX * batch_bytes_max
     records = []
     for (topic, partition), value in offsets:
@@ -61,7 +61,7 @@ class CommittedPartition(Protocol):
 
 
 def commit_bytes(group_id: str, topics: Iterable[CommittedTopic]) -> int:
-    """About how many bytes the records of a commit have."""
+    """Returns roughly how many bytes the records of a commit have."""
     total = 0
     for topic in topics:
         names = _AROUND_OFFSET + len(group_id) + len(topic.name)

@@ -1,11 +1,13 @@
-"""SyncGroup, Heartbeat, LeaveGroup: what members do between joins.
+"""SyncGroup, Heartbeat and LeaveGroup: what members do between joins.
 
-SyncGroup 0-5: everybody asks for its assignment, the leader brings all of them. They are answered
-once the assignment is in the log: whoever coordinates next must know the same. Version 5 names the
-protocol, and a member that thinks of another one is told.
-Heartbeat 0-4: "I am here"; the answer is how a member learns of a rebalance.
-LeaveGroup 0-5: one member, from version 3 any number; a static one may be named by its instance id
-alone, which is how an operator removes it.
+SyncGroup 0-5: every member asks for its assignment, and the leader sends all assignments. They are
+answered once the assignment is in the log: the next coordinator must know the same one. Version 5
+names the protocol; a member that expects another one gets an error.
+
+Heartbeat 0-4: keeps the session alive; the answer informs the member of a rebalance.
+
+LeaveGroup 0-5: removes one member, from version 3 on any number. A static member can be named by
+its instance id alone, which is how an operator removes it.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ def _sync(core: Core, request: SyncGroupRequest, parked: Parked, now: Now) -> No
         return
     evict_parked(core, group, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
     group.syncing[member.member_id] = parked
-    # A leader that asks again gets what it said first: that is what the log will say.
+    # If the leader syncs again, its first assignment stays: that is the one being appended.
     if group.leader_id == member.member_id and not group.assignment_in_flight:
         _store_assignment(core, group, request, now)
 
@@ -106,7 +108,7 @@ def _store_assignment(core: Core, group: Group, request: SyncGroupRequest, now: 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentStored:
-    """The log knows who got what; unless the group has moved on, so may the members."""
+    """The assignment is in the log. Members receive it, unless the group has moved on."""
 
     group_id: str
     generation: int

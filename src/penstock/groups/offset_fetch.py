@@ -1,11 +1,13 @@
-"""OffsetFetch 1-9: where a group left off.
+"""OffsetFetch 1-9: returns the committed offsets of groups.
 
-Up to version 7 a request asks for one group, from 8 for any number; here every question is in the
-newer shape. Null topics (from version 2) ask for all there are. A partition without a committed
-offset is no error: its offset is -1. Version 1 has no place for an error about the whole group.
+Up to version 7 a request names one group, from version 8 on any number; here every request is
+converted to the newer form. Null topics (from version 2 on) ask for all. A partition without a
+committed offset is not an error: its offset is -1. Version 1 has no field for an error about the
+whole group.
 
-From version 7 a client may insist on stable offsets. A partition for which one is committed in a
-transaction that is open, or on its way to be, then has none: ask again when it has ended.
+From version 7 on a client may require stable offsets. A partition with an offset in an open
+transaction, or in one that is being appended, then gets UNSTABLE_OFFSET_COMMIT: the client asks
+again when the transaction has ended.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _PER_STEP = 100
 
 
 def groups_of(request: OffsetFetchRequest, version: int) -> list[OffsetFetchRequest.Group]:
-    """What a request asks, group by group."""
+    """Returns what a request asks for, by group."""
     if version >= _MANY_GROUPS_SINCE:
         return request.groups
     topics = request.topics
@@ -41,14 +43,14 @@ def groups_of(request: OffsetFetchRequest, version: int) -> list[OffsetFetchRequ
 
 
 def response_of(groups: list[OffsetFetchResponse.Group], version: int) -> OffsetFetchResponse:
-    """The answers, group by group, in the shape of the version."""
+    """Returns the answers of all groups in the form of the version."""
     return _drained(response_steps(groups, version))
 
 
 def response_steps(
     groups: list[OffsetFetchResponse.Group], version: int
 ) -> Generator[None, None, OffsetFetchResponse]:
-    """The same, with a pause after each part of the work."""
+    """Like `response_of`, with a pause after each part of the work."""
     if version >= _MANY_GROUPS_SINCE:
         return OffsetFetchResponse(groups=groups)
     (group,) = groups
@@ -89,11 +91,12 @@ def _drained(steps: Generator[None, None, T]) -> T:
 def fetch_steps(
     core: Core, asked: OffsetFetchRequest.Group, *, require_stable: bool
 ) -> Generator[None, None, OffsetFetchResponse.Group]:
+    """Like `fetch_offsets`, with a pause after each part of the work."""
     known = core.image.offsets_of(asked.group_id)
     unstable = _unstable(core, asked.group_id) if require_stable else frozenset()
     if asked.topics is None:
         indexes: dict[str, list[int]] = {}
-        # A copy: offsets may be committed between two steps.
+        # A copy, because offsets may be committed between two steps.
         for number, (name, index) in enumerate([*known, *(unstable - known.keys())], 1):
             indexes.setdefault(name, []).append(index)
             if number % _PER_STEP == 0:

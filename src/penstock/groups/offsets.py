@@ -1,16 +1,18 @@
-"""Committed offsets: OffsetCommit 2-9, OffsetDelete 0, and when offsets are forgotten.
+"""Committed offsets: OffsetCommit 2-9, OffsetDelete 0, and expiry.
 
-A member commits under its generation, and a stale one is refused: its partitions may be another's
-by now. Who is no member may commit only while the group has none: that is how consumers that
-assign partitions to themselves, and tools that reset offsets, use a group as a bookmark.
+A member commits under its generation, and a stale generation is refused: its partitions may be
+assigned to another member by now. Clients that are not members may commit only while the group has
+no members. That is how consumers that assign partitions to themselves, and tools that reset
+offsets, use a group only to store offsets.
 
-Offsets lapse a retention time after the group became Empty, or after their commit if that came
-later, as when an operator sets them; for bookmarks, after the commit; and in a running consumer
-group, after the commit if nobody is subscribed to the topic any more. A group without members and
-offsets goes altogether. Offsets on their way into the log are spared.
+Offsets expire a retention time after the group became Empty, or after their commit if that was
+later, as when an operator sets them. In a group that only stores offsets they expire that long
+after the commit. In a running consumer group they expire that long after the commit if no member is
+subscribed to the topic any more. A group without members and offsets is deleted. Offsets that are
+being appended do not expire.
 
-Everything here turns into records, and takes effect when they are committed. What is pending in a
-transaction (`transactions`) counts as an offset the group has, and does not lapse.
+Every change here becomes records, and takes effect when these are committed. An offset that is
+pending in a transaction (`transactions`) counts as one that the group has, and does not expire.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ def offset_commit(
 def _committing_group(
     core: Core, request: OffsetCommitRequest, info: RequestInfo, now: Now
 ) -> Group:
-    """The group, if the request may commit to it."""
+    """Returns the group if the request may commit to it."""
     if not fits_a_string(request.group_id):
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     generation, member_id = request.generation_id_or_member_epoch, request.member_id
@@ -101,14 +103,15 @@ def _committing_group(
     if generation != group.generation:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
     if group.state is State.COMPLETING:
-        # It has joined but not been told what it got, so whose offsets would these be?
+        # It has joined but does not know its assignment yet, so it cannot own the partitions it
+        # commits for.
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
     core.extend_session(group, member, now)
     return group
 
 
 def fits(metadata: str | None, metadata_max: int) -> bool:
-    """Whether what comes with an offset is short enough to be kept."""
+    """Returns whether the metadata of an offset is short enough to be stored."""
     if not metadata or 2 * len(metadata) <= metadata_max:
         return True
     return len(utf16_units(metadata)) <= metadata_max and fits_a_string(metadata)
@@ -122,7 +125,7 @@ def _offset_value(
         partition.committed_leader_epoch,
         partition.committed_metadata or "",
         now.wall_ms,
-        # Up to version 4 a client may ask for a retention of its own.
+        # Up to version 4 a client may set its own retention time.
         NO_TIMESTAMP
         if request.retention_time_ms < 0
         else min(now.wall_ms + request.retention_time_ms, _TIMESTAMP_MAX),
@@ -204,7 +207,7 @@ def _why_not_delete_offsets(group: Group | None) -> ErrorCode:
     if group is None or group.state is State.DEAD:
         return ErrorCode.GROUP_ID_NOT_FOUND
     if group.state is not State.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-        return ErrorCode.NON_EMPTY_GROUP  # What its members read is not ours to know.
+        return ErrorCode.NON_EMPTY_GROUP  # The coordinator cannot know what its members read.
     return ErrorCode.NONE
 
 
@@ -223,7 +226,7 @@ class OffsetsDeleted:
         core.reply(self.token, OffsetDeleteResponse(error_code=code))
 
 
-# Forgetting
+# Expiry and deletion
 
 
 def tombstones(group: Group, abouts: Iterable[TopicPartition]) -> list[LogRecord]:
@@ -231,7 +234,7 @@ def tombstones(group: Group, abouts: Iterable[TopicPartition]) -> list[LogRecord
 
 
 def all_offsets(core: Core, group: Group) -> list[TopicPartition]:
-    """Those in the log, pending or not, and those on their way there."""
+    """Returns the partitions with offsets in the log, pending or not, or being appended."""
     image, group_id = core.image, group.group_id
     return list(
         dict.fromkeys(
@@ -249,7 +252,7 @@ def _is_under_way(core: Core, group: Group, about: TopicPartition) -> bool:
 
 
 def forget_topics(core: Core, names: Collection[str], now: Now) -> None:
-    """The topics are deleted: a new one of the same name must not inherit their offsets."""
+    """Deletes the offsets of deleted topics: a new topic of the same name must not inherit them."""
     for group in core.groups.values():
         if group.state is not State.DEAD:
             image, group_id = core.image, group.group_id
@@ -260,7 +263,7 @@ def forget_topics(core: Core, names: Collection[str], now: Now) -> None:
 
 
 def expire(core: Core, now: Now) -> None:
-    """Append tombstones for all that has outlived its retention, and come back later."""
+    """Appends tombstones for everything whose retention has passed, and sets the timer again."""
     for group in list(core.groups.values()):
         if group.state is State.DEAD:
             continue
@@ -295,7 +298,7 @@ def _expired_offsets(core: Core, group: Group, now: Now) -> list[TopicPartition]
 def bury(
     core: Core, groups: Sequence[Group], records: list[LogRecord], outcome: Outcome, now: Now
 ) -> None:
-    """Let groups die: with the last of `records`, their own tombstones, they are gone."""
+    """Deletes groups: their own tombstones are added to `records` as the last ones."""
     for group in groups:
         if group.generation or group.group_id in core.image.groups:
             records.append(group_record(group.group_id, None))
@@ -324,7 +327,7 @@ class Buried:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """Nobody waits for it; what failed is found again by the next look."""
+    """No request waits for this; what failed is found again by the next expiry."""
 
     def committed(self, core: Core, now: Now) -> None: ...
 

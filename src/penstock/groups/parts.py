@@ -1,8 +1,8 @@
-"""Many records in several appends: a batch may be only so large, and tombstones can be many.
+"""Splits many records into several appends, because the size of a batch is limited.
 
-Only for records that mean something one by one, as tombstones of offsets do. Should the log take
-some parts and refuse others, what it took is in the image as it is in the log, and the outcome has
-failed: whoever asks again asks for what is left.
+This is only for records that are meaningful one by one, like tombstones of offsets, of which there
+can be many. If some parts are appended and others fail, the image has the same parts as the log,
+and the outcome is a failure: the caller retries with what is left.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from penstock.groups.core import Core, Outcome
 
 _AROUND_RECORD_MAX: Final = 5 + 1 + 10 + 5 + 5 + 5 + 1
-"""Length, attributes, time, offset, length of key and of value, number of headers."""
+"""Length, attributes, timestamp, offset, lengths of key and value, number of headers."""
 
 
 def record_bytes(record: LogRecord) -> int:
-    """How much a record adds to a batch, at most."""
+    """Returns how many bytes a record adds to a batch at most."""
     return _AROUND_RECORD_MAX + len(record.key) + len(record.value or b"")
 
 
 def split(records: Iterable[LogRecord], batch_bytes_max: int) -> Iterator[list[LogRecord]]:
-    """Parts that fit a batch each; a record that fits none is a part of its own."""
+    """Yields parts that fit into a batch each; a record that fits into none is yielded alone."""
     part: list[LogRecord] = []
     size = HEADER_SIZE
     for record in records:
@@ -44,7 +44,7 @@ def split(records: Iterable[LogRecord], batch_bytes_max: int) -> Iterator[list[L
 
 @dataclass(slots=True)
 class Together:
-    """One outcome for several appends, decided by the last of them; one failure is a failure."""
+    """One outcome for several appends, decided by the last report; one failure fails all."""
 
     outcome: Outcome
     left: int

@@ -1,13 +1,13 @@
-"""From one generation to the next: the part of the protocol that no single request asks for.
+"""Leads a group from one generation to the next: the part of the protocol driven by no one request.
 
-A rebalance begins when somebody joins, leaves, fails or changes what it supports. It ends, and
-all parked joins are answered at once, when every known member has joined again, or when the
-longest rebalance timeout among them has passed; then dynamic members that did not come are out.
-Static members stay, for they said they would be back.
+A rebalance begins when a member joins, leaves, fails or changes its protocols. It ends when every
+known member has joined again, or when the longest rebalance timeout among them has passed. Then all
+parked joins are answered at once, and dynamic members that did not join are removed. Static members
+stay, because they are expected to return.
 
-The first rebalance of an empty group is different: everybody known has always joined, so instead
-it waits for members to arrive, and again as long as more do, up to the rebalance timeout. A fleet
-that starts together is thus one rebalance, not one per consumer.
+The first rebalance of an empty group is different: all known members have always joined already.
+Instead it waits for members to arrive, and again as long as more do, up to the rebalance timeout.
+So a fleet of consumers that starts together causes one rebalance, not one per consumer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.wire.messages import JoinGroupResponse
 
 
 def rebalance_or_complete(core: Core, group: Group, now: Now) -> None:
-    """Something changed: begin a rebalance, or see whether the one under way is complete."""
+    """Begins a rebalance after a change, or completes the current one if all have joined."""
     if group.state is State.PREPARING:
         complete_if_all_joined(core, group, now)
     else:
@@ -68,13 +68,13 @@ def on_join_timer(core: Core, group: Group, now: Now) -> None:
 
 
 def complete(core: Core, group: Group, now: Now) -> None:
-    """End the join phase with those who are here."""
+    """Ends the join phase with the members that have joined."""
     core.cancel_join_timer(group)
     for member in group.absent_members():
         if member.instance_id is None:
             remove_member(core, group, member)
     if group.members and not group.elect_joined_leader():
-        # Only absent static members are left. They keep their places, and nobody could lead.
+        # Only absent static members are left. They stay members, and none of them can lead now.
         core.set_join_timer(group, now.ticks_ms + group.rebalance_timeout_ms)
         return
     group.next_generation(now.wall_ms)
@@ -94,9 +94,9 @@ def complete(core: Core, group: Group, now: Now) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EmptyStored:
-    """A group's last member has gone and the log shall know; nobody waits for that.
+    """The record of a group whose last member left; no request waits for it.
 
-    If it does not get there, the members in the log time out after a restart.
+    If it cannot be appended, the members in the log time out after a restart.
     """
 
     def committed(self, core: Core, now: Now) -> None: ...
@@ -107,7 +107,7 @@ class EmptyStored:
 
 
 def on_sync_timer(core: Core, group: Group, now: Now) -> None:
-    """Members that joined and then never asked what they got are out."""
+    """Removes members that joined but never asked for their assignment."""
     if group.sync_timer_at_ms is None or now.ticks_ms < group.sync_timer_at_ms:
         return
     group.sync_timer_at_ms = None
@@ -128,7 +128,7 @@ def on_session_timer(core: Core, group: Group, member_id: str, now: Now) -> None
     member.session_timer_at_ms = None
     waiting = member_id in group.joining or member_id in group.syncing
     if waiting and not member.is_new:
-        # It waits for us, so it cannot heartbeat.
+        # It waits for the coordinator's answer, so it cannot send heartbeats.
         core.extend_session(group, member, now)
         return
     remove_member(core, group, member)
@@ -151,7 +151,7 @@ def forget_pending(core: Core, group: Group, member_id: str) -> None:
 def remove_member(
     core: Core, group: Group, member: Member, code: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID
 ) -> None:
-    """Take a member out; if it waits for an answer it learns that it must start anew."""
+    """Removes a member; if it waits for an answer, the error tells it to join as a new member."""
     core.cancel_session_timer(group, member)
     evict_parked(core, group, member.member_id, code)
     group.remove(member.member_id)
@@ -160,7 +160,7 @@ def remove_member(
 
 
 def evict_parked(core: Core, group: Group, member_id: str, code: ErrorCode) -> None:
-    """Answer what a member has parked with an error."""
+    """Answers a member's parked requests with an error."""
     if join := group.joining.pop(member_id, None):
         known_id = "" if code is ErrorCode.UNKNOWN_MEMBER_ID else member_id
         core.reply(join.token, join_error(code, known_id, join.version))
@@ -169,7 +169,7 @@ def evict_parked(core: Core, group: Group, member_id: str, code: ErrorCode) -> N
 
 
 def drop_assignments(core: Core, group: Group, code: ErrorCode, now: Now) -> None:
-    """This generation will not have an assignment."""
+    """Clears the assignments: this generation will not get one."""
     for member in group.members.values():
         member.assignment = b""
     for member_id in list(group.syncing):
@@ -180,7 +180,7 @@ def drop_assignments(core: Core, group: Group, code: ErrorCode, now: Now) -> Non
 def join_response(
     group: Group, member_id: str, *, leader_id: str | None = None, skip_assignment: bool = False
 ) -> JoinGroupResponse:
-    """What a member learns of its generation; the leader also learns who is in it."""
+    """Returns a member's view of its generation; the leader also gets the list of members."""
     return JoinGroupResponse(
         generation_id=group.generation,
         protocol_type=group.protocol_type,

@@ -1,7 +1,7 @@
-"""Answers that say no, for every request about groups, in the shape each version gives them.
+"""Error responses for every group request, in the form of each version.
 
-Also the codes a client is told when the log would not take a record: the trouble is the
-coordinator's, so it reads as the coordinator's, and the client looks for the coordinator again.
+Also the error codes for a record that could not be appended: the failure is the coordinator's, so
+the client gets a coordinator error and looks the coordinator up again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ASK_AGAIN: Final = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-"""Another broker, or this one a little later, knows."""
+"""Another broker, or this one a little later, can answer."""
 _TOO_LARGE: Final = (
     ErrorCode.MESSAGE_TOO_LARGE,
     ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -59,7 +59,7 @@ _TOO_LARGE: Final = (
 
 
 def group_append_error(error: ErrorCode) -> ErrorCode:
-    """What a member is told when the group's record could not be appended."""
+    """Returns a member's error code for a group record that could not be appended."""
     if error in _TOO_LARGE:
         return ErrorCode.UNKNOWN_SERVER_ERROR
     if error is ErrorCode.REQUEST_TIMED_OUT:
@@ -68,7 +68,7 @@ def group_append_error(error: ErrorCode) -> ErrorCode:
 
 
 def offsets_append_error(error: ErrorCode) -> ErrorCode:
-    """What a client is told when its offsets could not be appended."""
+    """Returns a client's error code for offsets that could not be appended."""
     if error in _TOO_LARGE:
         return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     if error is ErrorCode.REQUEST_TIMED_OUT:
@@ -80,7 +80,7 @@ def join_error(code: ErrorCode, member_id: str, version: int) -> JoinGroupRespon
     return JoinGroupResponse(
         error_code=code,
         generation_id=_NO_GENERATION,
-        # Null came with version 7; before, "no protocol" was the empty one.
+        # Null exists from version 7 on; before, "no protocol" was the empty string.
         protocol_name=None if version >= 7 else "",
         member_id=member_id,
     )
@@ -134,17 +134,17 @@ def txn_commit_response(
 
 
 def refuse(request: Request, version: int, code: ErrorCode) -> Response:
-    """The answer to a request of this package's APIs that is refused as a whole."""
+    """Returns the response that refuses a whole request of one of the group APIs."""
     return _REFUSALS[type(request)](request, version, code)
 
 
 def refused_offsets(asked: OffsetFetchRequest.Group, code: ErrorCode) -> OffsetFetchResponse.Group:
-    """The answer about a group whose offsets cannot be told.
+    """Returns the error response for a group whose offsets cannot be returned.
 
-    While the coordinator moves, each partition that was asked for gets UNSTABLE_OFFSET_COMMIT
-    beside the group's code. Kafka lists no partition. librdkafka then never asks again, and its
-    consumer reads nothing until its next assignment (its issue 5586). The code of a partition
-    makes it ask again. Other clients look at the group's code first.
+    While the coordinator moves, each requested partition gets UNSTABLE_OFFSET_COMMIT in addition to
+    the group's code. Kafka lists no partition. librdkafka then never asks again, and its consumer
+    reads nothing until its next assignment (its issue 5586). The code of a partition makes it ask
+    again. Other clients check the group's code first.
     """
     topics = asked.topics if code in _ASK_AGAIN else None
     return OffsetFetchResponse.Group(

@@ -1,15 +1,17 @@
-"""The groups of one partition of `__consumer_offsets`: the door to this package.
+"""The groups of one partition of `__consumer_offsets`: the entry point of this package.
 
-Every call is plain and returns at once with effects, to be carried out in order. The rules for
-whoever runs a shard:
+Every call is synchronous and returns a list of effects, to be carried out in order. The shell that
+runs a shard must follow these rules:
 
-- each `Append` is reported once, by `on_committed` or `on_append_failed`, in the order they came;
-  while its fate is unknown it is neither. Its records are replayed here, by `on_committed`;
-- markers of transactions are appended by whoever runs the shard, and told by `on_marker` once they
-  are committed, in the order of the log among the appends;
-- each token is answered by exactly one `Reply`, sooner or later; `unload` answers what is left;
-- timers may fire late, or for nothing: they are checked;
-- `replay` every record of the partition, `replay_marker` every marker, then `on_loaded`, then ask.
+- It reports each `Append` once, by `on_committed` or `on_append_failed`, in the order of the
+  appends. While the outcome is unknown it reports neither. `on_committed` also replays the records
+  here.
+- It appends transaction markers itself, and reports them by `on_marker` once they are committed, in
+  log order with respect to the appends.
+- Each token gets exactly one `Reply`, sooner or later; `unload` answers those that are left.
+- Timers may fire late, or without need: the shard checks them.
+- To load a partition, it calls `replay` for every record, `replay_marker` for every marker, and
+  then `on_loaded`. Only then may it pass in requests.
 """
 
 from __future__ import annotations
@@ -55,10 +57,10 @@ class GroupShard:
         new_member_id: Callable[[str], str],
         batch_bytes_max: Callable[[], int],
     ) -> None:
-        """`new_member_id` makes an id nobody else has of a prefix: `{prefix}-{uuid}`.
+        """`new_member_id` makes a unique id from a prefix: `{prefix}-{uuid}`.
 
-        `batch_bytes_max` is what a batch of the partition may have at the moment: its topic's
-        max.message.bytes. Tombstones come in several appends where one would be larger.
+        `batch_bytes_max` returns the current size limit of a batch in this partition: its topic's
+        max.message.bytes. Records that do not fit into one batch are appended in several.
         """
         self.core = Core(config, new_member_id, batch_bytes_max)
 
@@ -103,7 +105,7 @@ class GroupShard:
     def txn_offset_commit(
         self, request: TxnOffsetCommitRequest, guard: int, token: Token, now: Now
     ) -> list[Effect]:
-        """`guard` is what the partition gave for the time its coordinator was asked; 0: none."""
+        """`guard` is the partition's guard from the verification of the transaction; 0 for none."""
         transactions.txn_offset_commit(self.core, request, guard, token, now)
         return self.core.take_effects()
 
@@ -113,7 +115,7 @@ class GroupShard:
         admin.delete_groups(self.core, request, token, now)
         return self.core.take_effects()
 
-    # Questions
+    # Queries
 
     def describe_groups(
         self, group_ids: Iterable[str], version: int
@@ -136,7 +138,7 @@ class GroupShard:
     def offset_fetch_steps(
         self, group: OffsetFetchRequest.Group, *, require_stable: bool
     ) -> Generator[None, None, OffsetFetchResponse.Group]:
-        """The same, with a pause after each part of the work."""
+        """Like `fetch_offsets`, with a pause after each part of the work."""
         return offset_fetch.fetch_steps(self.core, group, require_stable=require_stable)
 
     # Events
@@ -165,12 +167,15 @@ class GroupShard:
         return self.core.take_effects()
 
     def on_append_late(self, append_id: int) -> list[Effect]:
-        """An append takes too long: whoever waits is answered. Its fate is to be reported still."""
+        """Answers requests that wait for an append that takes too long.
+
+        The outcome of the append must still be reported.
+        """
         self.core.on_append_late(append_id)
         return self.core.take_effects()
 
     def on_marker(self, producer_id: int, *, committed: bool) -> list[Effect]:
-        """A producer's transaction has ended on this partition."""
+        """Notes that a producer's transaction has ended on this partition."""
         self.core.image.end_transaction(producer_id, committed=committed)
         return self.core.take_effects()
 
@@ -178,20 +183,23 @@ class GroupShard:
         offsets.forget_topics(self.core, names, now)
         return self.core.take_effects()
 
-    # Life
+    # Lifecycle
 
     def replay(
         self, key: bytes | None, value: bytes | None, producer_id: int = NO_PRODUCER
     ) -> None:
-        """A record; of the transaction of this producer, if it is of one."""
+        """Replays a record; `producer_id` is set if the record belongs to a transaction."""
         self.core.image.replay(key, value, producer_id)
 
     def replay_marker(self, producer_id: int, *, committed: bool) -> None:
         self.core.image.end_transaction(producer_id, committed=committed)
 
     def on_loaded(self, now: Now) -> list[Effect]:
-        """Go on from the log. A rebalance that was under way is not in it: members that took part
-        learn from their next heartbeat that they must join again."""
+        """Creates the groups from the replayed log.
+
+        A rebalance that was in progress is not in the log: its members learn from their next
+        heartbeat that they must join again.
+        """
         core = self.core
         for group_id, value in core.image.groups.items():
             group = core.groups[group_id] = Group.from_value(group_id, value)
@@ -207,7 +215,7 @@ class GroupShard:
         return core.take_effects()
 
     def unload(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
-        """This broker coordinates these groups no longer: send everybody away."""
+        """Answers all waiting requests: this broker no longer coordinates these groups."""
         core = self.core
         for in_flight in core.in_flight.values():
             in_flight.outcome.abandoned(core, code)
@@ -225,6 +233,6 @@ class GroupShard:
         return core.take_effects()
 
     def verify(self) -> None:
-        """The invariants of every group; for tests and simulations."""
+        """Checks the invariants of every group; for tests and simulations."""
         for group in self.core.groups.values():
             group.verify()

@@ -1,12 +1,13 @@
 """Offsets committed in transactions: TxnOffsetCommit 0-5, and the markers that end them.
 
-They are records of the transaction in the group's partition, as a producer's are in its topics:
-pending until the marker, then in effect or as if they had never been. Who asks for stable offsets
-is told to wait meanwhile, from the moment they are on their way into the log.
+These offsets are records of the transaction in the group's partition, as a producer's are in its
+topics. They are pending until the marker; then they take effect or are discarded. Meanwhile, a
+request for stable offsets gets a retriable error, from the moment they are being appended.
 
-The producer names its consumer's place in the group (from version 3 on), and is refused like a
-member whose generation has passed: a zombie must not commit what another now reads. Without a
-place, as before, a producer is trusted: its transactional id fences its own zombies only.
+From version 3 on the producer sends its consumer's generation, member id and instance id, and is
+refused like a member of an old generation: a zombie must not commit offsets for partitions that
+another member now reads. Without them, as in older versions, a producer is trusted: its
+transactional id fences only its own zombies.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def txn_offset_commit(
     group.commits_in_flight.update(stored)
     group.unstable_in_flight.update(stored)
     core.groups[group.group_id] = group
-    # Several batches of one transaction: it is aborted if one of them is refused.
+    # These may be several batches of one transaction, which is aborted if one of them is refused.
     core.append_in_parts(
         records,
         PendingStored(group.group_id, stored, request, metadata_max, token),
@@ -67,7 +68,7 @@ def txn_offset_commit(
 
 
 def _committing_group(core: Core, request: TxnOffsetCommitRequest, now: Now) -> Group:
-    """The group, if the request may commit to it."""
+    """Returns the group if the request may commit to it."""
     if not fits_a_string(request.group_id):
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     generation, member_id = request.generation_id, request.member_id

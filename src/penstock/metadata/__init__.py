@@ -1,1 +1,2 @@
-"""The cluster image, its keys in the metadata store, and every decision that changes it. Pure."""
+"""The cluster image, its keys in the metadata store, and all decisions that change it. Pure
+code."""

@@ -1,13 +1,14 @@
-"""Broker configs under Kafka's names, as tools ask for them.
+"""Broker configs under Kafka's names, for Kafka's tools.
 
-Two parts. The defaults of topic configs are derived from the topic table, under the names Kafka
-has for them on brokers (`log.retention.ms` for `retention.ms`); these can be changed while the
-broker runs, and so can the throttles of replication, compaction's pace, and whether new partitions
-are placed here (KIP-1066). The rest describes the broker; it comes from the config file and is
-read-only.
+There are two parts. The defaults of topic configs are derived from the topic table, under the names
+that Kafka uses for them on brokers (`log.retention.ms` for `retention.ms`). They can be changed
+while the broker runs. So can the replication throttles, the pace of compaction, and whether new
+partitions are placed on this broker (KIP-1066). The other part describes the broker. It comes from
+the config file and is read-only.
 
-Every setting is read by some code, or says that it has no effect (`no_effect`), or only describes
-what a key of the config file decides (`set_by`); `tests/metadata/test_config_effects.py` checks it.
+Every setting is either used by some code, or states that it has no effect (`no_effect`), or only
+shows the value of a key of the config file (`set_by`). `tests/metadata/test_config_effects.py`
+checks this.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _LIST = ConfigType.LIST
 CORDONED: Final = "cordoned.log.dirs"
 DEFAULT_DURABILITY: Final = "log.durability"
 
-# name, type, default, least value of a number, sentence
+# name, type, default, minimum of a number, description
 _Row = tuple[str, ConfigType, Value, int | None, str]
 
 _IDENTITY: tuple[_Row, ...] = (
@@ -298,7 +299,8 @@ _SET_BY: Final = {
     "log.dir": "data_dir",
     "log.dirs": "data_dir",
 }
-"""What describes a broker under Kafka's names, and the keys of its config file that decide."""
+"""Settings that describe a broker under Kafka's names, and the keys of its config file that set
+them."""
 
 _READ_EACH_TIME: Final = frozenset(
     (
@@ -308,13 +310,14 @@ _READ_EACH_TIME: Final = frozenset(
         "max.connections.per.ip",
     )
 )
-"""What can be changed while the broker runs, beside throttles, cordons and topics' defaults."""
+"""Settings that can be changed while the broker runs, in addition to throttles, cordons and topic
+defaults."""
 
 _NO_EFFECT: Final = {
     "inter.broker.protocol.version": "tools read it, and no broker goes by it",
     "offsets.topic.compression.codec": "records in __consumer_offsets are never compressed",
 }
-"""Why some of these settings change nothing."""
+"""Why some of these settings have no effect."""
 
 _ROWS = _IDENTITY + _REPLICATION + _THROTTLES + _CORDON + _TOPICS + _COORDINATORS + _CONNECTIONS
 
@@ -335,7 +338,8 @@ def _defined(row: _Row) -> Definition:
 
 
 def _derived() -> Iterator[Definition]:
-    """The broker's name for each topic config's default; of several units the largest has it."""
+    """Yields the broker config for each topic config's default. If there are several units, the
+    largest unit has the default."""
     for topic in TOPIC_CONFIGS.values():
         for synonym in topic.synonyms:
             has_default = synonym is topic.synonyms[-1]
@@ -379,5 +383,6 @@ BROKER_CONFIGS: Final[Mapping[str, Definition]] = MappingProxyType(
 
 
 def broker_definition(name: str) -> Definition | None:
-    """A broker config that has a meaning here or, without effect, in Kafka; None for any other."""
+    """Returns a broker config that is known here, or that Kafka knows and that has no effect here;
+    None for any other name."""
     return BROKER_CONFIGS.get(name) or kafka_only_config(name)

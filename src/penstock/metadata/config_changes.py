@@ -1,7 +1,7 @@
-"""AlterConfigs and IncrementalAlterConfigs.
+"""Decides AlterConfigs and IncrementalAlterConfigs requests.
 
-The first replaces all overrides of a resource, the second edits single ones. Both end in the same
-place: a complete set of overrides that is validated as a whole.
+The first replaces all overrides of a resource, the second edits single ones. Both result in a
+complete set of overrides that is validated as a whole.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ NO_CONFIGS: Final[Mapping[ResourceType, str]] = MappingProxyType(
         ResourceType.GROUP: "Penstock has no configs of single groups",
     }
 )
-"""Resources that tools may ask about and that have no configs here, and why."""
+"""Resources that tools may ask about but that have no configs here, and why."""
 
 
 class ConfigOperation(IntEnum):
@@ -67,7 +67,8 @@ _DELETE: Final = ConfigOperation.DELETE
 
 @dataclass(frozen=True, slots=True)
 class ConfigEdit:
-    """`operation` as it came; APPEND and SUBTRACT are for lists."""
+    """One edit of a config. `operation` is the number from the request. APPEND and SUBTRACT are for
+    lists."""
 
     name: str
     operation: int
@@ -80,7 +81,8 @@ def alter_configs(
     resource_name: str,
     configs: Sequence[tuple[str, str | None]],
 ) -> Decision[Mapping[str, str]]:
-    """Let these be all the overrides; the result are they. A broker named "" stands for all."""
+    """Replaces all overrides of a resource. The result is the new overrides. A broker named ""
+    means all brokers."""
     _require_values([name for name, text in configs if text is None])
     kind = _resource(resource_type, [name for name, _ in configs])
     if kind is ResourceType.TOPIC:
@@ -97,10 +99,10 @@ def incremental_alter_configs(
     edits: Sequence[ConfigEdit],
     static: Mapping[str, str] = _NONE,
 ) -> Decision[Mapping[str, str]]:
-    """Edit overrides; the result are all of them afterwards.
+    """Edits single overrides. The result is all overrides afterwards.
 
-    APPEND and SUBTRACT on a list that has no override begin with what the topic inherits, for
-    which `static` are the broker's own configs.
+    APPEND and SUBTRACT on a list without an override start from the inherited value. `static` are
+    the broker's own configs.
     """
     kind = _resource(resource_type, [edit.name for edit in edits if edit.operation != _DELETE])
     if kind in NO_CONFIGS:
@@ -129,7 +131,7 @@ def incremental_alter_configs(
     )
     for edit in edits:
         if edit.operation == _DELETE:
-            # Whatever its name is: an override that is not there is deleted already.
+            # Accept any name: an override that does not exist is already deleted.
             overrides.pop(edit.name, None)
             continue
         definition, held = find(edit.name), inherited(edit.name)
@@ -144,7 +146,7 @@ def incremental_alter_configs(
 
 
 def _require_values(without: Sequence[str]) -> None:
-    """Null is a mistake in the request, whatever the config is: so Kafka answers it, too."""
+    """Refuses null values. As in Kafka, null is an invalid request, whatever the config is."""
     if without:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
@@ -154,7 +156,7 @@ def _require_values(without: Sequence[str]) -> None:
 
 
 def _edited(definition: Definition, edit: ConfigEdit, current: str) -> str:
-    """The override afterwards."""
+    """Returns the override after the edit."""
     try:
         operation = ConfigOperation(edit.operation)
     except ValueError:
@@ -186,7 +188,8 @@ def _write_topic(
         return Decision((), overrides)
     after = replace(topic, configs=overrides)
     if overrides.get("durability") != topic.configs.get("durability"):
-        # In the same commit: what was counted before it may not have been synced (`isr`).
+        # Store the switch in the same commit: records counted before it may not have been synced
+        # (`isr`).
         after = replace(after, synced_from=-1)
     made = alteration(image, topic, after)
     return Decision(made.changes, overrides, made.guards)
@@ -211,7 +214,7 @@ def _write_broker(
             "it for all brokers, with an empty broker name, or set durability for single topics.",
         )
     key = broker_config_key(broker_id)
-    # The mark of a switch must stay when the last override goes.
+    # Keep the revision of the switch when the last override is removed.
     value = encode_configs(overrides, synced_from) if overrides or synced_from else None
     return Decision((Change(key, value, image.revision_of(key)),), overrides)
 
@@ -234,7 +237,7 @@ def _broker_id(name: str) -> int | None:
 
 
 def _resource(resource_type: int, names: Sequence[str]) -> ResourceType:
-    """The kind of resource whose configs of these names are to be set."""
+    """Returns the type of the resource. Raises if configs of these names cannot be set on it."""
     try:
         kind = ResourceType(resource_type)
     except ValueError:

@@ -1,7 +1,7 @@
-"""What a config is: a name, a type, a default, bounds, a sentence for people.
+"""The definition of a config: a name, a type, a default, bounds, and a description.
 
-Values travel and are stored as text; `Definition.parse` is the one place that turns text into a
-typed value and says, in words, why it will not. The numbers of the enums are those of
+Values are sent and stored as text. `Definition.parse` is the only code that converts text to a
+typed value, and its error says what is wrong. The numbers of the enums are those of
 DescribeConfigs.
 """
 
@@ -15,7 +15,7 @@ from typing import Final
 
 Value = int | float | bool | str | tuple[str, ...] | None
 Check = Callable[[Value], str | None]
-"""What is wrong with a value, or None."""
+"""Returns what is wrong with a value, or None."""
 
 
 class ConfigType(IntEnum):
@@ -31,7 +31,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where an effective value comes from, strongest first, UNKNOWN aside."""
+    """Where an effective value comes from, in order of precedence, except UNKNOWN."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -49,13 +49,14 @@ INT_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """A broker config that gives a topic config its default; `unit` converts, hours to ms say."""
+    """A broker config that provides the default of a topic config. `unit` converts the value, for
+    example from hours to ms."""
 
     name: str
     unit: int = 1
 
     def scaled(self, value: Value) -> Value:
-        """A negative number means "without limit" in every unit."""
+        """Converts the value. A negative number means "no limit" in every unit."""
         if self.unit == 1 or not isinstance(value, int) or value < 0:
             return value
         return value * self.unit
@@ -63,6 +64,8 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
+    """One config."""
+
     name: str
     type: ConfigType
     default: Value
@@ -72,13 +75,13 @@ class Definition:
     dynamic: bool = True
     sensitive: bool = False
     no_effect: str = ""
-    """Why the setting changes nothing here; empty for one that some code reads."""
+    """Why the setting has no effect here; empty for a setting that is used."""
     set_by: str = ""
-    """The key of the broker's config file that this only describes."""
+    """The key of the broker's config file whose value this setting shows."""
 
     @property
     def documentation(self) -> str:
-        """The sentence for people, with what they would otherwise find out by trying."""
+        """The description, including whether the setting has an effect and where it is set."""
         if self.no_effect:
             return f"No effect in Penstock: {self.no_effect}. {self.doc}"
         if self.set_by:
@@ -86,7 +89,8 @@ class Definition:
         return self.doc
 
     def parse(self, text: str) -> Value:
-        """The typed value, or `ValueError` with what is wrong and what would be right."""
+        """Returns the typed value. Raises `ValueError` that says what is wrong and what would be
+        right."""
         try:
             value = _read(self.type, text.strip())
         except ValueError as error:
@@ -101,7 +105,7 @@ class Definition:
 
 
 def to_text(value: Value) -> str | None:
-    """As Kafka prints it."""
+    """Returns the value as Kafka prints it."""
     match value:
         case None:
             return None
@@ -137,7 +141,7 @@ def _read(kind: ConfigType, text: str) -> Value:
 def _read_whole(text: str, bits: int) -> int:
     bound = 1 << (bits - 1)
     digits = text[1:] if text[:1] in ("-", "+") else text
-    # Longer ones are out of range whatever they say, and slow to convert.
+    # Longer numbers are out of range in any case, and slow to convert.
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 20:
         raise ValueError(f"set it to a whole number of {bits} bits")
     value = int(text)
@@ -165,7 +169,7 @@ def at_least(least: float) -> Check:
 
 
 def between(least: float, most: float, *, besides: int | None = None) -> Check:
-    """`besides` is one more number that is allowed."""
+    """Checks a number. `besides` is one more number that is allowed."""
 
     def check(value: Value) -> str | None:
         assert isinstance(value, int | float)
@@ -185,7 +189,7 @@ def one_of(*choices: str) -> Check:
 
 
 def any_of(*choices: str) -> Check:
-    """A list of these, each at most once; it may be empty."""
+    """Checks a list of these choices, each at most once. The list may be empty."""
 
     def check(value: Value) -> str | None:
         assert isinstance(value, tuple)
@@ -204,7 +208,7 @@ def only(allowed: Value, reason: str) -> Check:
 
 
 def throttled_replicas(value: Value) -> str | None:
-    """Kafka's form: all replicas by a star, or PARTITION:BROKER pairs."""
+    """Checks Kafka's format: a star for all replicas, or PARTITION:BROKER pairs."""
     assert isinstance(value, tuple)
     if value in ((), ("*",)):
         return None

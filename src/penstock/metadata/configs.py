@@ -1,11 +1,12 @@
-"""Effective configs: what holds for a topic or a broker, and who said so.
+"""Effective configs: the value that applies to a topic or a broker, and its source.
 
-A topic config is looked for in layers, strongest first: the topic's own override, the broker's
-dynamic configs, the dynamic defaults of all brokers, the broker's config file, the table's default.
-Below the topic it goes by its broker names (`log.retention.ms`, then `.minutes`, then `.hours`).
+The layers of a topic config, in order of precedence: the topic's own override, the broker's dynamic
+configs, the dynamic defaults of all brokers, the broker's config file, the default in the table.
+Below the topic, the config is looked up by its broker names (`log.retention.ms`, then `.minutes`,
+then `.hours`).
 
-`BrokerConfigs` holds one broker's layers and is immutable: make a new one when they change. What
-topics inherit is worked out once, so a topic without overrides costs nothing.
+`BrokerConfigs` holds one broker's layers and is immutable: create a new one when they change. The
+values that topics inherit are computed once, so a topic without overrides costs nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """One of the places a value could have come from; the first in a row is where it does."""
+    """A possible source of a value. The first one in a list is where the value comes from."""
 
     name: str
     text: str | None
@@ -58,7 +59,8 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigValue:
-    """`text` is what DescribeConfigs shows: None for what is unset or secret."""
+    """An effective value. `text` is what DescribeConfigs shows: None for values that are unset or
+    secret."""
 
     definition: Definition
     value: Value
@@ -89,7 +91,7 @@ class ConfigValue:
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """The effective topic configs, typed; each field is a config's name with underscores."""
+    """The effective topic configs, typed. Each field is a config's name with underscores."""
 
     cleanup_policy: tuple[str, ...]
     compression_gzip_level: int
@@ -139,9 +141,9 @@ _SETTINGS: Final = tuple((each.name, each.name.replace("_", ".")) for each in fi
 
 
 class BrokerConfigs:
-    """The layers of one broker. Raises `ValueError` for a name or value that is not valid.
+    """The config layers of one broker. Raises `ValueError` for an invalid name or value.
 
-    A dynamic config that is not known here may be a newer version's: it is ignored.
+    An unknown dynamic config is ignored, because a newer version may have stored it.
     """
 
     def __init__(
@@ -167,12 +169,12 @@ class BrokerConfigs:
             self._layers.append((source, parsed))
 
     def topic(self, overrides: Mapping[str, str]) -> Mapping[str, ConfigValue]:
-        """Every topic config as it holds for a topic with these overrides."""
+        """Returns every topic config as it applies to a topic with these overrides."""
         if not overrides:
             return self._inherited
         values = dict(self._inherited)
         for name, text in overrides.items():
-            # A name that a newer version knew is kept in the store and ignored here.
+            # A name that only a newer version knows stays in the store and is ignored here.
             if name in TOPIC_CONFIGS:
                 values[name] = self._overridden(TOPIC_CONFIGS[name], text)
         return MappingProxyType(values)
@@ -181,11 +183,13 @@ class BrokerConfigs:
         return _settings(self.topic(overrides)) if overrides else self._inherited_settings
 
     def broker(self) -> Mapping[str, ConfigValue]:
-        """Every broker config as it holds here; of those without effect the ones that are set."""
+        """Returns every broker config that applies here. Configs without effect are included only
+        if they are set."""
         return self._own
 
     def broker_value(self, name: str) -> ConfigValue | None:
-        """One broker config by its name; None for a name that Kafka does not know either."""
+        """Returns one broker config by its name; None for a name that Kafka does not know
+        either."""
         held = self._own.get(name)
         definition = broker_definition(name) if held is None else None
         return held if definition is None else _strongest(definition, [])
@@ -262,12 +266,13 @@ class BrokerConfigs:
 
 
 def effective(overrides: Mapping[str, str], broker: BrokerConfigs) -> Mapping[str, ConfigValue]:
-    """Every topic config as it holds for a topic with these overrides on this broker."""
+    """Returns every topic config as it applies to a topic with these overrides on this broker."""
     return broker.topic(overrides)
 
 
 def validate_topic_configs(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
-    """Overrides as they may be stored; `KafkaError` when one is not valid, alone or together."""
+    """Returns the overrides in the form in which they are stored. Raises `KafkaError` if one is
+    invalid, alone or in combination."""
     values = _validated("topic", configs, TOPIC_CONFIGS.get)
     least, most = (
         TOPIC_CONFIGS[name].parse(values[name]) if name in values else TOPIC_CONFIGS[name].default
@@ -285,7 +290,8 @@ def validate_topic_configs(configs: Sequence[tuple[str, str | None]]) -> dict[st
 
 
 def validate_broker_configs(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
-    """Dynamic broker configs as they may be stored; what only the config file sets is refused."""
+    """Returns dynamic broker configs in the form in which they are stored. Refuses those that only
+    the config file can set."""
     values = _validated("broker", configs, broker_definition)
     for name in values:
         require_dynamic(name)

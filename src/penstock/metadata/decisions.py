@@ -1,9 +1,10 @@
-"""A decision: what to change in the metadata store, and on what condition.
+"""A decision: what to change in the metadata store, and under which conditions.
 
-Every decision is a pure function of the image and its arguments, clock and randomness included.
-It names for each key the revision it was read at; the store commits all of it or nothing. So a
-decision taken on an old image, or by a controller whose term is over, has no effect and is taken
-again by whoever may. A request that cannot be met raises `KafkaError` and nothing is committed.
+Every decision is a pure function of the image and its arguments; clock and randomness are arguments
+too. It names for each key the revision at which it was read. The store commits the whole decision
+or nothing. So a decision that is based on an old image, or made by a controller that has been
+replaced, has no effect, and is made again from the current state. A request that cannot be met
+raises `KafkaError`, and nothing is committed.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Write a key, or delete it when `value` is None, if it was last changed at that revision.
+    """Writes a key, or deletes it if `value` is None, on condition that its revision is unchanged.
 
-    A revision of 0 means the key must not exist. With `leased` the key goes under the lease of the
-    broker that commits, and away with it.
+    A revision of 0 means that the key must not exist. With `leased`, the key is attached to the
+    lease of the committing broker and is deleted when that lease ends.
     """
 
     key: str
@@ -34,7 +35,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A key the decision rests on but does not change."""
+    """A key that the decision depends on but does not change."""
 
     key: str
     expected_revision: int
@@ -42,7 +43,8 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[R_co]):
-    """`result` holds once the changes are committed, or at once when there are none."""
+    """A decision. `result` is valid once the changes are committed, or at once if there are
+    none."""
 
     changes: tuple[Change, ...]
     result: R_co
@@ -50,6 +52,7 @@ class Decision(Generic[R_co]):
 
 
 def guarded(decision: Decision[R], term: Controller) -> Decision[R]:
-    """The same decision, void unless this controller's term goes on: for all it decides."""
+    """Returns the same decision, on condition that this controller has not been replaced. For
+    everything that a controller decides."""
     guard = Guard(CONTROLLER_KEY, term.revision)
     return replace(decision, guards=(*decision.guards, guard))

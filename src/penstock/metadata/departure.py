@@ -1,7 +1,7 @@
-"""A broker that is gone for good: nothing may be left that names it.
+"""Removes what the metadata still holds of a broker that is gone for good.
 
-A registration goes with its lease, so there is none to remove. What can stay behind are replicas,
-which would be missed for ever, and configs, which the next broker of that id would inherit.
+A registration ends with its lease, so none needs to be removed. What can remain are replicas, which
+would be missing forever, and configs, which the next broker with that id would inherit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from penstock.wire.errors import ErrorCode, KafkaError
 
 
 def forget_broker(image: ClusterImage, broker_id: int) -> Decision[None]:
-    """Drop its configs. Refused while it runs, and while any partition has a replica there."""
+    """Deletes the configs of a broker. Refused while the broker runs or any partition has a replica
+    on it."""
     if broker_id in image.brokers:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,

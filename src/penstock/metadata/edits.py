@@ -1,8 +1,9 @@
-"""Changes of many partitions that become one decision: each key is written once.
+"""Collects changes of many partitions into one decision that writes each key once.
 
-A decision is bounded: in keys, since etcd takes 128 changes at once, guards included; in bytes,
-since it takes 1.5 MiB; and in partitions, since nobody else is served while a broker thinks. The
-unit is the key: the chunk of a large topic, or the whole of any other (`topic_keys`).
+The size of a decision is limited in three ways. In keys, because etcd accepts 128 operations per
+transaction, conditions included. In bytes, because etcd accepts 1.5 MiB. And in partitions, because
+the broker serves nothing else while it computes a decision. The unit is the key: the chunk of a
+large topic, or the whole topic otherwise (`topic_keys`).
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ from penstock.wire.errors import ErrorCode, KafkaError
 R = TypeVar("R")
 
 TOPICS_MAX: Final = 100
-"""A decision takes no more keys than this."""
+"""The maximum number of keys in a decision."""
 PARTITIONS_MAX: Final = 1000
-"""A decision takes no further key once it has this many partitions."""
+"""A decision accepts no further key once it has this many partitions."""
 BYTES_MAX: Final = 512 << 10
-"""Nor once its keys may take this many bytes. A key takes half as many at most."""
+"""A decision accepts no further key once its keys may take this many bytes. One key takes at most
+half of that."""
 NO_STATIC: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Slice(NamedTuple):
-    """The partitions of a topic that lie in one key: from `start` to before `stop`."""
+    """The partitions of a topic that are stored in one key: from `start` up to, but not including,
+    `stop`."""
 
     topic: Topic
     start: int
@@ -44,7 +47,7 @@ class Slice(NamedTuple):
 
 
 def slice_of(topic: Topic, index: int) -> Slice:
-    """The one that holds this partition."""
+    """Returns the slice that contains this partition."""
     count = len(topic.partitions)
     step = topic.chunk_partitions or count
     start = index // step * step
@@ -52,7 +55,7 @@ def slice_of(topic: Topic, index: int) -> Slice:
 
 
 class Load:
-    """How much a decision has taken on."""
+    """The size of a decision so far."""
 
     def __init__(self) -> None:
         self._slices = self._partitions = self._bytes = 0
@@ -72,7 +75,7 @@ class Load:
 
 
 def in_decisions(topics: Iterable[Topic]) -> Iterator[tuple[Slice, ...]]:
-    """The topics in portions that one decision each can change."""
+    """Splits the topics into portions that each fit one decision."""
     return in_loads(Slice(topic, *bounds) for topic in topics for bounds in chunk_bounds(topic))
 
 
@@ -90,9 +93,9 @@ def in_loads(parts: Iterable[Slice]) -> Iterator[tuple[Slice, ...]]:
 
 
 class SyncedFrom(NamedTuple):
-    """Since when a topic has counted only what is on disk.
+    """When a topic began to count only synced records.
 
-    `by_file`: what counts is not in the store but in each broker's own config file.
+    `by_file`: the setting is not in the store but in each broker's own config file.
     """
 
     revision: int
@@ -100,7 +103,8 @@ class SyncedFrom(NamedTuple):
 
 
 def synced_from(image: ClusterImage, topic: Topic, settings: TopicSettings) -> SyncedFrom | None:
-    """None if the topic counts what is in memory."""
+    """Returns when the topic began to count only synced records; None if it counts records that are
+    only written."""
     if settings.durability != "fsync":
         return None
     if "durability" in topic.configs:
@@ -110,7 +114,8 @@ def synced_from(image: ClusterImage, topic: Topic, settings: TopicSettings) -> S
 
 
 class TopicEdits:
-    """The topics as they will be. `static` are the broker's own configs, under all others."""
+    """The topics with the collected changes. `static` are the broker's own configs; all others
+    override them."""
 
     def __init__(self, image: ClusterImage, static: Mapping[str, str] = NO_STATIC) -> None:
         self._image = image
@@ -140,7 +145,7 @@ class TopicEdits:
         return synced_from(self._image, self._image.require_topic(topic), self.settings(topic))
 
     def put(self, topic: str, index: int, partition: Partition) -> Partition:
-        """Let the partition become this, under the next partition epoch."""
+        """Sets the partition to this state, with the next partition epoch."""
         before = self._image.require_topic(topic)
         part = slice_of(before, index)
         if (topic, part.start) not in self._taken:
@@ -160,12 +165,12 @@ class TopicEdits:
         return after
 
     def has_room(self, topic: str, index: int) -> bool:
-        """Whether this partition can be changed by this decision."""
+        """Whether this decision has space for a change of this partition."""
         part = slice_of(self._image.require_topic(topic), index)
         return (topic, part.start) in self._taken or not self._load.is_full
 
     def decision(self, result: R, guards: tuple[Guard, ...] = ()) -> Decision[R]:
-        """The changes, on condition of `guards` where there are any changes."""
+        """Returns the collected changes as a decision. `guards` apply only if there are changes."""
         changes: list[Change] = []
         rests_on: list[Guard] = []
         for name, partitions in self._edited.items():

@@ -1,23 +1,27 @@
-"""Who leads when brokers come and go.
+"""Elects partition leaders when brokers come and go.
 
-`elected` looks at one partition and says what it must become, given who is alive:
+`elected` takes one partition and the registered brokers, and returns what the partition must
+become:
 
-- Who is dead leaves the in-sync set. While fewer than min.insync.replicas remain, nothing can be
-  committed without them, so they hold all that is committed and stay eligible (KIP-966). If
-  min.insync.replicas is lowered so that enough remain, nobody stays eligible beside them.
-- A leader that lives, in the incarnation that was elected, stays.
-- Else the first in the order of the assignment leads that is in sync; else that is eligible; else,
-  only with unclean.leader.election.enable, that is alive at all. Or nobody.
-- A member that restarted, leader or not, stays in sync only if it has lost nothing that was
+- A dead broker is removed from the ISR. While fewer than min.insync.replicas remain, nothing more
+  is committed. The removed replicas therefore still hold everything that is committed, and stay
+  eligible (KIP-966). If min.insync.replicas is lowered so that enough remain, no other replica
+  stays eligible.
+- A leader that is alive, with the broker epoch that was elected, stays leader.
+- Otherwise the leader is the first live replica, in assignment order, that is in sync; if there is
+  none, the first that is eligible; and if there is none and unclean.leader.election.enable is set,
+  the first one. If no replica is left, the partition has no leader.
+- A member that restarted, leader or not, stays in the ISR only if it has lost nothing that was
   committed (`isr`).
 - A leader that restarted may have lost records that were not committed. If another in-sync replica
-  lives, that one leads. The restarted one stays in sync: the other may be dead as well, and its
-  death not noticed yet. If nobody else is in sync, it leads again, under a new leader epoch.
-- A broker that is about to stop leads only where nobody else can.
+  is alive, that one leads. The restarted one stays in sync, because the other may be dead too, and
+  its death not yet noticed. If no other replica is in sync, it leads again, under a new leader
+  epoch.
+- A broker that is about to stop leads only if no other replica can.
 
-Leader epochs rise with each change of leader, to nobody included, and never go back. The partition
-epoch rises with every change. All depends on the present state alone, so a controller that died
-half way through leaves nothing the next one would not find.
+The leader epoch increases with each change of leader, including a change to no leader, and never
+decreases. The partition epoch increases with every change. The result depends only on the present
+state. A controller that dies halfway leaves nothing that its successor would not find.
 """
 
 from __future__ import annotations
@@ -40,10 +44,10 @@ def elect_leaders(
     static: Mapping[str, str] = NO_STATIC,
     stopping: Collection[int] = frozenset(),
 ) -> tuple[Decision[tuple[str, ...]], ...]:
-    """What to change now, in portions that are independent of each other; empty if nothing.
+    """Returns the elections that are due, as independent decisions; empty if there are none.
 
-    `static` are the controller's own broker configs, under whatever topics and dynamic defaults
-    say. The result of each decision is the names of its topics.
+    `static` are the controller's own broker configs. Topic configs and dynamic defaults override
+    them. The result of each decision is the names of its topics.
     """
     portions = in_decisions(image.topics.values())
     decisions = (
@@ -59,7 +63,8 @@ def elect_among(
     static: Mapping[str, str] = NO_STATIC,
     stopping: Collection[int] = frozenset(),
 ) -> Decision[tuple[str, ...]]:
-    """What to change of these topics now; of a topic that is no more, nothing."""
+    """Returns the elections that are due among these topics. Topics that no longer exist are
+    skipped."""
     configs = BrokerConfigs(static, image.default_broker_configs)
     edited: dict[str, list[Partition]] = {}
     for part in parts:
@@ -89,9 +94,9 @@ def elected(
     since: SyncedFrom | None,
     stopping: Collection[int] = frozenset(),
 ) -> Partition | None:
-    """What the partition must become; None when it may stay as it is.
+    """Returns what the partition must become; None if it can stay as it is.
 
-    `since` says since when the topic has counted by its disks, as for `sound_members`.
+    `since` is when the topic began to count only synced records, as for `sound_members`.
     """
     if _is_settled(partition, brokers):
         return None
@@ -107,7 +112,8 @@ def elected(
         leader = choose_leader(after, brokers, stopping, unclean=unclean, last=last)
         if leader != NO_LEADER and leader not in isr:
             if leader not in members:
-                # After an unclean election nobody else holds what the new leader makes of it.
+                # After an unclean election no other replica is known to have the new leader's
+                # records.
                 members = {leader: brokers[leader].broker_epoch}
             after = with_members(partition, (leader,), members, min_insync)
     if leader != partition.leader or restarted:
@@ -118,7 +124,8 @@ def elected(
 
 
 def _is_settled(partition: Partition, brokers: Mapping[int, BrokerInfo]) -> bool:
-    """Whether everybody in sync is as it was when that was noted: true of almost all, at once."""
+    """Whether every member of the ISR still has the broker epoch that was stored. This is a fast
+    path: it holds for almost all partitions."""
     isr = partition.isr
     if len(partition.member_epochs) != len(isr) or partition.leader not in isr:
         return False
@@ -142,7 +149,7 @@ def choose_leader(
     unclean: bool,
     last: int = NO_LEADER,
 ) -> int:
-    """Who of these brokers is to lead a partition without a leader; NO_LEADER if nobody can.
+    """Chooses the leader of a partition that has none; NO_LEADER if no broker can lead.
 
     `last` is chosen only if no other replica is in sync.
     """

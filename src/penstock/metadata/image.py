@@ -1,16 +1,16 @@
-"""The cluster as one broker knows it: a copy of what the metadata store holds.
+"""The cluster image: one broker's copy of the metadata store.
 
-The image is mutable and has one owner, the task that reads the store's watch: it alone calls
-`load` and `apply`. Everybody else on that event loop reads. An event touches one key and costs the
-same with ten topics as with ten thousand; what lies in the image is frozen, so a reader that keeps
-a `Topic` across an await keeps a consistent one, if perhaps an old one.
+The image is mutable and has one owner, the task that reads the store's watch. Only that task calls
+`load` and `apply`; all other code on the same event loop only reads. An event changes one key, and
+costs the same with ten topics as with ten thousand. The objects in the image are immutable, so a
+reader that keeps a `Topic` across an await keeps a consistent one, although it may be out of date.
 
-`revision` says how far the image has come: everything up to it is in here. Decisions name the
-revision of each key they change, so a decision taken on an old image fails at the store and is
-taken again on a newer one.
+`revision` is the store revision that the image has reached: it contains everything up to there. A
+decision names the revision of each key that it changes. A decision based on an old image therefore
+fails at the store, and is made again on a newer one.
 
-`apply` and `load` return what changed, so that the broker can open and delete logs. A deleted and
-recreated topic shows by its id; `load` may pass over the steps in between.
+`apply` and `load` return what changed, so that the broker can open and delete logs. A topic that
+was deleted and created again is recognized by its new id. `load` may skip the steps in between.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.wire.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class TopicChange:
-    """Created when there is no `before`, deleted when there is no `after`."""
+    """A changed topic. It was created if `before` is None, and deleted if `after` is None."""
 
     name: str
     before: Topic | None
@@ -37,9 +37,9 @@ class TopicChange:
 
 @dataclass(frozen=True, slots=True)
 class BrokerChange:
-    """Came when there is no `before`, left when there is no `after`.
+    """A changed broker. It registered if `before` is None, and left if `after` is None.
 
-    The two are equal when it has begun to stop, or has thought better of it.
+    Both are equal if the broker has begun to stop, or has cancelled its stop.
     """
 
     broker_id: int
@@ -49,7 +49,7 @@ class BrokerChange:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What an event, or a reload, changed."""
+    """What an event or a reload has changed."""
 
     topics: tuple[TopicChange, ...] = ()
     brokers: tuple[BrokerChange, ...] = ()
@@ -76,7 +76,7 @@ _CLUSTER = Changed(cluster=True)
 
 
 class ClusterImage:
-    """See the module for who may call what."""
+    """The cluster image. The module docstring says which task may call what."""
 
     def __init__(self) -> None:
         self.cluster_id: str | None = None
@@ -85,19 +85,21 @@ class ClusterImage:
         self.controller_epoch = 0
         self.next_producer_id = 0
         self.stopping: frozenset[int] = frozenset()
-        """Brokers that hand their partitions over to stop. They are registered as yet."""
+        """Brokers that are handing over their partitions in order to stop. They are still
+        registered."""
         self._brokers: dict[int, BrokerInfo] = {}
         self._stopping_epochs: dict[int, int] = {}
         self._topics: dict[str, Topic] = {}
         self._topics_by_id: dict[bytes, Topic] = {}
         self._chunks: dict[bytes, dict[int, tuple[Partition, ...]]] = {}
-        """Of large topics, by topic id: those that the head does not count yet are here too."""
+        """The chunks of large topics, by topic id. Includes chunks that the topic's head does not
+        count yet."""
         self._names_by_metric: dict[str, dict[str, None]] = {}
         self._broker_configs: dict[int, Mapping[str, str]] = {}
         self._key_revisions: dict[str, int] = {}
         self.default_broker_configs: Mapping[str, str] = keys.NO_CONFIGS
         self.default_synced_from = 0
-        """The revision at which `log.durability` last changed there; 0 if it never did."""
+        """The revision at which the default of `log.durability` last changed; 0 if it never did."""
         self.brokers: Mapping[int, BrokerInfo] = MappingProxyType(self._brokers)
         self.topics: Mapping[str, Topic] = MappingProxyType(self._topics)
         self.broker_configs: Mapping[int, Mapping[str, str]] = MappingProxyType(
@@ -106,7 +108,7 @@ class ClusterImage:
 
     @property
     def living(self) -> dict[int, int]:
-        """The epochs of all brokers that are registered and not about to stop."""
+        """The broker epochs of all brokers that are registered and not about to stop."""
         return {
             each: broker.broker_epoch
             for each, broker in self._brokers.items()
@@ -115,7 +117,7 @@ class ClusterImage:
 
     @property
     def cordoned(self) -> frozenset[int]:
-        """Brokers that new partitions are not placed on (KIP-1066)."""
+        """Brokers on which no new partitions are placed (KIP-1066)."""
         everywhere = self.default_broker_configs.get(CORDONED, "")
         return frozenset(
             each
@@ -152,21 +154,21 @@ class ClusterImage:
         return topic.partitions[index]
 
     def revision_of(self, key: str) -> int:
-        """The revision that last changed the key; 0 when it does not exist."""
+        """Returns the revision that last changed the key; 0 if the key does not exist."""
         return self._key_revisions.get(key, 0)
 
     def colliding_topic(self, name: str) -> str | None:
-        """Another topic whose name differs from this one only in dots and underscores."""
+        """Returns another topic whose name differs from this one only in dots and underscores."""
         others = self._names_by_metric.get(_metric_name(name), {})
         return next((other for other in others if other != name), None)
 
     def apply(self, key: str, value: bytes | None, revision: int) -> Changed:
-        """Take in one event. One that is not newer than what the image has changes nothing."""
+        """Applies one event. An event that is not newer than the image changes nothing."""
         if revision < self.revision or (
             value is not None and revision <= self._key_revisions.get(key, 0)
         ):
             return _NOTHING
-        # Decoded before anything is touched: a value that cannot be read leaves the image whole.
+        # Decode before changing anything: a value that cannot be decoded leaves the image intact.
         changed = self._set(key, value, revision)
         self.revision = revision
         if value is None:
@@ -176,10 +178,11 @@ class ClusterImage:
         return changed
 
     def load(self, entries: Iterable[tuple[str, bytes, int]], revision: int) -> Changed:
-        """Become what the store held at `revision`: (key, value, modify revision) of every key."""
+        """Replaces the image with the store's content at `revision`. Each entry is (key, value,
+        modify revision)."""
         changes: list[Changed] = []
         seen: set[str] = set()
-        # In the order of the keys, chunks of partitions come before the heads of their topics.
+        # Sorted by key, the chunks of a topic come before its head.
         for key, value, key_revision in sorted(entries):
             seen.add(key)
             if key_revision != self._key_revisions.get(key, 0):
@@ -192,7 +195,7 @@ class ClusterImage:
         return _merged(changes)
 
     def _set(self, key: str, value: bytes | None, revision: int) -> Changed:
-        # Topics first: they are what there is many of.
+        # Check topics first: they are the most frequent.
         if key.startswith(keys.TOPICS_PREFIX):
             return self._set_topic(key, value, revision)
         if key.startswith(keys.PARTITIONS_PREFIX):
@@ -204,7 +207,8 @@ class ClusterImage:
         if key.startswith(keys.BROKER_CONFIGS_PREFIX):
             return self._set_broker_configs(key, value, revision)
         single = _SINGLE_KEYS.get(key)
-        # An unknown key is a newer version's business: it must not stop an older broker.
+        # Ignore unknown keys: a newer version may have written them, and they must not stop this
+        # broker.
         return _NOTHING if single is None else single(self, value, revision)
 
     def _set_topic(self, key: str, value: bytes | None, revision: int) -> Changed:
@@ -246,7 +250,8 @@ class ClusterImage:
         return replace(head, partitions=partitions)
 
     def _set_chunk(self, key: str, value: bytes | None) -> Changed:
-        """Chunks come before the head that counts them and go after it: alone they do nothing."""
+        """Applies a chunk of a large topic. Chunks are written before the head that counts them,
+        and deleted after it, so a chunk without a head changes nothing."""
         topic_id, number = keys.chunk_of(key)
         if value is None:
             chunks = self._chunks.get(topic_id, {})
@@ -296,7 +301,7 @@ class ClusterImage:
         return Changed(brokers=(BrokerChange(broker_id, broker, broker),))
 
     def _note_stopping(self) -> None:
-        # The key of a life that was killed while it stopped says nothing of the next one.
+        # A key that a killed run of the broker left behind does not apply to the next run.
         self.stopping = frozenset(
             each
             for each, epoch in self._stopping_epochs.items()
@@ -343,7 +348,8 @@ _SINGLE_KEYS: Mapping[str, Callable[[ClusterImage, bytes | None, int], Changed]]
 
 
 def _metric_name(name: str) -> str:
-    """Kafka's metric names cannot hold dots, so topics that differ only there share metrics."""
+    """Returns the name that metrics use. Kafka's metric names cannot contain dots, so topics that
+    differ only in them would share metrics."""
     return name.replace(".", "_")
 
 
@@ -352,7 +358,7 @@ def _merged(changes: Iterable[Changed]) -> Changed:
     topics: dict[str, TopicChange] = {}
     for change in kept:
         for topic in change.topics:
-            # A large topic changes key by key: what counts is what it was and what it became.
+            # A large topic changes key by key. Report only its first and its last state.
             first = topics.get(topic.name, topic)
             topics[topic.name] = TopicChange(topic.name, first.before, topic.after)
     return Changed(

@@ -1,41 +1,45 @@
-"""Who holds all that is committed, and how that set changes when a leader asks for it.
+"""Decides which replicas are in sync, and answers a leader's requests to change the ISR.
 
-The in-sync set of a partition changes in two ways. The controller takes out whoever died
-(`elections`). The leader asks for the rest, to take in who has caught up and to leave out who lags
-(KIP-497): `alter_isrs` answers it. Every request names the leader epoch and the partition epoch it
-rests on, and the incarnation of every member, so that of two requests on the same state one fails,
-and so that a replica that restarted after it had caught up does not slip in with what it lost
-(KIP-903). Whoever is not registered, or is about to stop, is not taken in (KIP-841).
+The ISR of a partition changes in two ways. The controller removes brokers that died (`elections`).
+The leader requests all other changes: it adds replicas that have caught up and removes replicas
+that lag (KIP-497). `alter_isrs` answers these requests. Each request names the leader epoch and the
+partition epoch that it is based on, and the broker epoch of every member. So if two requests are
+based on the same state, one of them fails, and a replica that restarted after it had caught up
+cannot join with what it lost (KIP-903). A broker that is not registered, or is about to stop,
+cannot join (KIP-841).
 
-Members of the in-sync set and eligible leaders are noted with the incarnation that was known to
-hold everything. A later incarnation holds it too if it has proved that it lost nothing, or if the
-topic counts only what is on disk and the disk is the same. Otherwise it is out until it has caught
-up under its new epoch. Should that leave nobody at all, then every copy may lack something; the
-last leader is as good as any and stays, rather than leaving the partition dead for ever. But not
-with a new data directory, which holds nothing, as long as there are other replicas to ask.
+Members of the ISR and eligible leaders are stored with the broker epoch under which they were known
+to hold everything. After a restart, a member still holds everything if the broker has proved that
+it lost nothing, or if the topic counts only synced records and the disk is the same. Otherwise it
+is removed until it has caught up under its new broker epoch. If that would remove every member,
+every copy may lack something. The last leader is then as good as any other replica and stays,
+because otherwise the partition would have no leader forever. But a broker with a new data
+directory, which holds nothing, does not stay if there are other replicas.
 
 A topic can be switched from `durability=replicated` to `fsync` while it is in use. A member that
-was noted before the switch may have counted records that it has not flushed since: if it loses
-power now, it has lost them, although its disk is the same. So the same commit notes the revision of
-the switch: in `Topic.synced_from` for a topic's own setting, in `ClusterImage.default_synced_from`
-for the default of all topics without one. The disk is trusted only for members that are noted with
-a broker epoch above the switch. That is safe, because such a member has counted only what was
-synced:
+was stored before the switch may have counted records that it has not synced since. If it now loses
+power, they are lost, although its disk is the same. So the commit that makes the switch also stores
+its revision: in `Topic.synced_from` for a topic's own setting, and in
+`ClusterImage.default_synced_from` for the default of all topics that have none. The disk is trusted
+only for members that are stored with a broker epoch above the switch. That is safe, because such a
+member has counted only synced records:
 
-- When it takes up its first role, its image shows its own registration, and so the switch before
-  it. All it counts from then on, as leader or by its fetches, is synced.
-- What it had from earlier lives was synced when its logs were opened. If it is the same process
-  that registered anew, the leader notes it for a fetch, which tells of synced records only, and a
-  term as leader begins with a flush. If the controller alone takes it over from a life before the
-  switch, because it has provably lost nothing, it keeps the epoch that was noted.
+- When the broker takes its first role, its image contains its own registration, and therefore the
+  switch before it. Everything that it counts from then on, as leader or through its fetches, is
+  synced.
+- Records from its earlier runs were synced when its logs were opened. If the same process has
+  registered again, the leader makes it a member because of a fetch, and fetches report only synced
+  records; and a leadership begins with a flush. If only the controller takes the member over from a
+  run before the switch, because the broker provably lost nothing, the member keeps its stored
+  epoch.
 
-A life from before the switch counts as under `replicated` until the broker has registered again,
-also for topics that are created after a switch of the default.
+A run of a broker that began before the switch counts as under `replicated` until the broker
+registers again. This also applies to topics that are created after a switch of the default.
 
-Where neither the topic nor the default in the store says anything, each broker goes by its own
-config file, which may differ from that of the controller and may have changed at a restart. So each
-broker says when it registers since which of its lives the file has asked for fsync
-(`BrokerInfo.fsync_since`), and its disk is trusted for those lives only.
+If neither the topic nor the default in the store sets the durability, each broker uses its own
+config file. That file may differ from the controller's, and may have changed at a restart. So each
+broker reports when it registers since which of its runs the file has set fsync
+(`BrokerInfo.fsync_since`), and its disk is trusted for those runs only.
 """
 
 from __future__ import annotations
@@ -54,17 +58,19 @@ from penstock.wire.errors import ErrorCode, KafkaError
 _NOBODY: Final[frozenset[int]] = frozenset()
 
 
-# What a partition becomes
+# The state of a partition
 
 
 def sound_members(
     partition: Partition, brokers: Mapping[int, BrokerInfo], *, synced_from: SyncedFrom | None
 ) -> dict[int, int]:
-    """Members of the ISR and eligible leaders that hold all that is committed, by incarnation.
+    """Returns the members of the ISR and eligible leaders that hold everything committed, with
+    their broker epochs.
 
-    The dead are among them: what they hold is found out when they return. `synced_from` says since
-    when the topic has counted only what is on disk: a broker that registered after it and restarts
-    with the same disk loses nothing that counted. None if the topic counts what is in memory.
+    Dead brokers are included: what they hold is checked when they return. `synced_from` is when the
+    topic began to count only synced records; a broker that registered after it and restarts with
+    the same disk has lost nothing that counted. None if the topic counts records that are only
+    written.
     """
     kept: dict[int, int] = {}
     lost: dict[int, int] = {}
@@ -90,7 +96,7 @@ def sound_members(
 
 
 def _counted_synced(broker: BrokerInfo, noted: int, synced_from: SyncedFrom | None) -> bool:
-    """Whether the life of that epoch, and all since, counted only what was synced."""
+    """Whether the run with that broker epoch, and all later runs, counted only synced records."""
     if synced_from is None or noted < synced_from.revision:
         return False
     return not synced_from.by_file or broker.has_asked_for_fsync(noted)
@@ -102,10 +108,10 @@ def with_members(
     members: Mapping[int, int],
     min_insync_replicas: int,
 ) -> Partition:
-    """The partition with this in-sync set, of `members`, which hold all that is committed.
+    """Returns the partition with this ISR. `members` hold everything that is committed.
 
-    While fewer than min.insync.replicas are in sync nothing more is committed, so the other
-    members go on to hold everything and stay eligible (KIP-966). Epochs are the caller's.
+    While fewer than min.insync.replicas are in sync, nothing more is committed. The other members
+    therefore still hold everything and stay eligible (KIP-966). The caller sets the epochs.
     """
     in_sync = tuple(isr)
     eligible: tuple[int, ...] = ()
@@ -118,7 +124,8 @@ def with_members(
 
 
 def led_by(partition: Partition, leader: int, brokers: Mapping[int, BrokerInfo]) -> Partition:
-    """The partition under a new leader, or under none. The partition epoch is the caller's."""
+    """Returns the partition with a new leader, or with none. The caller sets the partition
+    epoch."""
     return replace(
         partition,
         leader=leader,
@@ -128,9 +135,10 @@ def led_by(partition: Partition, leader: int, brokers: Mapping[int, BrokerInfo])
 
 
 def completed(partition: Partition) -> Partition:
-    """Drop the old replicas if all targets of a move are in sync; else the partition as it is.
+    """Ends a reassignment if all its targets are in sync, by dropping the old replicas. Otherwise
+    returns the partition unchanged.
 
-    Who leads it then is for `relead`.
+    `relead` then chooses the leader.
     """
     targets = tuple(each for each in partition.replicas if each not in partition.removing_replicas)
     if not partition.is_moving or not {*targets} <= {*partition.isr}:
@@ -147,11 +155,12 @@ def completed(partition: Partition) -> Partition:
 
 
 def relead(before: Partition, after: Partition, brokers: Mapping[int, BrokerInfo]) -> Partition:
-    """A new leader epoch, if a leader or any replica was dropped; the same leader where it can.
+    """Starts a new leader epoch if the leader or any replica was dropped. Keeps the leader if
+    possible.
 
-    A dropped replica that has not heard of it goes on to fetch. Should it be taken back meanwhile,
-    it would count as in sync, only to delete its log when the news arrives. Under a new epoch it
-    must hear the news first.
+    A dropped replica that has not yet been notified continues to fetch. If it were added back in
+    the meantime, it would count as in sync, and would then delete its log when the notification
+    arrives. Under a new leader epoch it must process the notification before it can fetch.
     """
     stays = before.leader in after.isr
     if before.leader == NO_LEADER or (stays and {*before.replicas} <= {*after.replicas}):
@@ -162,13 +171,14 @@ def relead(before: Partition, after: Partition, brokers: Mapping[int, BrokerInfo
     return led_by(after, able[0] if able else NO_LEADER, brokers)
 
 
-# What a leader asks for
+# Requests of a leader
 
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """One partition's part of an AlterPartition request. `isr` are pairs of broker and epoch;
-    an epoch of -1 stands for not known, which will do for who is in sync already."""
+    """The change of one partition in an AlterPartition request. `isr` are pairs of broker id and
+    broker epoch. An epoch of -1 means unknown, which is accepted for brokers that are already in
+    sync."""
 
     topic_id: bytes
     index: int
@@ -179,7 +189,8 @@ class IsrChange:
 
 @dataclass(frozen=True, slots=True)
 class IsrAnswer:
-    """`partition` is the state after the change, None where it was refused."""
+    """The answer for one partition. `partition` is its state after the change, None if it was
+    refused."""
 
     topic_id: bytes
     index: int
@@ -196,9 +207,10 @@ def alter_isrs(
     stopping: Collection[int] = _NOBODY,
     static: Mapping[str, str] = NO_STATIC,
 ) -> Decision[tuple[IsrAnswer, ...]]:
-    """Carry out what a leader asks for; each partition is granted or refused on its own.
+    """Carries out the ISR changes that a leader requests. Each partition is accepted or refused
+    separately.
 
-    `stopping` are the brokers that are handing their partitions over to stop.
+    `stopping` are the brokers that are handing over their partitions in order to stop.
     """
     asker = image.brokers.get(broker_id)
     if asker is None or asker.broker_epoch != broker_epoch:
@@ -214,7 +226,7 @@ def alter_isrs(
 
 
 class _Request:
-    """Answers the partitions one by one, and collects who joins where."""
+    """Answers the partitions one by one, and collects the brokers that join."""
 
     def __init__(
         self,
@@ -236,13 +248,14 @@ class _Request:
             partition = self._grant(change)
         except KafkaError as error:
             return IsrAnswer(change.topic_id, change.index, error.code)
-        # The leader is not to act on a set that is another leader's.
+        # The requester must not act on the ISR if another leadership has begun.
         changed_hands = partition.leader_epoch != change.leader_epoch
         code = ErrorCode.NEW_LEADER_ELECTED if changed_hands else ErrorCode.NONE
         return IsrAnswer(change.topic_id, change.index, code, partition)
 
     def guards(self) -> tuple[Guard, ...]:
-        """Who is taken in must still be the incarnation it was when the change is committed."""
+        """Returns the conditions of the commit: each broker that joins must still have its broker
+        epoch."""
         return tuple(Guard(broker_key(each), epoch) for each, epoch in self._joined.items())
 
     def _grant(self, change: IsrChange) -> Partition:
@@ -285,7 +298,7 @@ class _Request:
             raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION)
 
     def _check_members(self, before: Partition, change: IsrChange) -> dict[int, int]:
-        """The incarnation of each member of the new set."""
+        """Returns the broker epoch of each member of the new ISR."""
         members = dict(change.isr)
         if (
             len(members) != len(change.isr)

@@ -1,9 +1,9 @@
 """Broker settings that Kafka 4.3 knows and that have no effect in Penstock.
 
 Tools set and delete them: `kafka-reassign-partitions --verify` deletes the throttle of moves
-between directories, and configuration management sends whole lists. So they are accepted and
-stored, shown where they are set or asked for by name, and described as having no effect. A setting
-of a listener (`listener.name.NAME.` before it) counts as the setting itself.
+between directories, and configuration management sends complete lists. So they are accepted and
+stored, shown if they are set or requested by name, and described as having no effect. A setting of
+a listener (prefixed with `listener.name.NAME.`) is treated as the setting itself.
 
 As in Kafka, only the dynamic ones can be changed while a broker runs.
 """
@@ -19,7 +19,7 @@ from typing import Final
 from penstock.metadata.config_types import ConfigType, Definition
 
 _OF_LISTENER: Final = re.compile(r"listener\.name\.[^.]+\.(?:[a-z0-9-]+\.(?=sasl\.))?(.+)")
-"""A listener's own setting, or that of one SASL mechanism on it."""
+"""A listener's own setting, or the setting of one SASL mechanism on it."""
 
 _TABLE: Final = """
 add.partitions.to.txn.retry.backoff.max.ms  int
@@ -320,7 +320,8 @@ KAFKA_ONLY_CONFIGS: Final[Mapping[str, Definition]] = MappingProxyType(
 
 
 def kafka_only_config(name: str) -> Definition | None:
-    """What Kafka knows by this name and Penstock does not use; None for what neither knows."""
+    """Returns the definition of a setting that Kafka knows and Penstock does not use; None for
+    names that neither knows."""
     known = KAFKA_ONLY_CONFIGS.get(name)
     if known is None and (of_listener := _OF_LISTENER.fullmatch(name)) is not None:
         known = KAFKA_ONLY_CONFIGS.get(of_listener[1])

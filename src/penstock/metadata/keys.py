@@ -1,17 +1,18 @@
-"""Where things lie in the metadata store, and how they are written.
+"""The keys of the metadata store, and the encoding of their values.
 
     /penstock/cluster            the cluster id, written once
     /penstock/brokers/ID         a live broker, under its lease
-    /penstock/stopping/ID        a broker that hands its partitions over to stop, under its lease
-    /penstock/controller         who is the controller, under its lease
-    /penstock/controller-epoch   the last epoch given out; stays when the lease ends
+    /penstock/stopping/ID        a broker that is about to stop, under its lease
+    /penstock/controller         the controller, under its lease
+    /penstock/controller-epoch   the last controller epoch; stays when the lease ends
     /penstock/topics/NAME        one topic: id, overrides, state of all partitions
     /penstock/partitions/ID/N    the Nth chunk of partitions of a large topic (`topic_keys`)
     /penstock/configs/brokers/ID | default    dynamic broker configs
-    /penstock/producer-ids       the first producer id not given out yet
+    /penstock/producer-ids       the first producer id that is not allocated yet
 
-Values are JSON objects with a version `v`. Reading is strict: a value with fields missing, unknown
-or out of range is refused. To add a field means to raise the version, unless it may be absent.
+Values are JSON objects with a version `v`. Reading is strict: a value is refused if fields are
+missing, unknown or out of range. Adding a field requires a higher version, unless the field is
+optional.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ DEFAULT_BROKER: Final = "default"
 
 VERSION: Final = 1
 DIVIDED_VERSION: Final = 2
-"""Of a topic whose partitions lie in keys of their own."""
+"""The version of a topic whose partitions are stored in separate keys."""
 BROKER_ID_MAX: Final = 2**31 - 1
 NO_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({})
 _PARTITION_FIELDS: Final = frozenset(
@@ -61,9 +62,9 @@ _OPTIONAL_BROKER_FIELDS: Final = frozenset({_LOSSLESS_SINCE, _SYNCED_SINCE, _FSY
 
 
 class MetadataInvalid(ValueError):
-    """A stored value this version of the software cannot read.
+    """A stored value that this version of the software cannot read.
 
-    Going on without it would mean acting on half the truth; the broker must stop.
+    The broker must stop: without the value it would act on incomplete metadata.
     """
 
     def __init__(self, key: str, problem: str) -> None:
@@ -83,7 +84,7 @@ def chunk_key(topic_id: bytes, number: int) -> str:
 
 
 def chunk_of(key: str) -> tuple[bytes, int]:
-    """The topic's id and the number of the chunk."""
+    """Returns the topic's id and the number of the chunk."""
     id_text, _, number = key.removeprefix(PARTITIONS_PREFIX).partition("/")
     if not (number.isascii() and number.isdigit()) or str(int(number)) != number:
         raise MetadataInvalid(key, f"{number!r} is not the number of a chunk")
@@ -99,13 +100,13 @@ def stopping_key(broker_id: int) -> str:
 
 
 def broker_config_key(broker_id: int | None) -> str:
-    """None is for the defaults of all brokers."""
+    """Returns the key of a broker's dynamic configs. None means the defaults of all brokers."""
     return BROKER_CONFIGS_PREFIX + (DEFAULT_BROKER if broker_id is None else str(broker_id))
 
 
 def broker_id_of(key: str, prefix: str) -> int:
     text = key.removeprefix(prefix)
-    # Only the form `broker_key` writes: "07" and "7" must not be two brokers.
+    # Accept only the form that `broker_key` writes: "07" and "7" must not be two brokers.
     if not (text.isascii() and text.isdigit()) or str(int(text)) != text:
         raise MetadataInvalid(key, f"{text!r} is not a broker id")
     if int(text) > BROKER_ID_MAX:
@@ -165,7 +166,7 @@ def encode_stopping(broker_epoch: int) -> bytes:
 
 
 def decode_stopping(key: str, value: bytes) -> int:
-    """The epoch of the broker that stops."""
+    """Returns the broker epoch of the broker that is stopping."""
     return _count(key, _decode(key, value, frozenset({"broker_epoch"})), "broker_epoch")
 
 
@@ -196,12 +197,13 @@ def decode_controller_epoch(value: bytes) -> int:
 
 
 def encode_producer_ids(next_producer_id: int, taker_id: bytes) -> bytes:
-    """With who has taken the last block: no two brokers write the same."""
+    """Encodes the counter. `taker_id` identifies the broker that took the last block, so no two
+    brokers write the same value."""
     return _encode({"next": next_producer_id, _TAKER_ID: to_text(taker_id)})
 
 
 def decode_producer_ids(value: bytes) -> int:
-    """The id that was not given out yet."""
+    """Returns the first producer id that is not allocated yet."""
     key = PRODUCER_IDS_KEY
     return _count(key, _decode(key, value, frozenset({"next"}), frozenset({_TAKER_ID})), "next")
 
@@ -211,7 +213,7 @@ def encode_configs(configs: Mapping[str, str], synced_from: int = 0) -> bytes:
 
 
 def decode_configs(key: str, value: bytes, revision: int = 0) -> tuple[Mapping[str, str], int]:
-    """The configs, and the revision at which `log.durability` last changed among them."""
+    """Returns the configs, and the revision at which `log.durability` last changed among them."""
     fields = _decode(key, value, frozenset({"configs"}), _MARKS)
     return _configs(key, fields), _synced_from(key, fields, revision)
 
@@ -222,7 +224,7 @@ def encode_topic(topic: Topic) -> bytes:
 
 
 def decode_topic(key: str, value: bytes, revision: int = 0) -> Topic:
-    """`revision` is that of the commit that wrote the value."""
+    """Decodes a topic. `revision` is that of the commit that wrote the value."""
     names = frozenset({"id", "configs", "partitions"})
     fields = _decode(key, value, names, _MARKS)
     topic_id = _topic_id(key, fields)
@@ -239,7 +241,7 @@ def decode_topic(key: str, value: bytes, revision: int = 0) -> Topic:
 
 
 def is_head(value: bytes) -> bool:
-    """Whether this is a topic whose partitions lie in keys of their own."""
+    """Whether this is a topic whose partitions are stored in separate keys."""
     return value.startswith(_HEAD)
 
 
@@ -249,7 +251,7 @@ def encode_head(topic: Topic) -> bytes:
 
 
 def decode_head(key: str, value: bytes, revision: int = 0) -> tuple[Topic, int]:
-    """The topic without its partitions, and how many it has."""
+    """Returns the topic without its partitions, and the number of its partitions."""
     names = frozenset({"id", "configs", "partitions", "chunk"})
     fields = _decode(key, value, names, _MARKS, version=DIVIDED_VERSION)
     count, chunk = _count(key, fields, "partitions"), _count(key, fields, "chunk")
@@ -274,7 +276,7 @@ def encode_chunk(partitions: Sequence[Partition]) -> bytes:
 
 
 def decode_chunk(key: str, value: bytes, first: int = 0) -> tuple[Partition, ...]:
-    """`first` is the index of its first partition, for what is said of one that cannot be read."""
+    """Decodes a chunk. `first` is the index of its first partition, for error messages."""
     fields = _decode(key, value, frozenset({"epochs", "partitions"}))
     rows, noted = fields["partitions"], fields["epochs"]
     if not isinstance(rows, list) or not rows or not isinstance(noted, dict):
@@ -316,7 +318,7 @@ def _row_fields(key: str, index: int, row: Any, epochs: Mapping[int, int]) -> di
         raise MetadataInvalid(key, f"partition {index} is {row!r}")
     padded = row + [None] * (_ROW_LENGTH - len(row))
     replicas, leader, leader_epoch, partition_epoch, leads, isr, eligible, noted, add, gone = padded
-    # Checked here, as the rest is made from it.
+    # Check the replicas here, because the defaults of other fields are derived from them.
     where = f"partition {index}"
     _broker_ids(key, where, replicas)
     if not replicas:
@@ -441,7 +443,8 @@ def _mark(synced_from: int) -> dict[str, int]:
 
 
 def _synced_from(key: str, fields: Mapping[str, Any], revision: int) -> int:
-    """-1 stands for the revision of the commit itself, which its writer could not know."""
+    """Returns the revision of the last switch. -1 means the revision of the commit itself, which
+    its writer could not know."""
     value = _revision(key, fields, _SYNCED_FROM, 0)
     return revision if value < 0 else value
 

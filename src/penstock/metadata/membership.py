@@ -1,11 +1,11 @@
-"""Brokers that come and go, and which of them is the controller.
+"""Registers brokers and elects the controller.
 
-A broker lives as long as its lease; its registration is a key under that lease, and so is the word
-that it is about to stop. The controller is
-the broker whose claim holds the controller key, under its lease too. The epoch of a claim is one
-more than the last one given out, which is kept in a key that outlives all leases. Whatever a
-controller writes is conditional on its claim (`decisions.guarded`): two brokers may both believe
-they are the controller, but only one of them can write.
+A broker counts as alive as long as its lease is valid. Its registration is a key under that lease,
+and so is the announcement that it is about to stop. The controller is the broker that holds the
+controller key, which is under its lease too. The controller epoch of a claim is one more than the
+last one, which is stored in a key without a lease. Everything that a controller writes is
+conditional on its claim (`decisions.guarded`): two brokers may both believe that they are the
+controller, but only one of them can write.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.wire.errors import ErrorCode, KafkaError
 
 
 def create_cluster(image: ClusterImage, cluster_id: str) -> Decision[str]:
-    """Give the cluster this id, unless it has one: the result is the one that holds."""
+    """Gives the cluster this id, unless it already has one. The result is the id that is valid."""
     if image.cluster_id is not None:
         return Decision((), image.cluster_id)
     if not cluster_id:
@@ -41,10 +41,11 @@ def create_cluster(image: ClusterImage, cluster_id: str) -> Decision[str]:
 def register_broker(
     image: ClusterImage, broker: BrokerInfo, *, take_over: bool = False
 ) -> Decision[BrokerInfo]:
-    """Announce a broker. Its epoch is the revision of the commit.
+    """Registers a broker. Its broker epoch is the revision of the commit.
 
-    With `take_over` the registration of a former incarnation is replaced before its lease ends.
-    That is for a broker that holds the lock of the data directory: there can be no other.
+    With `take_over`, the registration of the broker's previous run is replaced before its lease
+    ends. This is only for a broker that holds the lock of the data directory, so that no other
+    process can be running.
     """
     if not 0 <= broker.broker_id <= BROKER_ID_MAX:
         raise KafkaError(
@@ -71,9 +72,11 @@ def register_broker(
 
 
 def announce_stop(image: ClusterImage, broker_id: int, broker_epoch: int) -> Decision[bool]:
-    """Say that a broker is about to stop; False if it is not registered under that epoch.
+    """Announces that a broker is about to stop. The result is False if it is not registered with
+    that epoch.
 
-    A key of its own: to write the registration again would change its epoch.
+    The announcement is a separate key, because writing the registration again would change the
+    broker epoch.
     """
     broker = image.brokers.get(broker_id)
     if broker is None or broker.broker_epoch != broker_epoch:
@@ -86,10 +89,10 @@ def announce_stop(image: ClusterImage, broker_id: int, broker_epoch: int) -> Dec
 
 
 def claim_controller(image: ClusterImage, broker_id: int) -> Decision[int] | None:
-    """Become the controller, if nobody is; the result is the epoch of the new term.
+    """Claims the controller role if no broker holds it. The result is the new controller epoch.
 
-    A claim of this broker's own former incarnation is replaced: its registration has been taken
-    over, so it is no more.
+    A claim by this broker's own previous run is replaced. Its registration has been taken over, so
+    that run no longer exists.
     """
     broker = image.brokers.get(broker_id)
     if broker is None:

@@ -1,4 +1,4 @@
-"""What the cluster consists of. All frozen: whoever holds one holds a consistent view of it."""
+"""The data model of the cluster metadata. All objects are immutable, so each one is consistent."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"}
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """A live broker: its registration goes away with its lease.
+    """A live broker. Its registration ends with its lease.
 
-    The epoch is the store revision at which it registered, known only once that is committed. A
-    restarted broker thus has a higher one, and a request from its former life can be told apart.
+    `broker_epoch` is the store revision at which the broker registered, known only once that is
+    committed. A restarted broker has a higher one, so requests from its previous run can be
+    recognized.
 
-    `lossless_since` is the epoch of the earliest of its lives since which its logs have provably
-    lost nothing: each of them stopped cleanly, or on a machine that was not booted until the next.
-    -1 without such a proof: then what was written before this life but not synced may be gone.
+    `lossless_since` is the broker epoch of its earliest run since which its logs have provably lost
+    nothing: each run since then stopped cleanly, or its machine did not reboot before the next run.
+    -1 without such a proof: records written but not synced before this run may be lost.
 
-    `synced_since` is the epoch of the first of its lives with the data directory it has: what was
-    synced since then is there, whatever happened to its machine. -1 when the directory is new.
+    `synced_since` is the broker epoch of its first run with the present data directory. Everything
+    synced since then is still there, whatever happened to the machine. -1 if the directory is new.
 
-    `fsync_since` is the epoch of the earliest of its lives since which its config file has asked
-    for `log.durability=fsync`. -1 if that cannot be said of any life before this one.
+    `fsync_since` is the broker epoch of its earliest run since which its config file has set
+    `log.durability=fsync`. -1 if that is known of no run before this one.
     """
 
     broker_id: int
@@ -39,24 +40,24 @@ class BrokerInfo:
     fsync_since: int = 0
 
     def has_kept(self, broker_epoch: int) -> bool:
-        """Whether it has all that the life of that epoch had written."""
+        """Whether the broker has everything that its run with that epoch had written."""
         return broker_epoch == self.broker_epoch or 0 <= self.lossless_since <= broker_epoch
 
     def has_synced(self, broker_epoch: int) -> bool:
-        """Whether it has all that the life of that epoch had synced."""
+        """Whether the broker has everything that its run with that epoch had synced."""
         return broker_epoch == self.broker_epoch or 0 <= self.synced_since <= broker_epoch
 
     def has_asked_for_fsync(self, broker_epoch: int) -> bool:
-        """Whether its config file did so in the life of that epoch, and ever since."""
+        """Whether the broker's config file has set fsync since its run with that epoch."""
         return 0 <= self.fsync_since <= broker_epoch
 
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """One term of a controller.
+    """One leadership of a controller.
 
-    Whatever it writes is conditional on the controller key being unchanged since `revision`: when
-    the lease has run out, or another has taken over, the write fails.
+    All its writes are conditional on the controller key being unchanged since `revision`. If its
+    lease has expired, or another broker has taken over, the write fails.
     """
 
     broker_id: int
@@ -67,23 +68,23 @@ class Controller:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Who has a partition and who leads it.
+    """The replicas of a partition and its leader.
 
-    `isr` holds what is committed; `eligible_leaders` (KIP-966) left it while it was at or below
-    min.insync.replicas and so hold everything committed as well; the two never overlap. The leader
-    is in `isr`, or NO_LEADER. `leader_epoch` rises with each new leader, `partition_epoch` with
-    every change.
+    `isr` are the in-sync replicas. `eligible_leaders` (KIP-966) left the ISR when fewer than
+    min.insync.replicas remained in it, and therefore hold everything that is committed too. The two
+    never overlap. The leader is in `isr`, or NO_LEADER. `leader_epoch` increases with each new
+    leader, `partition_epoch` with every change.
 
-    `leader_broker_epoch` names the incarnation that was elected. A broker that restarts does not
-    lead on in the old leader epoch: it may have lost the unsynced end of its log, and would give
-    the same offsets of the same epoch to other records.
+    `leader_broker_epoch` is the broker epoch under which the leader was elected. A broker that
+    restarts does not continue to lead in the old leader epoch. It may have lost the unsynced end of
+    its log, and would assign the same offsets of the same epoch to other records.
 
-    `member_epochs` are the broker epochs of `isr` and then `eligible_leaders`: the incarnations
-    whose logs hold all that is committed. A later one does only if it has lost nothing. Empty in
-    topics that were stored before it was noted.
+    `member_epochs` are the broker epochs of `isr`, followed by those of `eligible_leaders`. Under
+    these epochs the replicas hold everything that is committed. After a restart that is still true
+    only if the broker has lost nothing. Empty in topics that were stored before this field existed.
 
-    While replicas are being moved (KIP-455) `replicas` holds the targets first, then those in
-    `removing_replicas`; `adding_replicas` are the targets that were not there before.
+    During a reassignment (KIP-455) `replicas` holds the targets first, followed by those in
+    `removing_replicas`. `adding_replicas` are the targets that are new.
     """
 
     replicas: tuple[int, ...]
@@ -102,7 +103,8 @@ class Partition:
         return bool(self.adding_replicas or self.removing_replicas)
 
     def member_epoch(self, broker_id: int) -> int:
-        """The incarnation of a member of the ISR, or of an eligible leader; -1 if not known."""
+        """Returns the broker epoch of a member of the ISR or of an eligible leader; -1 if
+        unknown."""
         members = self.isr + self.eligible_leaders
         if len(self.member_epochs) != len(members) or broker_id not in members:
             return -1
@@ -111,14 +113,14 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """`configs` holds the overrides only.
+    """A topic. `configs` holds only the overrides.
 
     `chunk_partitions` is how many partitions one key of the store holds; 0 if one key holds the
     whole topic (`topic_keys`).
 
     `synced_from` is the store revision at which the topic's own `durability` last changed, 0 if it
     never did. Brokers that registered before it may have counted records that were not synced
-    (`isr`). It is -1 in a change that is being written: the commit decides the revision.
+    (`isr`). It is -1 in a change that is being written: the commit determines the revision.
     """
 
     name: str

@@ -1,11 +1,11 @@
-"""Where replicas go.
+"""Places the replicas of new partitions on brokers.
 
-Brokers stand in a ring in which neighbours are of different racks as far as possible. Leaders go
-round the ring from `start_index`, so each broker leads as many partitions as any other, give or
-take one. Followers go, for each partition, to racks that have no replica of it yet, then to the
-brokers with the fewest replicas, then along the ring, further on after each full turn: so the
-partitions of a broker that dies are spread over many others. The same arguments always give the
-same answer.
+Brokers are arranged in a ring in which neighbors are in different racks as far as possible. Leaders
+are assigned round the ring from `start_index`, so the number of partitions that brokers lead
+differs by at most one. The followers of each partition go to racks that have no replica of it yet,
+then to the brokers with the fewest replicas, then along the ring. The starting point on the ring
+moves after each full round, so the partitions of a broker that dies are spread over many others.
+The same arguments always give the same result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from itertools import zip_longest
 
 
 def ring(racks: Mapping[int, str | None]) -> tuple[int, ...]:
-    """Broker ids, one of each rack in turn; brokers without a rack share one."""
+    """Returns the broker ids, alternating between racks. Brokers without a rack count as one
+    rack."""
     by_rack: dict[str, list[int]] = {}
     for broker_id in sorted(racks):
         by_rack.setdefault(racks[broker_id] or "", []).append(broker_id)
@@ -32,10 +33,10 @@ def place_replicas(
     start_index: int,
     first_partition: int = 0,
 ) -> tuple[tuple[int, ...], ...]:
-    """Replicas of each new partition, the preferred leader first.
+    """Returns the replicas of each new partition, the preferred leader first.
 
-    `racks` names the brokers to choose from; a broker without a rack has None. To go on where a
-    topic's partitions ended, pass the same start and how many there are.
+    `racks` are the brokers to choose from; a broker without a rack has None. To add partitions to a
+    topic, pass the same `start_index` and the present number of partitions as `first_partition`.
     """
     brokers = ring(racks)
     if not 1 <= replication_factor <= len(brokers):
@@ -58,7 +59,7 @@ def place_replicas(
 
 
 def _in_order(brokers: tuple[int, ...], start_index: int, partition: int) -> list[int]:
-    """The partition's leader, then everybody else in the order of preference."""
+    """Returns the partition's leader, followed by all other brokers in order of preference."""
     turn, step = divmod(partition, len(brokers))
     position = (start_index + step) % len(brokers)
     others = brokers[position + 1 :] + brokers[:position]

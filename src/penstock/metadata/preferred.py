@@ -1,13 +1,14 @@
-"""Leaders that change hands while all is well: to the preferred replica, or before a stop.
+"""Moves leadership while all brokers are healthy: to the preferred replica, or away before a stop.
 
-The preferred leader is the first in a partition's assignment; leaders are balanced as long as each
-partition has its own. `elect` moves leadership there, for partitions that are named or for all; it
-also carries out the unclean election that an operator asks for, which may lose what is committed.
+The preferred leader is the first replica in a partition's assignment. Leaders are balanced as long
+as each partition is led by its preferred leader. `elect` moves leadership there, for the given
+partitions or for all. It also carries out an unclean election that an operator requests, which may
+lose committed records.
 
-`hand_over` empties a broker that is about to stop: others lead its partitions, and it leaves their
-in-sync sets, so that nobody waits for it when it has gone. Where nobody else is in sync it stays
-leader to the last moment. What it held stays eligible as `isr` has it, since a clean stop loses
-nothing.
+`hand_over` empties a broker that is about to stop: other brokers lead its partitions, and it leaves
+their ISRs, so that no write waits for it once it has stopped. If no other replica is in sync, it
+stays leader until it stops. Its replicas stay eligible by the rules of `isr`, because a clean stop
+loses nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NOBODY: Final[frozenset[int]] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """What became of one partition; `leader` is who leads it now, -1 if nobody."""
+    """The result for one partition. `leader` is its current leader, -1 if it has none."""
 
     topic: str
     index: int
@@ -39,7 +40,7 @@ class Election:
 
 
 def is_due(image: ClusterImage, partition: Partition) -> bool:
-    """Whether the preferred replica could lead and does not."""
+    """Whether the preferred replica could lead but does not."""
     first = partition.replicas[0]
     return (
         partition.leader != first
@@ -50,7 +51,8 @@ def is_due(image: ClusterImage, partition: Partition) -> bool:
 
 
 def in_portions(image: ClusterImage, places: Iterable[Place] | None) -> Iterator[tuple[Place, ...]]:
-    """What is asked for, None for everything there is, in portions that fit one decision each."""
+    """Splits the requested partitions, or all partitions for None, into portions that each fit one
+    decision."""
     if places is None:
         places = (
             (topic.name, index)
@@ -84,10 +86,10 @@ def elect(
     stopping: Collection[int] = _NOBODY,
     static: Mapping[str, str] = NO_STATIC,
 ) -> Decision[tuple[Election, ...]]:
-    """Let each partition be led by its preferred replica.
+    """Makes the preferred replica of each partition its leader.
 
-    With `unclean` instead: by whoever is alive, where nobody leads. A partition that needs nothing
-    is answered ELECTION_NOT_NEEDED.
+    With `unclean`, elects any live replica for partitions that have no live leader instead. Answers
+    ELECTION_NOT_NEEDED for a partition that needs no change.
     """
     edits = TopicEdits(image, static)
     answers: list[Election] = []
@@ -146,7 +148,7 @@ def _unclean(
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
     members = _members(image, edits, topic, partition)
     living = [each for each in partition.replicas if each in brokers]
-    # Whoever loses least comes first.
+    # The replica that loses least comes first.
     ranked = sorted(
         living,
         key=lambda each: (each in stopping, each not in members, each not in partition.isr),
@@ -172,9 +174,10 @@ def hand_over(
     stopping: Collection[int] = _NOBODY,
     static: Mapping[str, str] = NO_STATIC,
 ) -> Decision[int]:
-    """Take a broker that is about to stop out of a portion of what it leads or is in sync for.
+    """Removes a broker that is about to stop from a portion of the partitions that it leads or is
+    in sync for.
 
-    The result is how many it will lead after that. Repeat as long as there are changes.
+    The result is how many partitions it will still lead. Repeat as long as there are changes.
     """
     edits = TopicEdits(image, static)
     leads = 0
@@ -208,7 +211,7 @@ def _without(
     ]
     heirs = [each for each in partition.replicas if each in isr and each not in stopping]
     if not heirs or partition.leader not in (broker_id, *isr):
-        # In the second case there is an election due, which sees to it.
+        # If the leader is not alive and in sync, an election is due and settles this partition.
         return None
     after = with_members(partition, isr, members, edits.settings(topic).min_insync_replicas)
     return led_by(after, heirs[0], image.brokers) if partition.leader == broker_id else after

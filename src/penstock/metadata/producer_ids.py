@@ -1,8 +1,9 @@
-"""Producer ids, given out to brokers in blocks.
+"""Allocates producer ids to brokers, in blocks.
 
-An id is never given out twice: a block is a broker's once the counter behind it is committed, with
-the broker's own mark: one that did not hear the outcome must not take another's block for its own.
-What a broker does not use before it stops is lost; there are 2**63.
+An id is never allocated twice. A block belongs to a broker once the commit of the new counter has
+succeeded. The commit also contains the broker's own mark, so that a broker that did not learn the
+outcome cannot take another broker's block for its own. Ids that a broker has not used when it stops
+are lost; there are 2**63.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class ProducerIdBlock:
 def allocate_producer_ids(
     image: ClusterImage, taker_id: bytes, count: int = BLOCK_SIZE
 ) -> Decision[ProducerIdBlock]:
+    """Allocates the next block of ids. `taker_id` is the mark of the broker."""
     first = image.next_producer_id
     if first + count > _ID_MAX:
         raise KafkaError(

@@ -1,14 +1,15 @@
-"""Replicas that move from some brokers to others (KIP-455).
+"""Partition reassignment: moves replicas from some brokers to others (KIP-455).
 
-A move is kept in the partition itself. From the moment it is asked for, `replicas` holds the
-targets, then those that are to go; both fetch and both count. `isr.completed` ends it with the
-change of the in-sync set that has all targets in it: the old replicas are dropped, under a new
-leader epoch, and if the leader is one of them the first target leads. So there are as many copies
-at every moment as there were before. Nothing else is remembered, so any controller goes on with it.
+A reassignment is stored in the partition itself. As soon as it is requested, `replicas` holds the
+targets, followed by the replicas to be removed; both fetch and both count. `isr.completed` ends it
+with the ISR change that brings in the last target: the old replicas are dropped under a new leader
+epoch, and if the leader is one of them, the first target leads. So there are never fewer copies
+than before. No other state is kept, so any controller can continue it.
 
-To cancel a move is to move back to where the replicas were: the added ones go at once. So does
-anybody of an unfinished move that is not in the next one. That is refused while only such replicas
-are in sync, as they have what the others lack.
+Cancelling a reassignment means moving back to the original replicas: the added ones are removed at
+once. Starting another reassignment also removes at once the added replicas that are not part of the
+new one. That is refused if only such replicas are in sync, because they have records that the
+others lack.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from penstock.wire.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What is asked for: the replicas there are to be, None to cancel the move under way."""
+    """A request: the new replicas of a partition, or None to cancel its reassignment."""
 
     topic: str
     index: int
@@ -43,7 +44,7 @@ class MoveAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """A move under way; `caught_up` are the added replicas that are in sync."""
+    """An ongoing reassignment. `caught_up` are the added replicas that are in sync."""
 
     topic: str
     index: int
@@ -60,7 +61,7 @@ def reassign(
     allow_replication_factor_change: bool = True,
     static: Mapping[str, str] = NO_STATIC,
 ) -> Decision[tuple[MoveAnswer, ...]]:
-    """Begin, change or cancel moves; each is granted or refused on its own."""
+    """Starts, changes or cancels reassignments. Each one is accepted or refused separately."""
     edits = TopicEdits(image, static)
     answers: list[MoveAnswer] = []
     for move in moves:
@@ -80,7 +81,8 @@ def reassign(
 def moves_under_way(
     image: ClusterImage, places: Iterable[tuple[str, int]] | None = None
 ) -> tuple[Moving, ...]:
-    """The moves of these partitions, None for all; what does not exist is not moving."""
+    """Returns the ongoing reassignments of these partitions, or of all for None. Partitions that do
+    not exist are skipped."""
     if places is None:
         places = (
             (topic.name, index)
@@ -103,7 +105,7 @@ def moves_under_way(
 
 
 def original_replicas(partition: Partition) -> tuple[int, ...]:
-    """The replicas as they were before the move under way, or are."""
+    """Returns the replicas without those that an ongoing reassignment adds."""
     return tuple(each for each in partition.replicas if each not in partition.adding_replicas)
 
 

@@ -1,23 +1,25 @@
-"""A better placement for a whole cluster, by as few moves as it takes.
+"""Plans a balanced placement of all replicas in a cluster, with few moves.
 
-What counts, in this order: a broker that is drained holds nothing; the replicas of a partition are
-spread over racks as evenly as the racks allow; every broker holds as many replicas as any other,
-give or take one; every broker is the preferred leader of as many partitions. Replicas are counted,
-not bytes: what is large today need not be tomorrow. Replication factors stay as they are.
+Goals, in this order: a drained broker holds nothing; the replicas of each partition are spread over
+racks as evenly as possible; the number of replicas per broker differs by at most one; the number of
+partitions per preferred leader differs by at most one. Replicas are counted, not bytes, because
+sizes change. Replication factors stay unchanged.
 
-Each is reached by single relocations, none of which makes worse what counts more:
+Each goal is reached by single relocations that never worsen a more important goal:
 
-- A relocation for the racks lessens the sum of the squares of a partition's replicas by rack.
-- One for the load goes from a broker to one that has at least two less, or along a chain of brokers
-  whose ends are that far apart; so the sum of the squares of the loads becomes less. It goes to a
-  rack that has fewer replicas of the partition than the one it leaves, or to the same.
-- Preferred leaders change along such chains, too: there a step puts another replica first, which
-  copies nothing. As each step of a chain concerns another partition, chains find the best there is.
+- A relocation for racks reduces the sum of the squares of a partition's replicas per rack.
+- A relocation for load goes from one broker to another that has at least two replicas less, or
+  along a chain of brokers whose ends differ by that much. So the sum of the squares of the loads
+  decreases. The target rack has fewer replicas of the partition than the source rack, or is the
+  same.
+- Preferred leaders also change along such chains. A step puts another replica first, which copies
+  nothing. Each step of a chain concerns a different partition, so chains find the optimum.
 
-So it ends, and a second plan on the outcome of the first is empty. Between two brokers those topics
-are chosen first of which the one has more partitions than the other.
+Therefore the planning ends, and a second plan on the result of the first one is empty. Between two
+brokers, topics are moved first of which the source has more partitions than the target.
 
-Brokers that are away, or excluded, keep what they have and get nothing: they may be back.
+Brokers that are not running, or are excluded, keep what they have and get nothing, because they may
+come back.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ from penstock.metadata.reassignment import Move
 Place = tuple[str, int]
 _NOBODY: Final[frozenset[int]] = frozenset()
 _SLACK: Final = 2
-"""Two loads that differ by less are level."""
+"""Two loads that differ by less than this are balanced."""
 
 
 class NotEnoughBrokers(Exception):
-    """A partition has as many replicas as there are brokers left to hold them, or more."""
+    """A partition has at least as many replicas as there are brokers left to hold them."""
 
     def __init__(self, placed: Placed, drained: int, brokers: Sequence[int]) -> None:
         self.topic = placed.topic
@@ -52,18 +54,18 @@ class NotEnoughBrokers(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where a partition is, or where it is going while it is being moved."""
+    """Where a partition is, or its target if it is being moved."""
 
     topic: str
     index: int
     replicas: tuple[int, ...]
     size_bytes: int | None = None
-    """Of one replica; None where it is not known."""
+    """The size of one replica; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the plan does to one partition."""
+    """What the plan changes for one partition."""
 
     topic: str
     index: int
@@ -90,38 +92,41 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one broker has; `leads` is by preference, whoever leads at the moment."""
+    """The load of one broker. `leads` counts the partitions of which it is the preferred leader,
+    whether or not it leads them now."""
 
     replicas: int
     leads: int
     size_bytes: int
-    """Of those replicas whose size is known."""
+    """The total size of the replicas whose size is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a cluster is placed, in numbers."""
+    """The balance of a cluster, in numbers."""
 
     loads: Mapping[int, Load]
-    """Of every broker that there is, or that a partition names."""
+    """The load of every running broker, and of every broker that has a replica."""
     uneven_racks: int
-    """Partitions whose replicas could be spread over racks better."""
+    """Partitions whose replicas could be spread over racks more evenly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """The steps, and the balance of the cluster before and after them."""
+
     steps: tuple[Step, ...]
     before: Shape
     after: Shape
 
     @property
     def copies(self) -> int:
-        """How many replicas are to be copied."""
+        """The number of replicas to copy."""
         return sum(len(step.added) for step in self.steps)
 
     @property
     def copied_bytes(self) -> int:
-        """As far as sizes are known."""
+        """The number of bytes to copy, as far as sizes are known."""
         return sum(step.copied_bytes or 0 for step in self.steps)
 
 
@@ -133,19 +138,19 @@ def plan(
     exclude: Collection[int] = _NOBODY,
     level: bool = True,
 ) -> Plan:
-    """What to do so that the cluster is placed well.
+    """Returns the steps that balance the cluster.
 
-    `racks` names the brokers that are there. Those in `drain`, which may be away, give up all they
-    have; those in `exclude` keep what they have and get no more. Without `level` nothing happens
-    besides draining.
+    `racks` are the running brokers. Brokers in `drain`, which need not be running, give up
+    everything. Brokers in `exclude` keep what they have and get nothing more. Without `level`, the
+    plan only drains.
     """
     placed = {(each.topic, each.index): each for each in partitions}
     layout = _Layout(racks, placed.values(), {*drain}, {*exclude})
     before = layout.shape(placed)
     layout.drain(placed)
     while level and (layout.spread() + layout.level_replicas() + layout.level_leads()):
-        # A chain can be found one time and missed another, as the order of what is tried changes:
-        # the outcome is one that begins with nothing left to find.
+        # A chain may be found in one order of attempts and missed in another. Repeat from the
+        # result until a fresh attempt finds nothing more.
         layout = _Layout(racks, layout.placed(placed), {*drain}, {*exclude})
     after = {(each.topic, each.index): each for each in layout.placed(placed)}
     steps = (
@@ -157,7 +162,8 @@ def plan(
 
 
 class _Layout:
-    """The placement as it becomes. Whatever is iterated over has a fixed order."""
+    """The placement while it is being changed. All iteration is in a fixed order, so plans are
+    deterministic."""
 
     def __init__(
         self,
@@ -184,8 +190,8 @@ class _Layout:
             self._replicas[each.topic, each.index] = [*each.replicas]
             self._leads[each.replicas[0]] += 1
             self._loads.update(each.replicas)
-        # Each broker tries other partitions first: two that begin with the same ones would soon
-        # find that a replica of each of them is where they want to put it.
+        # Each broker starts with different partitions. If two brokers started with the same ones,
+        # they would soon find that the other already has a replica of each of them.
         for rank, broker in enumerate(self._racks):
             turn = rank * len(ordered) // len(self._racks)
             for each in ordered[turn:] + ordered[:turn]:
@@ -254,7 +260,8 @@ class _Layout:
                     self._prefer(place, self._heir(replicas, target))
 
     def _heir(self, replicas: Sequence[int], target: int) -> int:
-        """Who leads instead: whoever leads least, and rather one that has the records."""
+        """Chooses the new preferred leader: the replica that leads the fewest partitions, and on a
+        tie one that already has the records."""
         able = [each for each in replicas if each in self._open]
         return min(able, key=lambda each: (self._leads[each] - (each == target), each == target))
 
@@ -269,7 +276,7 @@ class _Layout:
         return done
 
     def _uneven(self, place: Place) -> tuple[int, int] | None:
-        """A relocation after which the replicas are spread over racks more evenly."""
+        """Returns a relocation that spreads the replicas over racks more evenly."""
         replicas = self._replicas[place]
         by_rack = Counter(self._racks[each] for each in replicas if each in self._racks)
         sources = [each for each in replicas if each in self._open]
@@ -302,7 +309,8 @@ class _Layout:
         return done
 
     def _shift(self, chain: Sequence[int]) -> bool:
-        """Relocate one replica along each link; False if the links are in each other's way."""
+        """Relocates one replica along each link. Returns False, with everything undone, if the
+        links block each other."""
         undo: list[tuple[Place, int, int]] = []
         for source, target in reversed([*_links(chain)]):
             place = self._movable(source, target)
@@ -348,7 +356,7 @@ class _Layout:
         place: Place,
         replicas: Sequence[int],
     ) -> None:
-        """Whom the partition's leader could hand it to."""
+        """Records the brokers to which the partition's leader could hand it over."""
         for other in replicas[1:]:
             if replicas[0] in led and other in self._open:
                 led[replicas[0]][other][place] = None
@@ -356,7 +364,8 @@ class _Layout:
     def _chain(
         self, loads: Mapping[int, int], is_linked: Callable[[int, int], bool]
     ) -> list[int] | None:
-        """A way from a broker with much to one that has at least two less; direct if there is."""
+        """Returns a chain from a broker with a high load to one that has at least two less; a
+        direct link if there is one."""
         downwards = sorted(self._open, key=lambda each: -loads[each])
         for highest in downwards:
             for lowest in reversed(downwards):

@@ -1,8 +1,8 @@
-"""More replicas for partitions that have too few: which brokers take them.
+"""Adds replicas to partitions that have too few, and chooses their brokers.
 
-A topic that was created while brokers were missing keeps the replicas it got. The replicas that are
-there stay, in their order, so that nothing moves and the preferred leader stays the same. New ones
-go to racks that have none of the partition, then to the brokers with the fewest replicas.
+A topic that was created while brokers were missing keeps the replicas it got. The existing replicas
+stay in their order, so nothing moves and the preferred leader stays the same. New replicas go to
+racks that have no replica of the partition, then to the brokers with the fewest replicas.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.metadata.rebalance import Placed, Step
 
 
 class TooFewBrokers(Exception):
-    """There are not as many brokers as replicas are wanted."""
+    """There are fewer brokers than requested replicas."""
 
     def __init__(self, wanted: int, brokers: Sequence[int]) -> None:
         super().__init__(
@@ -30,9 +30,9 @@ def add_replicas(
     replicas: int,
     exclude: Collection[int] = (),
 ) -> list[Step]:
-    """What to change so that every partition of these topics has so many replicas or more.
+    """Returns the changes that give every partition of these topics at least `replicas` replicas.
 
-    `racks` names the running brokers, `exclude` those of them that get no new replicas.
+    `racks` are the running brokers. Those in `exclude` get no new replicas.
     """
     loads = Counter(each for partition in placed for each in partition.replicas)
     usable = sorted(racks.keys() - set(exclude))

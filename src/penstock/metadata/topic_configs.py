@@ -1,11 +1,11 @@
-"""Every topic config that has a meaning here, with Kafka's names and Kafka's defaults.
+"""Every topic config that is known here, with Kafka's names and Kafka's defaults.
 
-One is ours: `durability`. What Kafka has and this table has not (old message formats) is refused
-by name, so that nobody believes it is in force.
+One config is Penstock's own: `durability`. Configs that Kafka has and this table has not (old
+message formats) are refused by name, so that a user does not believe they are in force.
 
-The configs of tiered storage are known, because tools that copy a topic's configs from one cluster
-to another send all of them. As on a Kafka broker without tiered storage, switching it on is refused
-and the rest may be set and changes nothing.
+The configs of tiered storage are known, because tools that copy a topic's configs to another
+cluster send all of them. As on a Kafka broker without tiered storage, enabling it is refused; the
+other configs can be set and have no effect.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ _SEGMENTS = (
         1 << 30,
         "The size at which a segment is closed and the next begun; retention and compaction work "
         "on closed segments.",
-        # Kafka 3's bound. Kafka 4 asks for a mebibyte, which only hinders tests.
+        # Kafka 3's minimum. Kafka 4 requires a mebibyte, which only hinders tests.
         at_least(14),
         (Synonym("log.segment.bytes"),),
     ),

@@ -1,7 +1,7 @@
-"""Topic ids: 16 bytes on the wire, 22 characters for people.
+"""Topic ids: 16 bytes on the wire, 22 characters as text.
 
-The text is url-safe base64 without padding, as Kafka's tools print it. A topic that is deleted and
-created again gets another id, so an old client's request cannot reach the new topic.
+The text is URL-safe base64 without padding, as Kafka's tools print it. A topic that is deleted and
+created again gets a new id, so a request of an old client cannot reach the new topic.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Final
 ID_BYTES: Final = 16
 TEXT_CHARACTERS: Final = 22
 ZERO_ID: Final = bytes(ID_BYTES)
-"""Stands for "no id" on the wire."""
+"""Means "no id" on the wire."""
 ONE_ID: Final = bytes(15) + b"\x01"
-"""Kafka's id of its own metadata log; clients never see it, and no topic may have it."""
+"""Kafka's id of its own metadata log. Clients never see it, and no topic may have it."""
 RESERVED_IDS: Final = frozenset({ZERO_ID, ONE_ID})
 
 
@@ -27,7 +27,8 @@ def to_text(topic_id: bytes) -> str:
 
 
 def from_text(text: str) -> bytes:
-    """Only the one text that `to_text` gives is taken, so equal ids have equal texts."""
+    """Decodes an id. Accepts only the text that `to_text` returns, so equal ids have equal
+    texts."""
     try:
         topic_id = urlsafe_b64decode(text.encode("ascii") + b"==")
     except (Base64Error, UnicodeEncodeError) as error:
@@ -40,7 +41,7 @@ def from_text(text: str) -> bytes:
 
 
 def new_id(draw: Callable[[int], bytes]) -> bytes:
-    """An id from random bytes; `draw` is asked again for one that must not be used.
+    """Returns a random id. Calls `draw` again if the id must not be used.
 
     A text that begins with a dash would be taken for an option on a command line.
     """

@@ -1,26 +1,27 @@
-"""Which keys of the store hold a topic, and what to change in them.
+"""Which keys of the store hold a topic, and how they are changed.
 
-A topic of ordinary size is one key, whole (`keys.encode_topic`). etcd takes at most 1.5 MiB and 128
-keys in one commit, so a large topic lies in several keys:
+A topic of ordinary size is stored whole in one key (`keys.encode_topic`). etcd accepts at most 1.5
+MiB and 128 operations in one transaction, so a large topic is divided into several keys:
 
     /penstock/topics/NAME          its head: id, overrides, number of partitions, size of a chunk
     /penstock/partitions/ID/0      its first chunk of partitions, by the topic's id
     /penstock/partitions/ID/1      and so on
 
-The head decides: without it there is no topic, and partitions from its count on do not exist.
-Creating, growing and deleting a topic are one commit each, so no chunk is ever without its head. In
-a commit the chunks come before the head when they are written, and after it when they are deleted:
-a reader that takes key after key never meets a head without its chunks. A change of partitions
-writes the chunks that differ, and compares the head, on whose configs it rests.
+The head is authoritative: without it there is no topic, and partitions from its count on do not
+exist. Creating, growing and deleting a topic are one commit each, so a chunk never exists without
+its head. Within a commit, chunks are written before the head, and deleted after it, so a reader
+that processes one key after another never sees a head without its chunks. A change of partitions
+writes the chunks that differ. Its condition includes the head, because it depends on the topic's
+configs.
 
 A topic that was stored whole and has become large, or was stored by an earlier version, is divided
 by the next commit that changes it. Earlier versions refuse to read a divided topic.
 
-A partition in a chunk is a list, and what is as expected of a new partition is null or left off at
-the end: [replicas, leader, leader epoch, partition epoch, leader's broker epoch, isr, eligible
-leaders, member epochs, adding, removing]. Expected are the first replica as leader, all replicas in
-sync, and for each broker the epoch that the chunk names in `epochs`. So a new topic of 20,000
-partitions takes a few hundred kilobytes and fits one commit.
+A partition in a chunk is a list: [replicas, leader, leader epoch, partition epoch, leader's broker
+epoch, isr, eligible leaders, member epochs, adding, removing]. A value that is the default of a new
+partition is null, or left out at the end. Defaults are the first replica as leader, all replicas in
+sync, and for each broker the epoch that the chunk lists in `epochs`. So a new topic of 20,000
+partitions takes a few hundred kilobytes and fits in one commit.
 """
 
 from __future__ import annotations
@@ -39,20 +40,20 @@ WHOLE_BYTES_MAX: Final = 256 << 10
 """A topic that may take more than this is divided."""
 CHUNK_PARTITIONS: Final = 500
 CHUNKS_MAX: Final = 100
-"""Of one topic: all of them must go into one commit when it is deleted."""
+"""The maximum for one topic: all its chunks must fit in the one commit that deletes it."""
 COMMIT_BYTES_MAX: Final = 1 << 20
 _PARTITION_BYTES: Final = 150
 _REPLICA_BYTES: Final = 24
 
 
 def weight(partitions: Sequence[Partition]) -> int:
-    """About how many bytes these partitions take at most."""
+    """Returns an upper estimate of the bytes that these partitions take."""
     replicas = sum(len(each.replicas) for each in partitions)
     return _PARTITION_BYTES * len(partitions) + _REPLICA_BYTES * replicas
 
 
 def chunk_bounds(topic: Topic) -> Iterator[tuple[int, int]]:
-    """From which partition to which each key of it goes."""
+    """Yields the first partition and the end of the range that each key of the topic holds."""
     count = len(topic.partitions)
     step = topic.chunk_partitions or max(1, count)
     for start in range(0, count, step):
@@ -60,7 +61,7 @@ def chunk_bounds(topic: Topic) -> Iterator[tuple[int, int]]:
 
 
 def divided(topic: Topic) -> Topic:
-    """The topic in the form in which it is to be stored."""
+    """Returns the topic in the form in which it is stored."""
     if topic.chunk_partitions:
         return topic
     size = weight(topic.partitions)
@@ -78,7 +79,7 @@ class TopicChanges:
 
 
 def creation(topic: Topic) -> tuple[Topic, tuple[Change, ...]]:
-    """The topic as it will be stored, and the keys to write."""
+    """Returns the topic as it will be stored, and the keys to write."""
     stored = divided(topic)
     if not stored.chunk_partitions:
         return stored, (Change(topic_key(stored.name), encode_topic(stored), 0),)
@@ -92,6 +93,7 @@ def creation(topic: Topic) -> tuple[Topic, tuple[Change, ...]]:
 
 
 def deletion(image: ClusterImage, topic: Topic) -> tuple[Change, ...]:
+    """Returns the keys to delete: the head first, then the chunks."""
     keys = [topic_key(topic.name)]
     if topic.chunk_partitions:
         keys += [chunk_key(topic.topic_id, number) for number, _ in enumerate(chunk_bounds(topic))]
@@ -99,7 +101,7 @@ def deletion(image: ClusterImage, topic: Topic) -> tuple[Change, ...]:
 
 
 def alteration(image: ClusterImage, before: Topic, after: Topic) -> TopicChanges:
-    """What to write so that the one becomes the other; they have one name and one id."""
+    """Returns what to write to change `before` into `after`. Both have the same name and id."""
     after = divided(after)
     key = topic_key(after.name)
     revision = image.revision_of(key)

@@ -1,8 +1,8 @@
-"""Creating, growing and deleting topics.
+"""Creates, grows and deletes topics.
 
-Rules and error codes are Kafka's. A new partition starts with the live brokers of its assignment
-in sync and the first of them as leader, at leader epoch 0; the id is new each time, so an epoch of
-an earlier topic of that name means nothing here.
+Rules and error codes are Kafka's. In a new partition all assigned brokers are in sync and the first
+of them is the leader, at leader epoch 0. The topic id is new each time, so an epoch of an earlier
+topic of the same name means nothing here.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from penstock.wire.errors import ErrorCode, KafkaError
 
 NAME_CHARACTERS_MAX: Final = 249
 PARTITIONS_MAX: Final = 20_000
-"""Of one topic: it is created and deleted by one commit, which etcd limits (`topic_keys`)."""
+"""The maximum for one topic. It is created and deleted by one commit, which etcd limits
+(`topic_keys`)."""
 NEW_REPLICAS_MAX: Final = 100_000
-"""That one request creates: nobody else is served meanwhile."""
+"""The maximum that one request may create: the broker serves no other request in the meantime."""
 USE_DEFAULT: Final = -1
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """What is asked for; -1 stands for the cluster's default.
+    """A request to create a topic; -1 means the cluster's default.
 
-    `assignments` are pairs of a partition and its brokers, and replace the two numbers.
+    `assignments` are pairs of a partition and its brokers. They replace the two numbers.
     """
 
     name: str
@@ -74,7 +75,8 @@ def create_topic(
     defaults: TopicDefaults,
     start_index: int = 0,
 ) -> Decision[Topic]:
-    """`start_index` is where in the ring of brokers leaders begin: vary it by topic."""
+    """Creates a topic. `start_index` is the position in the ring of brokers at which leaders begin;
+    vary it by topic."""
     _require_free_name(image, spec.name)
     if topic_id in RESERVED_IDS or image.topic_by_id(topic_id) is not None:
         raise ValueError(f"the topic id {to_text(topic_id)} is taken: draw another")
@@ -96,7 +98,8 @@ def create_topic(
 def delete_topic(
     image: ClusterImage, *, name: str | None = None, topic_id: bytes | None = None
 ) -> Decision[Topic]:
-    """By name or by id. The name is free, and the id void, once this is committed."""
+    """Deletes a topic by name or by id. Once this is committed, the name can be used again and the
+    id is invalid."""
     has_id = topic_id is not None and topic_id != ZERO_ID
     if (name is not None) == has_id:
         raise KafkaError(
@@ -117,7 +120,7 @@ def create_partitions(
     count: int,
     assignments: Sequence[Sequence[int]] | None = None,
 ) -> Decision[Topic]:
-    """Let the topic have `count` partitions in all; `assignments` are those of the new ones."""
+    """Grows the topic to `count` partitions. `assignments` are the replicas of the new ones."""
     topic = image.require_topic(name)
     current = len(topic.partitions)
     if count <= current:
@@ -127,7 +130,7 @@ def create_partitions(
         )
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, problem)
     _require_partition_count(count)
-    # The preferred replicas: a partition may be short of some for the moment.
+    # Use the assigned replicas; not all of them need to be in sync at the moment.
     replication_factor = len(topic.partitions[0].replicas)
     if assignments is None:
         new = _continued(image, topic, count - current, replication_factor)
@@ -167,7 +170,7 @@ def _require_partition_count(count: int) -> None:
 
 
 def _require_replication_factor(image: ClusterImage, count: int, replication_factor: int) -> None:
-    """For this many new partitions."""
+    """Checks the replication factor of `count` new partitions."""
     if replication_factor < 1:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -273,7 +276,8 @@ def _checked_replicas(
 def _continued(
     image: ClusterImage, topic: Topic, count: int, replication_factor: int
 ) -> Sequence[tuple[int, ...]]:
-    """Go on round the ring from where partition 0 began, if that broker is still there."""
+    """Continues round the ring from the broker of partition 0, if that broker is still
+    registered."""
     _require_replication_factor(image, count, replication_factor)
     racks = _racks(image)
     brokers = ring(racks)
@@ -283,7 +287,7 @@ def _continued(
 
 
 def _racks(image: ClusterImage) -> dict[int, str | None]:
-    """The brokers that new partitions are placed on, unless a request names others itself."""
+    """Returns the brokers on which new partitions are placed, unless a request names others."""
     cordoned = image.cordoned
     return {each: broker.rack for each, broker in image.brokers.items() if each not in cordoned}
 

@@ -1,16 +1,17 @@
-"""A replica that was found damaged gives up its place among those that hold all that is committed.
+"""Withdrawal: a damaged replica leaves the ISR and the eligible leaders until it is repaired.
 
-It leaves the in-sync set and the eligible leaders as well: it does not hold everything, so it must
-not be elected for it. If it leads, another that is in sync does so from now on. Where there is no
-other in sync it stays: the damaged copy may be the best there is.
+A damaged replica does not hold everything that is committed, so it must not be elected as if it
+did. If it leads, another in-sync replica becomes leader. If no other replica is in sync, it stays:
+the damaged copy may be the best one there is.
 
-One whose log is offline can serve nothing at all. So it is also succeeded by an eligible leader, or
-by whoever is alive where the topic allows that. Where there is nobody it stays too: a partition
-without a leader would be given back to it at once.
+A replica whose log is offline cannot serve anything. So it can also be replaced by an eligible
+leader, or by any live replica if the topic allows unclean elections. If there is none, it stays
+too, because a partition without a leader would be given back to it at once.
 
-The leader epoch rises in any case, even where the leader stays. The leader may have a fetch of the
-replica in mind, from before the damage was found, by which it would take it in again; in a new term
-it knows of no fetch, and the replica fetches only when it has thrown the damaged part away.
+The leader epoch increases in any case, even if the leader stays. The leader may still remember a
+fetch of the replica from before the damage was found, and would add the replica to the ISR again
+because of it. In a new leader epoch it remembers no fetch, and the replica fetches again only after
+it has removed the damaged part.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ def withdraw(
     stopping: Collection[int] = _NOBODY,
     static: Mapping[str, str] = NO_STATIC,
 ) -> Decision[tuple[Place, ...]]:
-    """Take a broker out of those that count in these partitions, damaged there or `offline`.
+    """Removes a broker from the ISR and the eligible leaders of these partitions, where it is
+    damaged or `offline`.
 
-    The result is the places where it can be done; of the others, ask again later.
+    The result is the partitions where that is possible now. Ask again later for the others.
     """
     edits = TopicEdits(image, static)
     done: list[Place] = []
@@ -53,7 +55,7 @@ def withdraw(
                 edits.put(topic, index, after)
                 done.append((topic, index))
         except KafkaError:
-            # The partition is gone, or there is room for no more topics in this decision.
+            # The partition no longer exists, or this decision has no space for more topics.
             continue
     return edits.decision(tuple(done))
 
@@ -85,6 +87,6 @@ def _without(
                 members = {leader: brokers[leader].broker_epoch}
             after = with_members(partition, (leader,), members, settings.min_insync_replicas)
     elif leader not in isr:
-        # There is an election due, which comes first.
+        # An election is due and comes first.
         return None
     return led_by(after, leader, brokers)

@@ -1,7 +1,7 @@
-"""Limits the connections: in all, and from one address.
+"""Limits the number of connections: in total, and from one address.
 
-A limit that is lowered closes no connection: it applies to new ones. Refusals are logged, but at
-most one line in `LOG_INTERVAL_S`, so that a peer that connects in a loop cannot fill the disk.
+Lowering a limit closes no connection; it applies to new ones. Refusals are logged, but at most one
+line per `LOG_INTERVAL_S`, so that a peer that connects in a loop cannot fill the disk.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Admission:
+    """Counts the open connections, and refuses new ones beyond the limits."""
+
     def __init__(self, config: ServerConfig) -> None:
         self.connections_max = config.connections_max
         self.per_address_max = config.connections_per_address_max
@@ -27,11 +29,12 @@ class Admission:
 
     @property
     def addresses(self) -> int:
-        """How many different addresses have a connection open."""
+        """The number of different addresses that have an open connection."""
         return len(self._per_address)
 
     def admit(self, host: str, now: float) -> bool:
-        """Whether one more from there may come in; if so it counts until `leave`."""
+        """Whether another connection from this address may be accepted. If so, it counts until
+        `leave`."""
         here = self._per_address.get(host, 0)
         if self._count >= self.connections_max:
             self._refuse(host, f"{self._count} are open, the limit is max.connections", now)

@@ -1,24 +1,26 @@
-"""A bound on the request bytes that all connections hold together.
+"""Limits the request bytes that all connections hold together.
 
-There are two budgets of this kind. One is for large requests (`LARGE_BYTES`) that have not come
-whole, the other for everything else. So peers that announce large requests and stall wait for each
-other, and clients with small requests do not wait for them.
+There are two such budgets. One is for large requests (`LARGE_BYTES`) that are incomplete, the other
+for everything else. So peers that announce large requests and stall delay each other, but not
+clients with small requests.
 
-A request counts from its first byte until it is answered; before it has come whole, for the memory
-that what has arrived of it takes (`FrameReader.held`, a few times as much). A peer that announces a
-hundred megabytes and sends none of them takes nothing from the others.
+A request counts from its first byte until it is answered. While it is incomplete, it counts with
+the memory that its received bytes occupy (`FrameReader.held`, up to a few times as much). A peer
+that announces a hundred megabytes and sends none of them takes nothing from the others.
 
-While nothing is left reads are small, and whoever has read something waits for its turn before it
-reads on. Turns are given in the order they were asked for, as bytes are given back.
+While a budget is exhausted, reads are small, and a connection that has read something waits for its
+turn before it reads more. Turns are granted in the order of the requests for them, as bytes are
+returned.
 
-Then many half-read requests could fill the budget, none of which could ever be finished. So if half
-of it or more is theirs, one of them at a time, the first in line, is *favoured*: it may read to its
-end whatever the budget says. That frees its bytes, and the next is favoured. The sum can therefore
-pass the bound by one request, and by one small read per connection.
+Many incomplete requests could then fill the budget so that none of them could ever be completed. So
+if incomplete requests hold half of the budget or more, one of them at a time, the first in the
+queue, is *favoured*: it may read to its end whatever the budget says. That frees its bytes, and the
+next one is favoured. The total can therefore exceed the limit by one request, plus one small read
+per connection.
 
-What remains is a peer that sends a part of a request and then stalls. Connections look at that once
-a tick: while others wait for the memory, it is dropped at the second tick without progress; if
-nobody waits, after `frame_stall_timeout_s`.
+A peer may also send part of a request and then stall. Connections check for that once per tick.
+While others wait for the memory, such a connection is dropped at the second tick without progress;
+otherwise after `frame_stall_timeout_s`.
 """
 
 from __future__ import annotations
@@ -27,33 +29,38 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 TURN_BYTES: Final = 64 << 10
-"""What one turn is taken to need, and the most it reads of a large request."""
+"""How many bytes one turn is assumed to need, and the most it reads of a large request."""
 SMALL_READ_BYTES: Final = 4 << 10
-"""What is read at most of new requests while nothing is left."""
+"""The most that is read of new requests while the budget is exhausted."""
 LARGE_BYTES: Final = 64 << 10
 """A request that announces more than this is large."""
 STALL_BYTES: Final = 16 << 10
-"""Who sends less than this between two ticks, while others wait for the memory, has stalled."""
+"""A peer that sends less than this between two ticks, while others wait for the memory, has
+stalled."""
 
 
 class Waiter(Protocol):
+    """A connection, as the request budget sees it."""
+
     def on_budget(self) -> None:
-        """It may read on."""
+        """Called when the waiter may read again."""
 
 
 class RequestBudget:
+    """One budget of request bytes, and the queue of connections that wait for it."""
+
     __slots__ = ("_waiting", "bytes_max", "exhausted", "favoured", "half_read", "used")
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used = 0
         self.half_read = 0
-        """How much of that is of requests that have not come whole."""
+        """How much of `used` belongs to incomplete requests."""
         self.exhausted = False
-        """Nothing is left, or others already wait."""
+        """Nothing is left, or others are already waiting."""
         self.favoured: Waiter | None = None
         self._waiting: dict[Waiter, bool] = {}
-        """In order, and whether a request of theirs is half read."""
+        """The waiters in order, and whether they have an incomplete request."""
 
     @property
     def waiting(self) -> int:
@@ -64,7 +71,7 @@ class RequestBudget:
         return 2 * self.used >= self.bytes_max
 
     def charge(self, size: int) -> None:
-        """Count bytes that are in memory."""
+        """Counts bytes that are in memory."""
         self.used += size
         if self.used >= self.bytes_max:
             self.exhausted = True
@@ -75,7 +82,8 @@ class RequestBudget:
             self._give_turns()
 
     def hold(self, change: int) -> None:
-        """A half-read request takes so much more; or less, having come whole or been lost."""
+        """Changes the bytes held by incomplete requests. They decrease when a request is completed
+        or dropped."""
         self.half_read += change
         if change > 0:
             self.charge(change)
@@ -83,8 +91,8 @@ class RequestBudget:
             self.give_back(-change)
 
     def may_read(self, waiter: Waiter, *, begun: bool) -> bool:
-        """Whether it may go on, with a request half read or without; if False, `on_budget` is
-        called when it may."""
+        """Whether the waiter may continue reading. `begun`: it has an incomplete request. If False,
+        `on_budget` is called when it may."""
         if not self.exhausted or waiter is self.favoured:
             return True
         self._waiting[waiter] = begun
@@ -92,7 +100,8 @@ class RequestBudget:
         return waiter not in self._waiting
 
     def done(self, waiter: Waiter) -> None:
-        """Its request has come whole or will not: it waits for nothing and is favoured no more."""
+        """Removes a waiter whose request is complete or will never be: it no longer waits and is no
+        longer favoured."""
         waited = self._waiting.pop(waiter, None) is not None
         if waiter is self.favoured:
             self.favoured = None
@@ -101,7 +110,8 @@ class RequestBudget:
         self._give_turns()
 
     def _give_turns(self, asking: Waiter | None = None) -> None:
-        """Let go on who can, all but the one that asks being told."""
+        """Lets waiters continue as far as possible, and notifies all of them except the one that is
+        asking."""
         waiting = self._waiting
         left = self.bytes_max - self.used
         while waiting and left > 0:
@@ -121,11 +131,11 @@ class RequestBudget:
 
 
 def _do_nothing() -> None:
-    """Nobody is left to be told."""
+    """Replaces the callback of a closed connection."""
 
 
 class Share:
-    """One connection's part in the budgets: what it holds of a request that has not come whole."""
+    """One connection's share of the budgets: what it holds of an incomplete request."""
 
     __slots__ = (
         "_arrived",
@@ -142,28 +152,30 @@ class Share:
     def __init__(
         self, budget: RequestBudget, large: RequestBudget, resume: Callable[[], None]
     ) -> None:
-        """`large` is for requests that announce more than `LARGE_BYTES`."""
+        """`large` is the budget for requests that announce more than `LARGE_BYTES`."""
         self._budgets = budget, large
         self._budget = budget
         self._resume = resume
         self._arrived = 0
         self._held = 0
         self._arrived_at_tick = -1
-        """-1 unless the same request was looked at then, and others waited."""
+        """Bytes received at the last tick. -1 unless the same request was checked then while others
+        waited."""
         self._progress = -STALL_BYTES
-        """How much had arrived when progress was last seen, at `_progress_at`."""
+        """How many bytes had arrived when progress was last seen, at `_progress_at`."""
         self._progress_at = 0.0
         self.waits = False
         """Nothing may be read until it is this connection's turn."""
 
     @property
     def exhausted(self) -> bool:
-        """Whether the budget that it takes from has nothing left."""
+        """Whether the budget that this connection uses is exhausted."""
         return self._budget.exhausted
 
     def on_read(self, arrived: int, held: int, wanted: int, *, came_whole: bool) -> None:
-        """So many bytes have come of a request that is not whole, in so much memory, and so many
-        are announced; the one before it may have come whole by this read."""
+        """Accounts for a read. Of an incomplete request, `arrived` bytes were received, they occupy
+        `held` bytes of memory, and `wanted` bytes are announced. `came_whole`: this read completed
+        at least one request."""
         self._arrived = arrived
         if came_whole:
             self._arrived_at_tick = -1
@@ -190,7 +202,7 @@ class Share:
         self._resume()
 
     def release(self) -> None:
-        """The request that was begun will not be finished."""
+        """Releases the memory of an incomplete request that will never be completed."""
         held, self._held = self._held, 0
         self.waits = False
         if held:
@@ -198,17 +210,19 @@ class Share:
         self._budget.done(self)
 
     def close(self) -> None:
-        """The connection is gone. It is let go of here, too: a cycle would keep both alive."""
+        """Releases everything after the connection closed. Also drops the callback, because a
+        reference cycle would keep both alive."""
         self.release()
         self._resume = _do_nothing
 
     def restart(self) -> None:
-        """Another request, or the peer was not read for a while: progress counts from now on."""
+        """Restarts the progress check: a new request began, or the peer was not read for a
+        while."""
         self._progress = -STALL_BYTES
 
     def rests(self, now: float) -> float:
-        """Asked once a tick while something is half read: for how long it has made no progress;
-        0 if it holds next to nothing."""
+        """Returns for how long an incomplete request has made no progress; 0 if it holds almost
+        nothing. Called once per tick."""
         if (
             self._held < SMALL_READ_BYTES
             or self.waits
@@ -218,7 +232,8 @@ class Share:
         return now - self._progress_at
 
     def stalls(self) -> bool:
-        """Asked once a tick while something is half read: whether others wait in vain for that."""
+        """Whether an incomplete request has stalled while others wait for its memory. Called once
+        per tick."""
         budget, before = self._budget, self._arrived_at_tick
         self._arrived_at_tick = -1
         if not budget.waiting or self.waits:

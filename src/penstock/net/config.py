@@ -1,4 +1,4 @@
-"""What a server allows its peers."""
+"""The limits that a server imposes on its peers."""
 
 from __future__ import annotations
 
@@ -7,39 +7,41 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """Times are kept to within `tick_s`; sizes are bytes."""
+    """Times are accurate to within `tick_s`. Sizes are in bytes."""
 
     host: str = "127.0.0.1"
     port: int = 9092
     frame_bytes_max: int = 100 << 20
     """Kafka's socket.request.max.bytes."""
     requests_in_flight_max: int = 64
-    """Requests of one connection that wait for their answer; more are not read."""
+    """How many requests of one connection may wait for their answer. No more are read."""
     bytes_in_flight_max: int = 32 << 20
-    """The same in bytes; a single larger request is taken when it is alone."""
+    """The same limit in bytes. A single larger request is accepted if it is the only one."""
     request_bytes_max: int = 256 << 20
-    """Requests of all connections together until they are answered; small ones from their first
-    bytes on, large ones when they have come whole."""
+    """Requests of all connections together until they are answered. Small requests count from their
+    first byte, large ones once they are complete."""
     large_request_bytes_max: int = 96 << 20
-    """Large requests that have not come whole, of all connections together."""
+    """Incomplete large requests, of all connections together."""
     read_buffer_bytes: int = 256 << 10
-    """The most one read takes, shared by all connections; a larger frame is read into place."""
+    """The size of the read buffer that all connections share. A larger frame is read directly into
+    its own buffer."""
     response_bytes_max: int = 128 << 20
-    """Answers in memory that their peers have not taken, of all connections together."""
+    """Answers in memory that their peers have not accepted, of all connections together."""
     write_buffer_bytes: int = 64 << 10
-    """Unsent answer bytes beyond which a connection is neither read nor served."""
+    """With more unsent answer bytes than this, a connection is neither read nor served."""
     connections_max: int = 10_000
     connections_per_address_max: int = 5_000
     idle_timeout_s: float = 600.0
-    """Kafka's connections.max.idle.ms; a connection that waits for an answer is not idle."""
+    """Kafka's connections.max.idle.ms. A connection that waits for an answer is not idle."""
     frame_timeout_s: float = 60.0
-    """From the first byte of a request to its last, not counting the time we did not read."""
+    """From the first byte of a request to its last, not counting the time when reading was
+    paused."""
     frame_stall_timeout_s: float = 10.0
-    """How long a request that has begun, and holds memory, may go without progress."""
+    """How long an incomplete request that holds memory may make no progress."""
     write_stall_timeout_s: float = 30.0
-    """How long a peer may take no byte of an answer that waits for it."""
+    """How long a peer may accept no byte of a waiting answer."""
     eof_timeout_s: float = 5.0
-    """How long answers may still be waited for when the peer has said it sends no more."""
+    """How long pending answers may still take after the peer has sent EOF."""
     tick_s: float = 1.0
 
     def __post_init__(self) -> None:

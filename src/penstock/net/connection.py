@@ -1,31 +1,32 @@
-"""One peer: frames to its session, answers back in the order of the requests.
+"""One connection: passes request frames to its session, and writes the answers in request order.
 
-Order. A request begins when all earlier requests of the connection are answered, so that it sees
-what they have done. The session may let it begin earlier (`Session.may_overlap`): produces that
-follow each other are all appended at once and wait for their commits together.
+Order. A request begins when all earlier requests of the connection are answered, so it sees their
+effects. The session may let it begin earlier (`Session.may_overlap`): consecutive produce requests
+are all appended at once, and wait for their commits together.
 
-Answers. `_pending` holds the requests whose answer has not been written, oldest first; while it is
-empty an answer that the session returns at once is written at once. Only the oldest future is
-watched: when it is done, every answer that is ready behind it leaves in the same write. All answers
-to the frames of one read leave in one write, too: the system call costs more than the rest.
+Answers. `_pending` holds the requests whose answer has not been written, oldest first. While it is
+empty, an answer that the session returns immediately is written immediately. Only the oldest future
+is watched: when it completes, every answer behind it that is ready is sent in the same write. The
+answers to all frames of one read are also sent in one write, because the system call costs more
+than everything else.
 
-Memory. What the peer does not take of an answer is counted (`response_budget`) while the connection
-is paused; answers from files are read as the peer takes them (`outbox`).
+Memory. Answer bytes that the peer does not accept are counted (`response_budget`) while writing is
+paused. Answers from files are read as the peer accepts them (`outbox`).
 
-Reading stops, and with it the growth of memory, while any of these holds:
+Reading stops, which limits memory, while any of these is true:
   - frames that were read could not be dispatched yet (`_waiting`),
   - too many requests or bytes of this connection are pending,
-  - the budget of all connections has nothing left and it is not our turn,
-  - the peer does not take its answers (`_write_paused`); then nothing is dispatched either,
-  - the connection is closing or the peer has sent its last.
-`_steer` is the one place that weighs them.
+  - the request budget of all connections is exhausted and it is not this connection's turn,
+  - the peer does not accept its answers (`_write_paused`); then nothing is dispatched either,
+  - the connection is closing, or the peer has sent EOF.
+Only `_steer` makes this decision.
 
 Closing. `_closing` means: dispatch nothing more, and close once `_pending` is empty and the outbox
-has given all to the transport. The transport sends what it has before it goes; a peer that does not
-take it is dropped by `on_tick`.
+has handed everything to the transport. The transport sends what it has before it closes. A peer
+that does not accept it is dropped by `on_tick`.
 
-There is no timer per connection. Activity is stamped with the server's coarse time and looked at
-once a tick.
+There are no timers per connection. Activity is stamped with the server's coarse time, which is
+checked once per tick.
 """
 
 from __future__ import annotations
@@ -51,15 +52,16 @@ Ready = Sequence[Part]
 Later = asyncio.Future[Ready | None]
 
 TAIL_BYTES_MIN: Final = 32 << 10
-"""The rest of a frame is read straight into its place, but for one so short that a system call of
-its own costs more than copying it: that comes with whatever follows it."""
+"""The rest of a frame is read directly into its buffer, unless it is so short that a separate
+system call costs more than copying it. A short rest is read together with the bytes that follow
+it."""
 
 _log: Final = logging.getLogger(__name__)
 _NOTHING: Final[Ready] = ()
 
 
 class Shared(Protocol):
-    """What the connections of one server have in common."""
+    """What all connections of one server share."""
 
     config: ServerConfig
     counters: Counters
@@ -69,7 +71,8 @@ class Shared(Protocol):
     admission: Admission
     new_session: Callable[[Peer], Session]
     scratch: memoryview
-    """Where every read goes that does not continue a large frame; emptied before the next."""
+    """The buffer for every read that does not continue a large frame. Its content is used up before
+    the next read."""
     now: float
     """The time of the last tick."""
     stopping: bool
@@ -80,6 +83,8 @@ class Shared(Protocol):
 
 
 class Connection(asyncio.BufferedProtocol):
+    """One accepted connection. The module docstring describes its rules."""
+
     __slots__ = (
         "_active_at",
         "_budget",
@@ -131,7 +136,7 @@ class Connection(asyncio.BufferedProtocol):
         self.port = 0
         self.is_replica = False
 
-    # -- what a session may ask: `Peer`
+    # -- the `Peer` interface, used by sessions
 
     @property
     def frame_bytes_max(self) -> int:
@@ -152,7 +157,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._dispatching:
             self._steer()
 
-    # -- what the transport says
+    # -- callbacks of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport | Transport) -> None:
         shared = self._shared
@@ -160,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
         address: Any = transport.get_extra_info("peername")
         if address:
             self.host, self.port = address[:2]
-        # Without an address the peer left before it was accepted.
+        # Without an address, the peer disconnected before it was accepted.
         if shared.stopping or not address or not shared.admission.admit(self.host, shared.now):
             shared.counters.connections_rejected += 1
             self._closing = True
@@ -217,9 +222,11 @@ class Connection(asyncio.BufferedProtocol):
             self._steer()
 
     def eof_received(self) -> bool:
-        """Requests that came whole are still served: a producer with acks=0 waits for nothing.
+        """Stops reading. Requests that arrived completely are still served: a producer with acks=0
+        waits for no answer.
 
-        None of them is waiting any more: while frames wait nothing is read, not even the end.
+        No frame is waiting at this point: while frames wait nothing is read, and EOF is not seen
+        either.
         """
         self._eof = True
         self._reading = False
@@ -259,8 +266,8 @@ class Connection(asyncio.BufferedProtocol):
         self._pending.clear()
         self._watched = None
         self._share.close()
-        # What came of a request may be many megabytes: let go of it now, not when the collector of
-        # cycles comes by.
+        # A partly received request may hold many megabytes: free it now instead of at the next
+        # garbage collection.
         self._reader.discard()
         self._budget.give_back(self._pending_bytes)
         self._pending_bytes = 0
@@ -271,13 +278,13 @@ class Connection(asyncio.BufferedProtocol):
         self._shared.on_lost(self)
         try:
             session.on_closed()
-        except Exception:  # noqa: BLE001 - a session that fails has no other connection to harm
+        except Exception:  # noqa: BLE001 - a failing session must not affect other connections
             _log.exception("the session of %s:%s failed to close", self.host, self.port)
 
     # -- requests
 
     def _dispatch(self, frames: Sequence[memoryview] = (), *, borrowed: bool = False) -> None:
-        """Give the waiting frames and these to the session as far as the limits allow."""
+        """Passes the waiting frames, and then these, to the session as far as the limits allow."""
         session, config, counters = self._session, self._shared.config, self._shared.counters
         assert session is not None
         on_frame, on_borrowed = session.on_frame, session.on_borrowed
@@ -324,7 +331,8 @@ class Connection(asyncio.BufferedProtocol):
             out_bytes += len(answer[0]) if len(answer) == 1 else sum(map(len, answer))
             if out_bytes > JOIN_BYTES:
                 self._send(out, out_bytes)
-                # Let go of what was sent, so that the next answer may use the same warm memory.
+                # Release what was sent, so that the next answer can reuse the same memory while it
+                # is cached.
                 out, out_bytes, answer = [], 0, None
         if out:
             self._send(out, out_bytes)
@@ -368,7 +376,8 @@ class Connection(asyncio.BufferedProtocol):
             self._advance()
 
     def _advance(self) -> None:
-        """Write the answers whose turn has come, then serve what waited for them."""
+        """Writes the answers that are next in order, then serves the requests that waited for
+        them."""
         if self._transport is None:
             return
         self._active_at = self._shared.now
@@ -380,6 +389,7 @@ class Connection(asyncio.BufferedProtocol):
         self._steer()
 
     def _write_ready(self) -> None:
+        """Writes the answers at the front of `_pending` that are ready."""
         pending = self._pending
         out: list[Part] = []
         out_bytes = 0
@@ -393,7 +403,7 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 ready = self._result(answer)
                 if ready is None:
-                    # The failed request takes those behind it along.
+                    # The connection closes, so the requests behind the failed one are dropped too.
                     pending.clear()
                     given_back += self._pending_bytes
                     self._pending_bytes = 0
@@ -413,7 +423,8 @@ class Connection(asyncio.BufferedProtocol):
         self._budget.give_back(given_back)
 
     def _result(self, answer: Later) -> Ready | None:
-        """The parts of an answer that is done, none of them for no response; None if it failed."""
+        """Returns the parts of a completed answer, empty if there is no response; None if it
+        failed."""
         try:
             return answer.result() or _NOTHING
         except asyncio.CancelledError:
@@ -426,10 +437,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._outbox is not None:
             self._outbox.send(parts, size)
 
-    # -- flow
+    # -- flow control
 
     def _steer(self) -> None:
-        """Read or not, close or not: whatever the state now asks for."""
+        """Pauses or resumes reading, or closes, as the current state requires."""
         transport = self._transport
         if transport is None:
             return
@@ -460,7 +471,8 @@ class Connection(asyncio.BufferedProtocol):
             transport.pause_reading()
 
     def _fail(self, error: Exception) -> None:
-        """Close after the answers that are due; a peer's error is its own, ours is logged."""
+        """Closes the connection after the pending answers. An error of the peer is logged as info,
+        an error of the broker as error."""
         self._shared.counters.connections_failed += 1
         if isinstance(error, ProtocolError):
             _log.info("closing the connection of %s:%s: %s", self.host, self.port, error)
@@ -473,9 +485,10 @@ class Connection(asyncio.BufferedProtocol):
             )
         self.close()
 
-    # -- time
+    # -- timeouts
 
     def on_tick(self, now: float) -> None:
+        """Drops the connection if one of its timeouts has expired."""
         transport, config = self._transport, self._shared.config
         if transport is None:
             return

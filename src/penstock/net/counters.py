@@ -1,4 +1,4 @@
-"""What a server has done since it started, for whoever publishes it."""
+"""Counters of what a server has done since it started, for metrics."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counters:
+    """Plain numbers, incremented on the hot paths."""
+
     connections: int = 0
     """Open now."""
     connections_accepted: int = 0
     connections_rejected: int = 0
     connections_dropped: int = 0
-    """Closed by us for being idle, too slow to send or too slow to read."""
+    """Closed by the server because they were idle, too slow to send or too slow to read."""
     connections_evicted: int = 0
-    """How many of those because memory for responses was short."""
+    """How many of those were closed because memory for responses was short."""
     connections_failed: int = 0
-    """Closed by us for bytes that are not the protocol, or an error of our own."""
+    """Closed by the server because of invalid protocol bytes, or an internal error."""
     requests: int = 0
     responses: int = 0
     bytes_in: int = 0

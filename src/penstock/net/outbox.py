@@ -1,14 +1,14 @@
-"""The sending end of a connection: the parts of answers, by the cheapest way there is.
+"""Sends the parts of answers on a connection, each in the cheapest way.
 
-Small answers are joined, for a list costs the kernel more than copying does. Large ones go as they
-are. What lies in a file is sent from there (`sendfile`): the bytes of a fetch are then touched by
-nobody on this side, where reading them into memory and sending them from there copies them twice.
+Small answers are joined, because a list of buffers costs the kernel more than copying. Large ones
+are sent as they are. Bytes in a file are sent from there with `sendfile`, so the broker never
+touches the data of a fetch. Reading it into memory and sending it from there would copy it twice.
 
-`sendfile` goes past the transport, straight to its socket. That keeps the order only while the
-transport has nothing left to send. What the socket does not take stays in the file: a small piece
-is read and handed to the transport, which tells the connection to pause, and to resume when the
-piece has left. Then the rest is tried again. So a peer that does not read costs one piece of
-memory, however long its response is.
+`sendfile` bypasses the transport and writes directly to its socket. That preserves the order only
+while the transport has nothing left to send. What the socket does not accept stays in the file: a
+small piece is read and handed to the transport, which tells the connection to pause, and to resume
+when the piece has been sent. Then the rest is tried again. So a peer that does not read costs the
+memory of one piece, however long its response is.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from penstock.net.session import Part
 from penstock.ports import Buffer, Transport
 
 JOIN_BYTES: Final = 64 << 10
-"""Up to here copying parts together costs less than handing the kernel a list of them."""
+"""Up to this size, copying parts together costs less than passing the kernel a list."""
 PIECE_BYTES: Final = 16 << 10
-"""How much of a file is in memory for a peer that does not take it at once."""
+"""How much of a file is held in memory for a peer that does not accept it at once."""
 _SENDS_FILES: Final = sys.platform == "linux"
-"""Elsewhere `sendfile` differs in what it says of a peer that takes only a part."""
+"""On other platforms `sendfile` reports a partial send differently."""
 
 _MEMORY: Final = (bytes, bytearray, memoryview)
 
@@ -39,16 +39,18 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Outbox:
+    """The unsent answers of one connection."""
+
     __slots__ = ("_backlog", "_counters", "_limit", "_sent", "_socket", "_transport")
 
     def __init__(self, transport: Transport, counters: Counters, limit: int) -> None:
-        """`limit` is how much the transport may hold before the connection is paused."""
+        """`limit` is how many bytes the transport may hold before the connection is paused."""
         self._transport = transport
         self._counters = counters
         self._limit = limit
         self._socket: socket.socket | None = None
         self._backlog: deque[Part] = deque()
-        """What was not sent yet and is not with the transport."""
+        """What is not sent yet and not handed to the transport."""
         self._sent = 0
         """How much of the first part of the backlog has been sent."""
         transport.set_write_buffer_limits(high=limit)
@@ -59,22 +61,22 @@ class Outbox:
 
     @property
     def unsent(self) -> int:
-        """Bytes that have not left, wherever they are."""
+        """Bytes that have not been sent, in memory or in files."""
         return self._transport.get_write_buffer_size() + sum(map(len, self._backlog)) - self._sent
 
     @property
     def held(self) -> int:
-        """Bytes of memory taken by what has not left."""
+        """Bytes of memory held by unsent data."""
         size = self._transport.get_write_buffer_size()
         return size + sum(len(part) for part in self._backlog if isinstance(part, _MEMORY))
 
     def send(self, parts: Sequence[Part], size: int) -> None:
-        """Send the parts of whole answers, `size` bytes together."""
+        """Sends the parts of whole answers, `size` bytes in total."""
         self._counters.bytes_out += size
         if self._backlog:
             self._backlog.extend(parts)
         elif size <= JOIN_BYTES:
-            # Ranges of files are larger than that.
+            # File ranges are larger than that.
             small = cast(Sequence[Buffer], parts)
             self._transport.write(small[0] if len(small) == 1 else b"".join(small))
         elif all(isinstance(part, _MEMORY) for part in parts):
@@ -84,8 +86,8 @@ class Outbox:
             self.go_on()
 
     def go_on(self) -> None:
-        """Send more of the backlog. If some is left, the transport has told the connection to
-        pause, and this is to be called when it may resume."""
+        """Sends more of the backlog. If some is left, the transport has told the connection to
+        pause, and this must be called again when it may resume."""
         transport, backlog = self._transport, self._backlog
         try:
             while backlog:
@@ -93,13 +95,14 @@ class Outbox:
                     self._send_now()
                     if not backlog:
                         break
-                # From the first byte on that does not leave the connection is paused.
+                # Pause the connection at the first byte that cannot be sent.
                 transport.set_write_buffer_limits(high=0)
                 transport.write(self._take_piece())
                 if transport.get_write_buffer_size():
                     break
         except OSError as error:
-            # Half an answer is out, or none: the peer is gone, or the file does not read.
+            # Part of an answer may have been sent, so the connection cannot continue: the peer is
+            # gone, or the file cannot be read.
             _log.info("an answer could not be sent from its file: %s", error)
             backlog.clear()
             transport.abort()
@@ -109,24 +112,24 @@ class Outbox:
             transport.set_write_buffer_limits(high=self._limit)
 
     def close(self) -> None:
-        """The transport is gone and has closed its socket, or is about to."""
+        """Drops the backlog. The transport has closed its socket, or is about to."""
         self._backlog.clear()
         if self._socket is not None:
             self._socket.detach()
             self._socket = None
 
     def _open(self) -> bool:
-        """Whether there is a socket to send to that nobody encrypts for."""
+        """Whether there is a socket to send to without encryption."""
         if self._socket is None and _SENDS_FILES:
             known = self._transport.get_extra_info("socket")
             if known is None or self._transport.get_extra_info("sslcontext") is not None:
                 return False
-            # Not a duplicate: that would keep the connection open when the transport closes it.
+            # Not a duplicate: that would keep the connection open after the transport closes it.
             self._socket = socket.socket(fileno=known.fileno())
         return self._socket is not None
 
     def _send_now(self) -> None:
-        """Send what the socket takes without waiting."""
+        """Sends what the socket accepts without blocking."""
         assert self._socket is not None
         backlog = self._backlog
         while backlog:
@@ -149,7 +152,7 @@ class Outbox:
         return given
 
     def _take_piece(self) -> Buffer:
-        """The next bytes of the backlog, in memory."""
+        """Returns the next bytes of the backlog, in memory."""
         part, sent = self._backlog[0], self._sent
         if isinstance(part, _MEMORY):
             self._backlog.popleft()
@@ -164,5 +167,5 @@ class Outbox:
 
 
 def in_memory(parts: Sequence[Part]) -> list[Buffer]:
-    """The parts, with those in files read."""
+    """Returns the parts, with those in files read into memory."""
     return [part if isinstance(part, _MEMORY) else part.read() for part in parts]

@@ -1,13 +1,13 @@
-"""A bound on the response bytes that all connections hold in memory together.
+"""Limits the response bytes that all connections hold in memory together.
 
-A response that its peer takes at once costs nothing. What the peer does not take stays in memory
-until it does: only then is it counted, while the connection is paused. Bytes in files are not
-counted, because they are read as the peer takes them (`outbox`).
+A response that its peer accepts at once costs nothing. Bytes that the peer does not accept stay in
+memory until it does. Only these are counted, while the connection is paused. Bytes in files are not
+counted, because they are read as the peer accepts them (`outbox`).
 
-When the bound is passed, the connections that have made no progress for the longest time are
-dropped until it holds again. They are the ones that cost memory for nothing: a peer that reads
-moves to the end of the line with each byte it takes. Other brokers are never dropped for this, and
-neither is the connection that was counted last, so a single large response can always be sent.
+When the limit is exceeded, the connections that have made no progress for the longest time are
+dropped until it holds again. They use memory for nothing, whereas a peer that reads moves to the
+end of the queue with each byte it accepts. Connections of other brokers are never dropped for this,
+and neither is the connection that was counted last, so a single large response can always be sent.
 """
 
 from __future__ import annotations
@@ -16,25 +16,29 @@ from typing import Protocol
 
 
 class Holder(Protocol):
+    """A connection, as the response budget sees it."""
+
     is_replica: bool
-    """Whether the peer is a broker of the cluster that copies a partition."""
+    """Whether the peer is a broker of the cluster that replicates a partition."""
 
     def drop_for_memory(self) -> None:
-        """The memory is needed: end the connection."""
+        """Closes the connection because its memory is needed."""
 
 
 class ResponseBudget:
+    """The budget of response bytes, and the connections that hold them."""
+
     __slots__ = ("_held", "bytes_max", "used")
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used = 0
         self._held: dict[Holder, int] = {}
-        """By the time of their last progress, the oldest first."""
+        """Ordered by the time of their last progress, the oldest first."""
 
     @property
     def room(self) -> int:
-        """How much more may be held."""
+        """How many more bytes may be held."""
         return max(0, self.bytes_max - self.used)
 
     @property
@@ -42,8 +46,8 @@ class ResponseBudget:
         return len(self._held)
 
     def hold(self, holder: Holder, size: int) -> None:
-        """A connection holds this much now. It counts as progress if that is less than before, or
-        the first time."""
+        """Records how much a connection holds now. It counts as progress if that is less than
+        before, or if it is the first time."""
         before = self._held.get(holder)
         if before is not None and size < before:
             del self._held[holder]

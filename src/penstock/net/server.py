@@ -1,7 +1,8 @@
-"""The listener and every connection it accepted.
+"""The listener and all connections that it accepted.
 
-One timer serves all: each tick looks at every connection once. With thousands of them that is a
-millisecond a second, and no request pays for setting or clearing a timer.
+One timer serves all connections: each tick checks every connection once. With thousands of
+connections that takes a millisecond per second, and no request pays for setting or clearing a
+timer.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Server:
+    """Accepts connections, and owns what they share."""
+
     def __init__(
         self,
         network: Network,
@@ -51,19 +54,21 @@ class Server:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens, with the port that was picked if the configured one is 0."""
+        """The address on which the server listens, with the port that was chosen if the configured
+        one is 0."""
         if self._listener is None:
             raise RuntimeError("the server does not listen: call start() first")
         return self._listener.address()
 
     async def start(self) -> None:
-        """Listen, or raise OSError."""
+        """Starts listening. Raises OSError if that fails."""
         config = self.config
         self._listener = await self._network.listen(config.host, config.port, self._accept)
         self._set_timer()
 
     async def stop(self, timeout_s: float) -> None:
-        """Accept no more, let the answers that are due leave, then drop who is left."""
+        """Accepts no more connections, sends the pending answers, then drops the remaining
+        connections."""
         self.stopping = True
         if self._listener is not None:
             await self._listener.close()
@@ -87,7 +92,7 @@ class Server:
         await self._all_lost()
 
     def tick(self) -> None:
-        """Look at every connection: who is idle, who is too slow."""
+        """Checks every connection for timeouts: idle, or too slow."""
         now = self.now = self._clock.monotonic()
         for connection in tuple(self._connections):
             connection.on_tick(now)

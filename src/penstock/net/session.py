@@ -1,4 +1,4 @@
-"""The seam between connections, which know frames, and a broker, which knows what they mean."""
+"""The interface between connections, which handle frames, and a broker, which interprets them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from penstock.ports import Buffer
 
 
 class FileRange(Protocol):
-    """Bytes that lie in a file, to be sent from there: more than 64 KiB, or it does not pay."""
+    """Bytes in a file, to be sent from there. Must be more than 64 KiB: less is not worthwhile, and
+    `Outbox.send` relies on it."""
 
     @property
     def position(self) -> int: ...
@@ -18,47 +19,52 @@ class FileRange(Protocol):
     def __len__(self) -> int: ...
 
     def fileno(self) -> int:
-        """The file's descriptor, open until the caller gives up control; OSError if the bytes are
-        no longer there. Then the connection ends."""
+        """Returns the file's descriptor, valid until the caller yields to the event loop. Raises
+        OSError if the bytes are no longer there; the connection is then closed."""
 
     def read(self, skip: int = 0, bytes_max: int | None = None) -> Buffer:
-        """The bytes after the first `skip`, at most `bytes_max`, if they cannot be sent so."""
+        """Returns the bytes after the first `skip`, at most `bytes_max`, for when they cannot be
+        sent from the file."""
 
 
 Part = Buffer | FileRange
 Answer = Sequence[Part] | asyncio.Future[Sequence[Part] | None] | None
-"""The parts of one response frame, its length included; or those later; or no response at all.
+"""The parts of one response frame, including its length; or a future of them; or None for no
+response.
 
-Parts are sent without a copy where that is cheaper, so they must not change once returned. A range
-of a file is read as the peer takes it, which may take long.
+Parts are sent without a copy if that is cheaper, so they must not change once returned. A range of
+a file is read as the peer accepts it, which may take long.
 """
 
 
 class Session(Protocol):
-    """One connection's conversation. Calls come one at a time, in the order of the requests."""
+    """The protocol logic of one connection. Calls come one at a time, in request order."""
 
     def on_borrowed(self, frame: memoryview) -> Answer:
-        """A request in memory that is used again as soon as this returns: read it, write into it,
-        keep no part of it. None if it cannot be served so: then `on_frame` gets it, in memory of
-        its own."""
+        """Serves a request whose memory is reused as soon as this returns: the session may read it
+        and write into it, but must keep no part of it. Returns None if it cannot serve the request
+        in this way; `on_frame` then gets it in separate memory."""
 
     def on_frame(self, frame: memoryview) -> Answer:
-        """A request, without its length; the memory is writable and the session's to keep.
+        """Serves a request, given without its length. The memory is writable, and the session may
+        keep it.
 
         A `ProtocolError`, raised here or by the future, closes the connection once the answers to
-        earlier requests have left. So does any other exception, which is also logged.
+        earlier requests have been sent. So does any other exception, which is also logged.
         """
 
     def may_overlap(self, frame: memoryview) -> bool:
         """Whether this request may begin now, although earlier requests of the connection are not
-        answered yet. Asked only while there are such. If False, it begins when all of them are."""
+        answered yet. Called only if there are such requests. If False, it begins when all of them
+        are answered."""
 
     def on_closed(self) -> None:
-        """The connection is gone. Futures still unanswered are left to whoever made them."""
+        """Called when the connection is closed. Futures that are not answered yet are not
+        cancelled."""
 
 
 class Peer(Protocol):
-    """What a session may know of its connection and ask of it."""
+    """What a session may know about its connection and request from it."""
 
     @property
     def host(self) -> str: ...
@@ -68,14 +74,15 @@ class Peer(Protocol):
 
     @property
     def frame_bytes_max(self) -> int:
-        """The largest request taken; settable, as when a connection has not authenticated yet."""
+        """The largest request that is accepted. It can be set, for example while a connection is
+        not authenticated."""
 
     @frame_bytes_max.setter
     def frame_bytes_max(self, value: int) -> None: ...
 
     is_replica: bool
-    """Set by the session once the peer has shown to be a broker that copies a partition: it is
-    not dropped when memory is short."""
+    """Set by the session once the peer has identified itself as a broker that replicates a
+    partition. Such a connection is not dropped when memory is short."""
 
     def close(self) -> None:
-        """Take no more requests, send the answers to those taken, then close."""
+        """Accepts no more requests, sends the answers to those already accepted, then closes."""

@@ -1,7 +1,7 @@
 """The real network, on whichever event loop is running.
 
-A receiver is handed to the loop as it is, and the loop's transport to the receiver: nothing stands
-between a connection and uvloop.
+A receiver is passed directly to the loop, and the loop's transport to the receiver: there is no
+layer between a connection and uvloop.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ class SocketListener:
         return host, port
 
     async def close(self) -> None:
-        """Accept no more. Connections already open belong to their receivers and stay."""
+        """Accepts no more connections. Open connections belong to their receivers and stay open."""
         self._server.close()
 
 
 class SocketNetwork:
+    """Implements `ports.Network` with asyncio."""
+
     async def listen(self, host: str, port: int, receiver: Callable[[], Receiver]) -> Listener:
-        """An empty host listens on every address of the machine, IPv4 and IPv6."""
+        """Starts listening. An empty host listens on every address of the machine, IPv4 and
+        IPv6."""
 
         def accepted() -> asyncio.BaseProtocol:
             return cast(asyncio.BaseProtocol, receiver())
@@ -44,7 +47,8 @@ class SocketNetwork:
             reuse_address=True,
         )
         for sock in server.sockets:
-            # What is accepted inherits the options. A duplicate, as uvloop lends only a look-alike.
+            # Accepted connections inherit the options. Use a duplicate: uvloop returns only a
+            # socket-like object.
             with socket.fromfd(sock.fileno(), sock.family, sock.type) as duplicate:
                 tune(duplicate)
         return SocketListener(server)
@@ -52,7 +56,7 @@ class SocketNetwork:
     async def connect(
         self, host: str, port: int, receiver: Callable[[], Receiver], timeout_s: float
     ) -> Transport:
-        """Raises OSError, of which TimeoutError is one."""
+        """Connects. Raises OSError, which includes TimeoutError."""
         async with asyncio.timeout(timeout_s):
             transport, _ = await asyncio.get_running_loop().create_connection(
                 cast(Callable[[], asyncio.Protocol], receiver), host, port
@@ -64,9 +68,9 @@ class SocketNetwork:
 
 
 def tune(sock: socket.socket) -> None:
-    """Small answers leave at once; a peer that vanished without a word is found out in time.
+    """Sends small answers without delay, and detects peers that vanished without closing.
 
-    Both loops set TCP_NODELAY by themselves today; neither promises it.
+    Both loops set TCP_NODELAY themselves today, but neither guarantees it.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

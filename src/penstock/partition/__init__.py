@@ -1,1 +1,2 @@
-"""What one partition decides: producers, leader epochs, retention, compaction. Pure."""
+"""The logic of one partition: replication, producers, leader epochs, retention,
+compaction. Pure."""

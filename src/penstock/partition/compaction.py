@@ -1,33 +1,34 @@
-"""What compaction keeps: of every key, the newest record. Decisions only; no file is touched here.
+"""Decides what compaction keeps: the newest record of every key. Pure: touches no files.
 
-A round of compaction over one partition:
+A round of compaction of one partition:
 
-1. `plan` finds the dirty part, between where the last round ended and what may not be touched yet.
+1. `plan` finds the dirty part, between the end of the last round and what may not be touched yet.
 2. `map_batch` reads the dirty part into an `OffsetMap`, key -> newest offset. A full map ends the
-   round early; what it covers is cleaned, the rest is dirty still.
-3. `group_segments` joins neighbours that have become small, so that files do not shrink to dust.
-4. `compact_batch` passes each batch of those segments through, whole, thinned out or not at all.
+   round early; what it covers is cleaned, the rest stays dirty.
+3. `group_segments` joins adjacent segments that have become small, to avoid many tiny files.
+4. `compact_batch` processes each batch of those segments: it is kept whole, rewritten with fewer
+   records, or dropped.
 
-A record stays if it is the newest of its key or lies behind what the map covers. Offsets never
-change and the order never changes: readers see the same log with gaps.
+A record stays if it is the newest of its key, or is above the offsets that the map covers. Offsets
+and order never change: readers see the same log with gaps.
 
-A tombstone, a record without value, deletes its key. It must outlive the records it deletes, or a
-reader who has seen those would never learn of the deletion. The first round that covers its batch
-stamps a delete horizon into the header (KIP-534: an attribute bit, and the base timestamp becomes
-the horizon, record timestamps staying what they were); a round after that time drops it. Unlike
-Kafka the stamp waits until the map covers the whole batch: a horizon that runs while older records
-of the key are still there would be no grace for their readers.
+A tombstone, a record without a value, deletes its key. It must outlive the records it deletes, or a
+reader that has seen those would never learn of the deletion. The first round that covers its batch
+stamps a delete horizon into the header (KIP-534: an attribute bit is set and the base timestamp
+becomes the horizon; record timestamps stay what they were). A round after that time drops the
+tombstone. Unlike in Kafka, the stamp waits until the map covers the whole batch: a horizon that
+runs while older records of the key are still there would give their readers no grace period.
 
 Records without a key have no meaning in a compacted topic and are dropped.
 
-A batch that lost all records stays as a bare header where the log would forget something with it:
-the last sequence of an active producer (`is_needed_empty`), or where the cleaned part ends.
+A batch that lost all its records stays as a bare header where information would be lost with it:
+the last sequence of an active producer (`is_needed_empty`), or the end of the cleaned part.
 
-Transactions: data of aborted transactions is dropped (`aborted`); only decided ones are within
-reach, as the last stable offset bounds the plan. A marker stays as long as a batch of its
-transaction does, and a delete horizon longer: `transactions.CleaningTransactions` follows a round
-and says what is aborted and what becomes of each marker. Who does not ask it keeps all markers,
-which costs one small batch each and cannot resurrect anything.
+Transactions: data of aborted transactions is dropped (`aborted`). The plan ends at the last stable
+offset, so every transaction in it is decided. A marker stays as long as a batch of its transaction
+does, plus a delete horizon: `transactions.CleaningTransactions` follows a round and decides which
+data is aborted and what happens to each marker. Without it all markers are kept, which costs one
+small batch each and cannot resurrect anything.
 """
 
 from __future__ import annotations
@@ -54,18 +55,18 @@ from penstock.records.record import Record, finish_batch, read_records
 
 _TIMESTAMP_MIN: Final = -(2**63)
 _DIGEST_BYTES: Final = 32
-# A dict entry of CPython while the table has just grown, the offset object, and rounding.
+# A CPython dict entry just after the table has grown, the int object of the offset, and rounding.
 _ENTRY_BYTES: Final = 144
 _KEY_OBJECT_BYTES: Final = 33
 ENTRY_BYTES_MAX: Final = _ENTRY_BYTES + _KEY_OBJECT_BYTES + _DIGEST_BYTES
 
 
 class OffsetMap:
-    """Key -> newest offset, within a memory budget, over all offsets below `end_offset`.
+    """Maps keys to their newest offsets below `end_offset`, within a memory budget.
 
-    Two keys taken for one would lose data. Keys shorter than 32 bytes are stored as they are;
-    longer ones as their 32-byte BLAKE2b digest, which no known attack makes collide (Kafka stores
-    MD5 for all). Lengths keep the two kinds apart.
+    Confusing two keys would lose data. Keys shorter than 32 bytes are stored as they are, longer
+    ones as their 32-byte BLAKE2b digest, for which no collision attack is known (Kafka stores MD5
+    for all). The lengths keep the two kinds apart.
     """
 
     __slots__ = ("_bytes_left", "_bytes_max", "_offsets", "end_offset")
@@ -89,7 +90,7 @@ class OffsetMap:
         return self._bytes_max - self._bytes_left
 
     def add(self, key: bytes, offset: int) -> bool:
-        """Note a record, in offset order; False, and nothing noted, when the map is full."""
+        """Adds a record, in offset order. Returns False, and adds nothing, if the map is full."""
         if len(key) >= _DIGEST_BYTES:
             key = blake2b(key, digest_size=_DIGEST_BYTES).digest()
         if key not in self._offsets:
@@ -102,11 +103,11 @@ class OffsetMap:
         return True
 
     def cover(self, end_offset: int) -> None:
-        """All below `end_offset` has been seen, be it without keys or gone."""
+        """Notes that everything below `end_offset` was read, with or without keys."""
         self.end_offset = max(self.end_offset, end_offset)
 
     def get(self, key: bytes) -> int:
-        """The newest offset of the key, or -1: it has no record in the part that was read."""
+        """Returns the newest offset of the key, or -1 if no record of it was read."""
         if len(key) >= _DIGEST_BYTES:
             key = blake2b(key, digest_size=_DIGEST_BYTES).digest()
         return self._offsets.get(key, NO_OFFSET)
@@ -114,7 +115,10 @@ class OffsetMap:
 
 @dataclass(frozen=True, slots=True)
 class ClosedSegment:
-    """`newest_ms` is the largest record timestamp, or the file's time where there is none."""
+    """A segment that is no longer active.
+
+    `newest_ms` is the largest record timestamp, or the file's time if there is none.
+    """
 
     base_offset: int
     size_bytes: int
@@ -125,7 +129,7 @@ class ClosedSegment:
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """Read `map_segments` from `first_dirty_offset` on, up to `uncleanable_offset`."""
+    """Read `map_segments` from `first_dirty_offset` up to `uncleanable_offset`."""
 
     first_dirty_offset: int
     uncleanable_offset: int
@@ -139,7 +143,7 @@ class CompactionPlan:
 
 
 def dirty_ratio(clean_bytes: int, dirty_bytes: int) -> float:
-    """What min.cleanable.dirty.ratio is compared with."""
+    """Returns the ratio that min.cleanable.dirty.ratio is compared with."""
     total = clean_bytes + dirty_bytes
     return dirty_bytes / total if total else 0.0
 
@@ -154,12 +158,12 @@ def plan(
     min_compaction_lag_ms: int,
     now_ms: int,
 ) -> CompactionPlan:
-    """What this round may clean of `segments`, all but the active one, oldest first.
+    """Returns what this round may clean of `segments`: all but the active one, oldest first.
 
-    Out of reach are the active segment, everything from the last stable offset on (which is never
-    above the high watermark) and everything from the first dirty segment on that has a record
-    younger than the lag. The bound is a segment's base: segments are cleaned whole.
-    A checkpoint outside the log comes from another life of it: all of the log is dirty then.
+    Not cleaned are the active segment, everything from the last stable offset on (which is never
+    above the high watermark), and everything from the first dirty segment on that has a record
+    younger than the lag. The bound is a segment's base offset, since segments are cleaned whole. A
+    checkpoint outside the log belongs to an earlier state of it: then the whole log is dirty.
     """
     first_dirty = log_start_offset
     if checkpoint_offset is not None and log_start_offset <= checkpoint_offset:
@@ -199,10 +203,11 @@ def group_segments(
     segment_bytes: int,
     index_bytes_max: int,
 ) -> list[tuple[int, ...]]:
-    """Base offsets of the segments to rewrite below `end_offset`, those of one group into one.
+    """Returns the groups of segments to rewrite below `end_offset`, by base offset.
 
-    A group fits one segment even if nothing can be dropped from it: in bytes, in each index, and
-    in offsets relative to its base. A segment too large by itself makes a group of its own.
+    Each group is rewritten into one segment. It fits into one even if nothing can be dropped: in
+    bytes, in each index, and in offsets relative to its base. A segment that is too large forms its
+    own group.
     """
     groups: list[tuple[int, ...]] = []
     group: list[ClosedSegment] = []
@@ -215,7 +220,7 @@ def group_segments(
             sum(member.size_bytes for member in members) <= segment_bytes
             and sum(member.offset_index_bytes for member in members) <= index_bytes_max
             and sum(member.time_index_bytes for member in members) <= index_bytes_max
-            # An empty segment adds no offsets, and leaving it behind would leave it for ever.
+            # An empty segment adds no offsets, and would never be removed if it were left out.
             and (
                 segment.size_bytes == 0
                 or last_offset - members[0].base_offset <= RELATIVE_OFFSET_MAX
@@ -239,10 +244,10 @@ def map_batch(
     start_offset: int,
     aborted: bool = False,
 ) -> bool:
-    """Note the keys of a dirty batch from `start_offset` on; False when the map got full in it.
+    """Adds the keys of a dirty batch from `start_offset` on. Returns False if the map became full.
 
-    Data of an aborted transaction supersedes nothing and is passed over. So is a batch that cannot
-    be decoded: it stays in the log as it is (`compact_batch`).
+    Data of an aborted transaction supersedes nothing and is skipped. So is a batch that cannot be
+    decoded: it stays in the log as it is (`compact_batch`).
     """
     if not aborted and not header.is_control:
         try:
@@ -264,13 +269,13 @@ def is_needed_empty(
     uncleanable_offset: int,
     marker_epochs: Mapping[int, int] | None = None,
 ) -> bool:
-    """Whether the batch must stay even without records.
+    """Returns whether the batch must stay even without records.
 
-    Either it holds the last sequence of an active producer, whose next retry could not be told
-    from a new batch otherwise; or it is a marker by which alone the epoch of one is known, and its
-    predecessors are fenced; or it ends the cleaned part, and a log whose tail is all gone would
-    come up with an older end. `last_data_offsets` and `marker_epochs` are those of
-    `ProducerStates`.
+    It must if it holds the last sequence of an active producer: otherwise the producer's next retry
+    would look like a new batch. It must if it is a marker from which alone a producer's epoch is
+    known, and which fences its predecessors. And it must if it ends the cleaned part: a log whose
+    whole tail is gone would be opened with a lower log end offset. `last_data_offsets` and
+    `marker_epochs` come from `ProducerStates`.
     """
     if header.next_offset == uncleanable_offset:
         return True
@@ -295,15 +300,15 @@ def compact_batch(
     marker: MarkerFate = MarkerFate.KEEP,
     tombstones_expire: bool = True,
 ) -> Buffer | None:
-    """What is left of a batch: the very same object, a thinned copy, or None.
+    """Returns what is left of a batch: the same object, a copy with fewer records, or None.
 
-    `batch` is exactly one batch and has been validated. Never compressed anew unless it changed.
+    `batch` is exactly one batch and has been validated. It is compressed again only if it changed.
 
-    `CorruptBatch` when its records cannot be decoded although the CRC is right: an older version
-    accepted such batches. The caller keeps it as it is, and from then on passes
-    `tombstones_expire=False`: a tombstone behind it may delete a key of the batch, which a reader
-    with another decoder would see come back. A newer record of a key in it stays, too, and so
-    does an older one: both are in the right order.
+    Raises `CorruptBatch` if its records cannot be decoded although the CRC is right: an older
+    version accepted such batches. The caller keeps the batch as it is, and from then on passes
+    `tombstones_expire=False`: a tombstone after it may delete a key in the batch, and a reader with
+    another decoder would see that key come back. Newer and older records of its keys are kept, too:
+    they are in the right order.
     """
     if header.record_count == 0:
         return batch if needed_empty else None
@@ -322,7 +327,8 @@ def compact_batch(
         horizon_ms is None
         and header.next_offset <= offset_map.end_offset
         and any(record.value is None for record in kept)
-        # A timestamp too absurd for a delta from the horizon keeps its tombstone, for ever.
+        # If a timestamp is too extreme to be stored as a delta from the horizon, its tombstone
+        # stays forever.
         and min(record.timestamp for record in kept)
         >= _TIMESTAMP_MIN + now_ms + delete_retention_ms
     )
@@ -334,9 +340,9 @@ def compact_batch(
 
 
 def _thinned(header: BatchHeader, kept: Sequence[Record], horizon_ms: int | None) -> bytearray:
-    """The batch with `kept` records and otherwise unchanged.
+    """Returns the batch with only the `kept` records, otherwise unchanged.
 
-    The base timestamp is the old one, from which all deltas are known to fit, or the horizon.
+    The base timestamp is the old one, for which all deltas are known to fit, or the horizon.
     """
     attributes, base_timestamp = header.attributes, header.base_timestamp
     max_timestamp = header.max_timestamp

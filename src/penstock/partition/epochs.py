@@ -1,10 +1,10 @@
-"""Which leader epoch wrote which offsets (KIP-101, KIP-279).
+"""Maps offsets to the leader epoch that wrote them (KIP-101, KIP-279).
 
-A follower that rejoins asks where its last epoch ended in the leader's log and truncates to there.
-The answer must name the epoch it really found, since after fast fail-overs the asked one may be
-unknown here.
+A follower that rejoins asks where its last epoch ended in the leader's log, and truncates to there.
+The answer must name the epoch that was actually found: after fast failovers, the requested epoch
+may be unknown here.
 
-Invariant: entries rise strictly in epoch and in start offset.
+Invariant: epochs and start offsets of the entries increase strictly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class EpochStart(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The largest epoch at or below the asked one, and the first offset after it."""
+    """The largest epoch at or below the requested one, and the first offset after it."""
 
     epoch: int
     end_offset: int
@@ -46,10 +46,11 @@ class LeaderEpochs:
         return self._entries[-1].epoch if self._entries else UNDEFINED_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Note that `epoch` writes from `start_offset` on; True when that was news.
+        """Notes that `epoch` writes from `start_offset` on. Returns True if the entries changed.
 
-        An entry that contradicts the new one (later in epoch, or as late in offset) was written by
-        a leader whose records are no longer in this log, if it wrote any at all, and goes.
+        An entry that contradicts the new one (a later epoch, or a start offset that is not lower)
+        belongs to a leader whose records, if it wrote any, are no longer in this log. It is
+        removed.
         """
         if epoch <= UNDEFINED_EPOCH or (self._entries and self._entries[-1].epoch == epoch):
             return False
@@ -62,20 +63,20 @@ class LeaderEpochs:
         return True
 
     def clear(self) -> bool:
-        """Forget everything; True when there was anything."""
+        """Forgets everything. Returns True if there was anything."""
         changed = bool(self._entries)
         self._entries.clear()
         return changed
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """Forget epochs that start at or after `end_offset`; True when any did."""
+        """Forgets epochs that start at or after `end_offset`. Returns True if there were any."""
         kept = bisect_left(self._entries, end_offset, key=lambda entry: entry.start_offset)
         changed = kept < len(self._entries)
         del self._entries[kept:]
         return changed
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Forget what lies wholly before `start_offset`; the epoch at it now starts there."""
+        """Forgets epochs below `start_offset`; the one that contains it now starts there."""
         upto = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
         if upto == 0 or (upto == 1 and self._entries[0].start_offset == start_offset):
             return False
@@ -84,21 +85,22 @@ class LeaderEpochs:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """Where `epoch` ended in this log; undefined when all that is known is newer or nothing."""
+        """Returns where `epoch` ended in this log; undefined if it is newer than all, or none is
+        known."""
         if epoch == UNDEFINED_EPOCH or not self._entries:
             return EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
         if epoch == self._entries[-1].epoch:
             return EpochEnd(epoch, log_end_offset)
         after = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
         if after == len(self._entries):
-            # Newer than anything here: the asker knows more than this log does.
+            # The caller knows a newer epoch than this log does.
             return EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
         if after == 0:
-            # Older than all: it ended before the first epoch that is still known.
+            # It ended before the first epoch that is still known.
             return EpochEnd(epoch, self._entries[0].start_offset)
         return EpochEnd(self._entries[after - 1].epoch, self._entries[after].start_offset)
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch that wrote `offset`."""
+        """Returns the epoch that wrote `offset`."""
         upto = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
         return self._entries[upto - 1].epoch if upto else UNDEFINED_EPOCH

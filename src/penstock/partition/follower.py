@@ -1,26 +1,28 @@
-"""What a follower makes of each answer to its fetches: one leader epoch of one follower.
+"""Decides how a follower handles each fetch response: one follower in one leader epoch.
 
-A follower asks from the end of its log on, and names the epoch of its last record. It asks again
-only when what it has counts by the topic's measure (on disk, with `durability=fsync`), since the
-leader takes the offset asked for as what the follower has. An answer is one of these:
+A follower fetches from the end of its log and sends the epoch of its last record. It fetches again
+only once what it has counts under the topic's durability (with `durability=fsync`: synced), because
+the leader takes the fetch offset as what the follower has. A response is one of these:
 
-- The logs part below the end: the leader names an epoch both may know and where that ended. The
-  follower cuts its log to there, or where it does not know that epoch to the end of the last one
-  before it, and asks again. It takes as many rounds as there were quick changes of leaders
-  (KIP-101, KIP-279). Never is anything cut for being above the high watermark: that is how records
-  were lost before there were epochs.
-- Batches: sound, with increasing offsets, of epochs that do not fall. Offsets may be missing. They
-  are appended; the high watermark and the log start follow the leader's, as far as the own log
-  goes. What comes after a batch that is not sound is fetched again.
-- The offset is out of range: the leader's log starts further on, so the own one is of no use and
-  begins anew there; or it ends earlier, and the own one is cut.
-- The epoch is not the leader's: whichever of the two is behind hears of it by the metadata.
+- The logs diverge below the follower's end: the leader names an epoch that both may know, and where
+  that epoch ended. The follower truncates its log to that offset. If it does not know the epoch, it
+  truncates to the end of the last epoch before it. Then it fetches again. Several rounds may be
+  needed, one for each of several quick leader changes (KIP-101, KIP-279). Nothing is ever truncated
+  merely for being above the high watermark: that is how records were lost before leader epochs.
+- Batches: valid, with increasing offsets, and with epochs that do not decrease. Gaps between
+  offsets are allowed. The follower appends them; its high watermark and log start offset follow the
+  leader's, up to its own log end. Everything after an invalid batch is fetched again.
+- The offset is out of range: if the leader's log starts after the follower's end, the follower
+  discards its log and starts an empty one there; if the leader's log ends earlier, the follower
+  truncates its own.
+- The epoch is not the leader's: whichever of the two is behind learns the new one from the
+  metadata.
 
-To cut below the own high watermark would throw away what was committed. Only where the topic lets
-that happen (an unclean election, or copies that were lost before they were synced) is it done, and
-said; elsewhere the follower halts, and keeps what may be the last copy.
+Truncating below the follower's own high watermark would discard committed records. It is done, and
+reported, only where the topic allows that loss (an unclean election, or copies that were lost
+before they were synced). Otherwise the follower halts, and keeps what may be the last copy.
 
-An answer is taken only if it is to the one fetch under way; all else came late, and is dropped.
+A response is used only if it answers the one fetch in flight; any other is late, and is dropped.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ from penstock.records.batch import Buffer, CorruptBatch, iter_batches
 from penstock.wire.errors import ErrorCode
 
 BACKOFF_MS: Final = 1_000
-"""replica.fetch.backoff.ms, where nobody says otherwise."""
+"""The default of replica.fetch.backoff.ms."""
 SOON_MS: Final = 20
-"""The first backoff where the leader is only late to hear of what the follower knows already, or
-the connection was lost; it doubles up to the full one."""
+"""The first backoff where the leader has not yet received metadata that the follower has, or the
+connection was lost. It doubles up to the full backoff."""
 _LATE_TO_HEAR: Final = frozenset(
     {
         ErrorCode.UNKNOWN_LEADER_EPOCH,
@@ -50,17 +52,17 @@ _LATE_TO_HEAR: Final = frozenset(
 
 
 class LogView(NamedTuple):
-    """What the follower's log is like at the moment."""
+    """A snapshot of the follower's log."""
 
     start_offset: int
     end_offset: int
     counted_end: int
-    """How far it counts: the end, or with `durability=fsync` what is on disk."""
+    """How far the log counts: its end, or with `durability=fsync` the end of what is synced."""
     epochs: LeaderEpochs
 
 
 class BatchSpan(NamedTuple):
-    """One batch of an answer; `size` is its length there."""
+    """One batch of a response; `size` is its length there in bytes."""
 
     base_offset: int
     next_offset: int
@@ -70,7 +72,7 @@ class BatchSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """One partition of a fetch response. `flaw` says what is wrong behind the last span."""
+    """One partition of a fetch response. `flaw` describes what is wrong after the last span."""
 
     error: ErrorCode
     high_watermark: int = -1
@@ -83,17 +85,18 @@ class FetchAnswer:
 @dataclass(frozen=True, slots=True)
 class FollowerRules:
     may_lose_committed: bool = False
-    """Whether a leader can be right that lacks what was committed: unclean.leader.election.enable,
-    or durability=replicated, where enough lost power at once."""
+    """Whether a leader that lacks committed records can be legitimate: with
+    unclean.leader.election.enable, or with durability=replicated after enough replicas lost power
+    at once."""
     backoff_ms: int = BACKOFF_MS
 
 
-# Effects: what the shell is to do, in this order
+# Effects: the shell carries them out in the order in which they are returned
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Ask the leader. `attempt` tells fetches apart."""
+    """Send a fetch to the leader. `attempt` numbers the fetches."""
 
     leader: int
     leader_epoch: int
@@ -105,7 +108,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut the log: drop what lies at or above the offset."""
+    """Truncate the log: drop everything at or above the offset."""
 
     offset: int
     loses_committed: bool
@@ -113,7 +116,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class StartAt:
-    """Throw the whole log away and begin an empty one at the offset."""
+    """Discard the whole log and start an empty one at the offset."""
 
     offset: int
     loses_committed: bool
@@ -121,7 +124,7 @@ class StartAt:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append the first `size` bytes of the answer's records, which are these spans."""
+    """Append the first `size` bytes of the response's records, which are these spans."""
 
     spans: tuple[BatchSpan, ...]
     size: int
@@ -134,7 +137,7 @@ class AdvanceHighWatermark:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceLogStart:
-    """Delete below the offset, as the leader has."""
+    """Delete the records below the offset, as the leader did."""
 
     offset: int
 
@@ -149,14 +152,14 @@ class AskBounds:
 
 @dataclass(frozen=True, slots=True)
 class WaitForMetadata:
-    """There is a newer leader than this; its epoch will come with the metadata."""
+    """Wait: there is a newer leader epoch than this one, and the metadata will bring it."""
 
     leader_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class RetryAt:
-    """Nothing was wrong that time cannot mend: call `next_fetch` again then."""
+    """A temporary failure: call `next_fetch` again at this time."""
 
     at_ms: int
     reason: str
@@ -164,7 +167,7 @@ class RetryAt:
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """The follower must not go on by itself; the reason is for people."""
+    """The follower must not continue on its own; the reason is meant for operators."""
 
     reason: str
 
@@ -183,7 +186,7 @@ Effect = (
 
 
 def read_spans(records: Buffer) -> tuple[tuple[BatchSpan, ...], str | None]:
-    """The sound batches at the front of an answer's records, and what is wrong after them."""
+    """Returns the valid batches at the front of a response's records, and the flaw after them."""
     spans: list[BatchSpan] = []
     try:
         for _, header in iter_batches(records):
@@ -196,9 +199,9 @@ def read_spans(records: Buffer) -> tuple[tuple[BatchSpan, ...], str | None]:
 
 
 class Follower:
-    """Follows one leader through one leader epoch; a new epoch is a new follower.
+    """Follows one leader through one leader epoch; a new epoch gets a new follower.
 
-    The shell owns the log: it carries out the effects before it calls again.
+    The shell owns the log. It must carry out the returned effects before it calls again.
     """
 
     __slots__ = (
@@ -235,7 +238,7 @@ class Follower:
         self._rules = rules
 
     def next_fetch(self, log: LogView, now_ms: int) -> Fetch | None:
-        """The fetch to send now; None while one is under way, or there is a reason to wait."""
+        """Returns the fetch to send now; None while one is in flight or it must wait."""
         if (
             self._pending is not None
             or self._bounds_asked
@@ -257,7 +260,7 @@ class Follower:
         return self._pending
 
     def on_lost(self, fetch: Fetch, now_ms: int) -> tuple[Effect, ...]:
-        """No answer will come: the connection is gone."""
+        """Handles a lost connection: the fetch will not be answered."""
         if not self._is_due(fetch):
             return ()
         return self._retry_soon(now_ms, f"broker {self.leader} did not answer")
@@ -265,6 +268,7 @@ class Follower:
     def on_answer(
         self, fetch: Fetch, answer: FetchAnswer, log: LogView, now_ms: int
     ) -> tuple[Effect, ...]:
+        """Returns the effects of a fetch response."""
         if not self._is_due(fetch):
             return ()
         if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -285,33 +289,33 @@ class Follower:
     def on_bounds(
         self, start_offset: int, end_offset: int, log: LogView, now_ms: int
     ) -> tuple[Effect, ...]:
-        """Where the leader's log starts and ends, after a fetch was out of its range."""
+        """Handles the leader's log start and end, requested after OFFSET_OUT_OF_RANGE."""
         self._bounds_asked = False
         if end_offset < log.end_offset:
             return self._cut_to(end_offset, start_offset, log)
         if start_offset > log.end_offset:
             return self._begin_at(start_offset, log)
-        # By now it has grown, or been cut, to where the own log ends.
+        # The leader's log has since grown, or was truncated, to where this log ends.
         return self._back_off(now_ms, "the leader's log has changed meanwhile")
 
     def on_bounds_lost(self, now_ms: int) -> tuple[Effect, ...]:
-        """Where the leader's log starts and ends could not be found out."""
+        """Handles the failure of the request for the leader's log start and end."""
         self._bounds_asked = False
         return self._back_off(now_ms, f"broker {self.leader} did not say where its log starts")
 
     def on_failed(self, reason: str, log: LogView, now_ms: int) -> tuple[Effect, ...]:
-        """The effects of an answer could not all be carried out; the log is like this now."""
+        """Handles effects that could not all be carried out; `log` is the log's state now."""
         self.high_watermark = min(self.high_watermark, log.end_offset)
         return self._back_off(now_ms, reason)
 
     def on_cut(self, log: LogView) -> None:
-        """The shell has thrown a damaged part of the log away: a fetch under way is of no use."""
+        """Drops the fetch in flight, because the shell discarded a damaged part of the log."""
         self._pending = None
         self.high_watermark = min(self.high_watermark, log.end_offset)
 
     @property
     def has_asked(self) -> bool:
-        """Whether the leader can know of a fetch in this epoch."""
+        """Whether the leader may have received a fetch in this epoch."""
         return self._attempts > 0
 
     def _is_due(self, fetch: Fetch) -> bool:
@@ -332,18 +336,19 @@ class Follower:
         self._retry_ms = now_ms + self._rules.backoff_ms
         return (RetryAt(self._retry_ms, reason),)
 
-    # Cutting
+    # Truncation
 
     def _on_diverging(
         self, found: EpochEnd, leader_start: int, log: LogView, now_ms: int
     ) -> tuple[Effect, ...]:
+        """Truncates to the end of the last epoch that both logs may share."""
         own = log.epochs.end_offset_for(found.epoch, log.end_offset)
         if own.epoch == UNDEFINED_EPOCH:
             offset = found.end_offset
         elif own.epoch == found.epoch:
             offset = min(own.end_offset, found.end_offset)
         else:
-            # The epoch is not known here. What came before it may be shared: ask from there.
+            # This log does not know the epoch. What came before it may be shared: fetch from there.
             offset = own.end_offset
         if offset >= log.end_offset:
             return self._back_off(
@@ -363,7 +368,7 @@ class Follower:
         return (Truncate(offset, loses),)
 
     def _begin_at(self, offset: int, log: LogView) -> tuple[Effect, ...]:
-        # What the leader has deleted below its start is no loss; what it lacks above is.
+        # Records that the leader deleted below its log start are no loss; others that it lacks are.
         if offset < log.end_offset and (halt := self._guard(offset)) is not None:
             return (halt,)
         loses = offset < self.high_watermark
@@ -371,6 +376,7 @@ class Follower:
         return (StartAt(offset, loses),)
 
     def _guard(self, offset: int) -> Halt | None:
+        """Halts the follower if truncating to the offset would lose committed records."""
         if offset >= self.high_watermark or self._rules.may_lose_committed:
             return None
         self.halted = (
@@ -384,11 +390,12 @@ class Follower:
     # Appending
 
     def _on_records(self, answer: FetchAnswer, log: LogView, now_ms: int) -> tuple[Effect, ...]:
+        """Accepts the batches up to the first invalid one, and follows the leader's offsets."""
         effects: list[Effect] = []
         end, epoch, size, flaw = log.end_offset, last_epoch(log), 0, answer.flaw
         taken: list[BatchSpan] = []
         if answer.spans and end == log.start_offset and answer.spans[0].base_offset < end:
-            # The leader's log starts within a batch, which comes whole.
+            # The leader's log starts in the middle of a batch, and the batch is sent whole.
             end = answer.spans[0].base_offset
             effects.append(StartAt(end, loses_committed=False))
         for span in answer.spans:
@@ -428,9 +435,9 @@ class Follower:
 
 
 def last_epoch(log: LogView) -> int:
-    """The epoch of the last record; undefined without one.
+    """Returns the epoch of the last record, or UNDEFINED_EPOCH if the log is empty.
 
-    Not the last that is noted: a leader notes its epoch before it writes anything in it.
+    That may not be the last entry in `epochs`: a leader notes its epoch before it writes in it.
     """
     if log.end_offset == log.start_offset:
         return UNDEFINED_EPOCH

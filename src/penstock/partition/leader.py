@@ -1,4 +1,7 @@
-"""Which batches the leader of a partition takes. What of them is committed: `replication`."""
+"""Checks by its header whether the leader of a partition accepts a producer's batch.
+
+`record_validation` checks the records of the batch, and `replication` decides what is committed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from penstock.records.kernels import HAS_EARLY, HAS_KEYLESS, HAS_OTHER_MAX_TIMES
 
 
 class BatchRefused(ValueError):
-    """A client sent what a partition does not take; `code` is the Kafka error to answer with."""
+    """A client's batch was refused; `code` is the Kafka error to answer with."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -33,37 +36,37 @@ INVALID_RECORD = 87
 
 
 DECOMPRESSED_RATIO_MAX: Final = 64
-"""A batch may decompress to so many times `max.message.bytes`."""
+"""A batch may decompress to at most this many times `max.message.bytes`."""
 _DECOMPRESSED_BYTES_MIN: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class AppendRules:
-    """What a topic's settings say of the batches it takes."""
+    """The topic settings that decide which batches are accepted."""
 
     max_message_bytes: int
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
     checks_timestamps: bool
-    """Create time counts, so it is compared with the clock; log-append time is overwritten."""
+    """Create time is compared with the clock; log-append time is overwritten."""
     compacted: bool = False
     """Every record needs a key."""
     codec: Codec | None = None
-    """What batches are compressed with; None leaves that to their producers."""
+    """The topic's compression codec; None keeps the producer's."""
     level: int | None = None
-    """How hard that codec tries; None for its own default."""
+    """The compression level of that codec; None for its default."""
 
     unusual: int = field(init=False)
-    """Which findings of `scan_payload` need a closer look."""
+    """The findings of `scan_payload` that need a closer look."""
 
     takes_any_age: bool = field(init=False)
-    """No timestamp is too early."""
+    """Whether no timestamp is too early."""
 
     newest_after_now_ms: int = field(init=False)
     """How far a timestamp may be ahead of the clock."""
 
     are_ordinary: bool = field(init=False)
-    """`ordinary_fields` checks all that these rules ask for."""
+    """Whether `ordinary_fields` checks everything that these rules require."""
 
     def __post_init__(self) -> None:
         any_age = not self.checks_timestamps or self.timestamp_before_max_ms >= _YEARS_MS
@@ -80,23 +83,23 @@ class AppendRules:
 
     @property
     def decompressed_bytes_max(self) -> int:
-        """What a batch may decompress to; readers take no more than `DECOMPRESSED_BYTES_MAX`."""
+        """How large a batch may become decompressed; readers accept `DECOMPRESSED_BYTES_MAX`."""
         allowed = max(_DECOMPRESSED_BYTES_MIN, DECOMPRESSED_RATIO_MAX * self.max_message_bytes)
         return min(DECOMPRESSED_BYTES_MAX, allowed)
 
 
 _YEARS_MS: Final = 1 << 42
-"""More milliseconds than have passed since 1970: no timestamp is earlier."""
+"""More milliseconds than have passed since 1970, so no timestamp is too old."""
 _FOREVER_MS: Final = 1 << 62
-"""Added to the time of day it still fits 64 bits."""
+"""Large enough for no limit; added to the current time it still fits into 64 bits."""
 
 
 def check_batch(
     fields: HeaderFields, size: int, rules: AppendRules, zstd_allowed: bool = True
 ) -> None:
-    """Refuse what no client of ours may send, by the header of the batch.
+    """Raises `BatchRefused` if the batch's header shows that a client may not send it.
 
-    The CRC was checked by whoever made `fields`. `record_validation` checks the records.
+    The caller has checked the CRC when it read `fields`. `record_validation` checks the records.
     """
     _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, count = fields
     if (
@@ -114,7 +117,8 @@ def check_batch(
 
 
 def _refuse_producer(producer_id: int, epoch: int, sequence: int) -> NoReturn:
-    """As Kafka: INVALID_RECORD for the sequence, INVALID_PRODUCER_EPOCH for the epoch."""
+    """Raises the same errors as Kafka: INVALID_PRODUCER_EPOCH for the epoch, else
+    INVALID_RECORD."""
     if producer_id < 0:
         raise BatchRefused(INVALID_RECORD, f"producer id {producer_id} is negative: get an id")
     if sequence < 0:

@@ -1,30 +1,30 @@
-"""Kafka's `.snapshot` file, version 1: the producers of a partition as of one offset.
+"""Reads and writes Kafka's `.snapshot` file, version 1: a partition's producers at one offset.
 
     int16   version, 1
-    uint32  CRC32C of all that follows
+    uint32  CRC32C of everything that follows
     int32   count, then per entry:
         int64  producer id
         int16  epoch
-        int32  last sequence            -1 when only a marker is known
+        int32  last sequence            -1 if only a marker is known
         int64  last offset              -1 likewise
         int32  offset delta             of the last batch: its span of offsets and of sequences
         int64  timestamp                of the producer's last batch or marker
-        int32  coordinator epoch        -1 when no marker was seen
-        int64  first offset of the open transaction, -1 when none is
-    then, for each producer in the order of its first entry, which Kafka does not read:
+        int32  coordinator epoch        -1 if no marker was seen
+        int64  first offset of the open transaction, -1 if there is none
+    then, for each producer in the order of its first entry (Kafka does not read this):
         int64  when it last appended, by the broker's clock
 
-An entry holds one batch, so Kafka's snapshot remembers a producer's last batch only: of the five
-that a running partition knows, the older four come back just as far as they lie above the
-snapshot, where the log is replayed. Kafka's loader and dump tool take the file entry by entry and
-let a later entry of a producer replace an earlier one, which is why `ProducerStates.load` accepts
-several entries per producer and adds them up instead.
+An entry holds one batch, so Kafka's snapshot contains only a producer's last batch. Of the five
+batches that a running partition remembers, the older four are restored only if they are above the
+snapshot's offset, where the log is replayed. Kafka's loader and dump tool let a later entry of a
+producer replace an earlier one. That makes several entries per producer safe to write, and
+`ProducerStates.load` adds them up.
 
-Kafka has no field for the time of the append, by which a producer expires, and reads no further
-than its entries: so these times lie behind them. A snapshot without them is sound.
+Producers expire by the time of their last append. Kafka has no field for it and reads no further
+than the entries, so these times are stored after them. A snapshot without them is valid.
 
-A snapshot is derived data: a corrupt one is thrown away and an older one, or the whole log, is
-replayed in its place.
+A snapshot is derived data: a corrupt one is deleted, and an older one or the whole log is replayed
+instead.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TIME: Final = Struct(">q")
 
 
 class CorruptSnapshot(ValueError):
-    """This is not a sound snapshot; the message says why."""
+    """The bytes are not a valid snapshot; the message says why."""
 
 
 def encode_snapshot(
@@ -69,7 +69,8 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
 
 
 def decode_with_times(data: bytes) -> tuple[list[ProducerEntry], dict[int, int]]:
-    """The entries, and when each producer last appended; no times if the snapshot has none."""
+    """Returns the entries, and when each producer last appended, if the snapshot has these
+    times."""
     if len(data) < _PREFIX.size:
         raise CorruptSnapshot(
             f"a snapshot takes at least {_PREFIX.size} bytes and this one has {len(data)}"

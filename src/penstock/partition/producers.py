@@ -1,50 +1,56 @@
-"""What one partition remembers of its idempotent and transactional producers.
+"""The state that one partition keeps for its idempotent and transactional producers.
 
-A producer numbers its records per partition: epoch, then sequences that start at 0, run on without
-a gap and wrap from 2**31 - 1 to 0. Remembering the last five batches of each producer is enough to
-recognise any retry, because a client has at most five requests in flight.
+A producer numbers its records per partition: an epoch, then sequences that start at 0, have no gaps
+and wrap from 2**31 - 1 to 0. Remembering the last five batches of each producer is enough to
+recognize any retry, because a client has at most five requests in flight.
 
-`check` is asked before a batch is appended and decides; `update` and `on_control` are told of every
-batch that is in the log, by live appends, replication and recovery alike, and never refuse. So the
+`check` decides before a batch is appended. `update` and `on_control` are called for every batch
+that is in the log, after live appends, replication and recovery alike, and never refuse one. So the
 state is a function of the log, and a follower that becomes leader already has it.
 
-The decisions of `check`, in this order:
+The decisions of `check`:
 
     producer unknown here            any sequence is accepted. The state may have expired or been
                                      deleted with its segments, and refusing would wedge a healthy
                                      producer: Kafka stopped answering UNKNOWN_PRODUCER_ID for this.
     next sequence of the epoch       accepted
-    exact copy of a remembered one   `Duplicate`, with the offset the first copy got
-    wholly older than the window     DuplicateSequence, if every one of its sequences is known to
+    exact copy of a remembered one   `Duplicate`, with the offset of the first copy
+    older than all remembered ones   DuplicateSequence, if every one of its sequences is known to
                                      be in the log; clients take that as success without an offset
     any other sequence               OutOfOrderSequence
     older epoch                      InvalidProducerEpoch: a zombie, fenced by its successor
     newer epoch                      must begin with sequence 0, else OutOfOrderSequence
 
-Kafka itself answers OutOfOrderSequence for all that left its window. Saying "duplicate" instead is
-only right when nothing was skipped: had the partition forgotten a producer and then accepted its
-later batch first, the earlier one would be confirmed and never written. Hence `span`, the count of
-sequences seen without a gap; it restarts when a snapshot is loaded or compaction left a hole.
+Kafka itself answers OutOfOrderSequence for every batch older than the remembered ones. Answering
+"duplicate" instead is only correct if nothing was skipped. Suppose the partition had forgotten a
+producer and then accepted its later batch first: the earlier one would be confirmed and never
+written. Hence `span`, the number of sequences seen without a gap; it restarts when a snapshot is
+loaded or compaction left a gap.
 
 A transaction begins with the producer's first transactional batch and ends with a control batch,
 the marker. Reads of committed data stop at the first unstable offset: the first offset of a
-transaction that is open, or whose marker is not replicated yet. A snapshot says nothing of those
-that had ended, so after a restart the latter hold nobody back. That is harmless: a marker tells of
-a decision that is committed, and should it be lost it is written again, the same.
+transaction that is open, or whose marker is not committed yet. A snapshot does not contain
+transactions that have ended, so after a restart an uncommitted marker holds back no reader. That is
+harmless: a marker carries a decision that is already committed, and if the marker is lost the same
+one is written again.
 
-Whoever appends for clients shows a `Verification` for a transactional batch (`verification` says
-why), and then these are refused too, with InvalidTransactionState:
+Appends on behalf of clients pass a `Verification` for a transactional batch (`verification`
+explains why). Then `check` also refuses these with InvalidTransactionState:
 
-    no transaction of this epoch open, and no guard that holds    it would be open for ever
-    one of an older epoch open                                    its marker is still to come
+    no open transaction of this epoch, and no valid guard    the transaction would never be ended
+    an open transaction of an older epoch                    its marker is still to come
 
-and under transaction.version 2, which numbers each transaction from 0, a producer unknown here
-that begins with another sequence: a batch before it is missing.
+and these with OutOfOrderSequence:
 
-A producer that has appended nothing for `producer.id.expiration.ms` is forgotten. That time counts
-from the append, not from the timestamps of its records: somebody who loads old records today is
-active today. Who tells of a batch therefore says when it was appended; where that is not known, as
-in a replay of the log, an upper bound will do (`storage.producer_state`).
+    an earlier batch is still being verified                 that one must come first
+    an unknown producer whose first sequence is not 0        a batch before it is missing; only
+                                                             under transaction.version 2, which
+                                                             numbers each transaction from 0
+
+A producer that has appended nothing for `producer.id.expiration.ms` is forgotten. The time counts
+from the append, not from the timestamps of its records: a producer that loads old records today is
+active today. So the caller passes the time of the append with each batch. Where that is not known,
+as in a replay of the log, an upper bound is good enough (`storage.producer_state`).
 
 Invariants: at most five batches per producer, all of its current epoch; a producer is in `_ongoing`
 under its transaction's first offset exactly while the transaction is open; `_ongoing` iterates in
@@ -111,10 +117,11 @@ class CoordinatorFenced(ProducerRefused):
 
 
 class Verification(NamedTuple):
-    """What a transactional batch of a client was checked by, before it got here.
+    """The result of verifying a client's transactional batch with the coordinator.
 
-    `guard` is that of `begin_verification`, once the coordinator said yes; `numbers_from_zero` is
-    true where each transaction has an epoch of its own (Produce 12 and above).
+    `guard` comes from `begin_verification`, and is set once the coordinator has confirmed the
+    transaction. `numbers_from_zero` is true where each transaction has its own producer epoch
+    (Produce 12 and above).
     """
 
     guard: int = NO_GUARD
@@ -122,7 +129,10 @@ class Verification(NamedTuple):
 
 
 class CompletedTransaction(NamedTuple):
-    """`last_offset` is the marker's; `last_stable_offset` goes into the transaction index."""
+    """A transaction that a marker has ended in this partition.
+
+    `last_offset` is the marker's; `last_stable_offset` goes into the transaction index.
+    """
 
     producer_id: int
     first_offset: int
@@ -148,12 +158,12 @@ class ProducerEntry(NamedTuple):
 
 
 def _is_open(producer: RememberedProducer, header: BatchHeader) -> bool:
-    """Whether the batch goes on with a transaction that is open here."""
+    """Returns whether the batch continues a transaction that is open in this partition."""
     return producer.transaction_first_offset >= 0 and producer.epoch == header.producer_epoch
 
 
 class ProducerStates:
-    """All producers of one partition. A batch without producer id has no business here."""
+    """All producers of one partition. Batches without a producer id must not be passed in."""
 
     __slots__ = ("_completed", "_guards", "_ongoing", "_producers")
 
@@ -161,7 +171,8 @@ class ProducerStates:
         self._producers: dict[int, RememberedProducer] = {}
         self._guards = Guards()
         self._ongoing: dict[int, int] = {}
-        # Ended, but their markers may lie above the high watermark still: (first, marker) offsets.
+        # Transactions that ended, as (first offset, marker offset). Their markers may still be
+        # above the high watermark.
         self._completed: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
@@ -171,7 +182,7 @@ class ProducerStates:
         return producer_id in self._producers
 
     def begin_verification(self, header: BatchHeader, now_ms: int) -> int | None:
-        """A guard to hold while the coordinator is asked about a batch; None: no need to ask."""
+        """Returns a guard to hold while a batch is verified; None if it needs no verification."""
         producer = self._producers.get(header.producer_id)
         if producer is not None and (
             header.producer_epoch < producer.epoch or _is_open(producer, header)
@@ -188,12 +199,12 @@ class ProducerStates:
         from_client: bool = True,
         verification: Verification | None = None,
     ) -> Duplicate | None:
-        """None if the batch may be appended, `Duplicate` if it has been; else `ProducerRefused`.
+        """Returns None if the batch may be appended, or `Duplicate`; else raises `ProducerRefused`.
 
         Batches that the broker itself writes for a producer (offsets committed in a transaction)
-        carry no sequences: with `from_client` false only the epoch and transaction are checked.
-        Without `verification` a transaction is taken on trust: that is for what was verified where
-        it was first appended.
+        have no sequences: with `from_client` false only the epoch and the transaction are checked.
+        Without `verification` the transaction is not checked: that is for batches that were
+        verified where they were first appended.
         """
         seen = self._check_order(header, from_client, verification)
         if seen is None and verification is not None and header.attributes & TRANSACTIONAL:
@@ -203,6 +214,7 @@ class ProducerStates:
     def _check_transaction(
         self, header: BatchHeader, from_client: bool, verification: Verification
     ) -> None:
+        """Refuses a batch that does not belong to an open or newly verified transaction."""
         producer_id = header.producer_id
         producer = self._producers.get(producer_id)
         if producer is not None and _is_open(producer, header):
@@ -228,6 +240,7 @@ class ProducerStates:
     def _check_order(
         self, header: BatchHeader, from_client: bool, verification: Verification | None
     ) -> Duplicate | None:
+        """Checks the epoch and the sequence."""
         producer = self._producers.get(header.producer_id)
         if producer is None:
             strict = verification is not None and verification.numbers_from_zero
@@ -260,6 +273,8 @@ class ProducerStates:
         return None
 
     def _retry(self, producer: RememberedProducer, header: BatchHeader) -> Duplicate:
+        """Finds the first copy of a batch that is not the next in sequence, or refuses the
+        batch."""
         base_sequence, last_sequence = header.base_sequence, header.last_sequence
         found = producer.find(base_sequence, last_sequence)
         if found is not None:
@@ -275,7 +290,8 @@ class ProducerStates:
         )
 
     def missing_before(self, header: BatchHeader, since_offset: int) -> int | None:
-        """Which sequence was to come first, if the producer wrote nothing from this offset on."""
+        """Returns the next sequence of a producer that wrote nothing from `since_offset` on, or
+        None."""
         producer = self._producers.get(header.producer_id)
         if (
             producer is None
@@ -288,11 +304,12 @@ class ProducerStates:
     def check_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, *, strict: bool
     ) -> None:
-        """Whether a transaction coordinator may end this producer's transaction here.
+        """Raises `ProducerRefused` if a coordinator may not end this producer's transaction here.
 
-        Since KIP-890 the coordinator raises the epoch with each marker; with `strict` a marker
-        that does not is late, and would end the producer's next transaction. It passes only where
-        it does no harm: nothing is open and it repeats the marker that closed it.
+        Since KIP-890 the coordinator raises the epoch with each marker. With `strict`, a marker
+        that does not is late, and would end the producer's next transaction. It is accepted only
+        where it does no harm: no transaction is open, and it repeats the marker that ended the last
+        one.
         """
         producer = self._producers.get(producer_id)
         if producer is None:
@@ -312,10 +329,10 @@ class ProducerStates:
             )
 
     def update(self, header: BatchHeader, appended_ms: int = NO_TIMESTAMP) -> None:
-        """A batch of this producer is in the log, and has been since `appended_ms`.
+        """Records that a batch of this producer was appended to the log at `appended_ms`.
 
-        Markers go to `on_control`, unless compaction emptied the batch: its transaction is gone
-        and only the epoch still counts.
+        Markers go to `on_control`, unless compaction emptied the batch: then its transaction is
+        gone and only the epoch still counts.
         """
         producer_id = header.producer_id
         producer = self._producers.get(producer_id)
@@ -347,7 +364,7 @@ class ProducerStates:
         coordinator_epoch: int,
         appended_ms: int = NO_TIMESTAMP,
     ) -> CompletedTransaction | None:
-        """A marker is in the log; None when the producer wrote nothing here in its transaction."""
+        """Records a marker in the log. Returns None if it ended no transaction here."""
         producer_id = header.producer_id
         self._guards.end(producer_id)
         producer = self._producers.get(producer_id)
@@ -372,9 +389,9 @@ class ProducerStates:
         )
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Where reads of committed data must stop, or None when nothing is in doubt."""
+        """Returns the offset where reads of committed data must stop, or None if there is none."""
         if self._completed:
-            # The high watermark never falls, so what it has passed need not be looked at again.
+            # The high watermark never falls, so markers below it need not be checked again.
             self._completed = [ended for ended in self._completed if ended[1] >= high_watermark]
             if self._completed:
                 first_ended = min(self._completed)[0]
@@ -382,19 +399,21 @@ class ProducerStates:
         return next(iter(self._ongoing), None)
 
     def last_stable_offset(self, high_watermark: int, log_start_offset: int = 0) -> int:
-        """Where reads of committed data end: all below is decided, replicated and still there."""
+        """Returns where reads of committed data end: everything below is decided and committed."""
         unstable = self.first_unstable_offset(high_watermark)
         if unstable is None:
             return high_watermark
         return min(max(unstable, log_start_offset), high_watermark)
 
     def open_since(self) -> list[int]:
-        """When each producer with an open transaction last wrote, by the times of its records."""
+        """Returns the timestamp of the last batch of each producer with an open transaction."""
         return [self._producers[each].last_timestamp for each in self._ongoing.values()]
 
     def last_data_offsets(self) -> dict[int, int]:
-        """Where each producer's last sequence is: batches that compaction must not drop whole.
-        The cleaner works beside appends and so gets a copy."""
+        """Returns the offset of each producer's last sequence; compaction must keep these batches.
+
+        It is a copy, because the cleaner runs concurrently with appends.
+        """
         return {
             producer_id: producer.last_batch()[2]
             for producer_id, producer in self._producers.items()
@@ -402,7 +421,8 @@ class ProducerStates:
         }
 
     def marker_epochs(self) -> dict[int, int]:
-        """The epochs that are known by a marker only: compaction must keep one of each."""
+        """Returns the epochs that are known only from a marker; compaction must keep one
+        of each."""
         return {
             producer_id: producer.epoch
             for producer_id, producer in self._producers.items()
@@ -410,8 +430,10 @@ class ProducerStates:
         }
 
     def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
-        """Forget producers that appended nothing for `expiration_ms`, except in a transaction; who
-        was forgotten."""
+        """Forgets producers that appended nothing for `expiration_ms`, and returns their ids.
+
+        A producer with an open transaction does not expire.
+        """
         expired = [
             producer_id
             for producer_id, producer in self._producers.items()
@@ -424,24 +446,24 @@ class ProducerStates:
         return expired
 
     def clear(self) -> None:
-        """Forget all. To truncate a log: clear, load the newest snapshot at or below the new end
-        and replay the batches between the two."""
+        """Forgets everything. To truncate a log: clear, load the newest snapshot at or below the
+        new end, and replay the batches between the two."""
         self._producers.clear()
         self._guards.clear()
         self._ongoing.clear()
         self._completed.clear()
 
     def append_times(self) -> dict[int, int]:
-        """When each producer last appended, for `load` and `note_append_times`."""
+        """Returns when each producer last appended, for `note_append_times`."""
         return {each: producer.appended_ms for each, producer in self._producers.items()}
 
     def note_append_times(self, appended_ms: Mapping[int, int], default_ms: int) -> None:
-        """These producers appended no later than this; the others no later than `default_ms`."""
+        """Sets upper bounds for the last appends; `default_ms` is for producers not in the map."""
         for producer_id, producer in self._producers.items():
             producer.appended_ms = appended_ms.get(producer_id, default_ms)
 
     def load(self, entries: Iterable[ProducerEntry]) -> None:
-        """Take up what a snapshot holds; entries of one producer are its batches in order."""
+        """Loads the entries of a snapshot; the entries of one producer are its batches in order."""
         for entry in entries:
             producer = self._producers.get(entry.producer_id)
             if producer is None:
@@ -468,8 +490,11 @@ class ProducerStates:
         }
 
     def entries(self, batches_per_producer: int = 1) -> list[ProducerEntry]:
-        """The state for a snapshot. Kafka stores a producer's last batch; with more than one,
-        earlier batches come first, so that a reader who keeps the last entry sees the same."""
+        """Returns the state for a snapshot.
+
+        Kafka stores only a producer's last batch. With more than one per producer, earlier batches
+        come first, so that a reader that keeps only the last entry sees the same.
+        """
         entries: list[ProducerEntry] = []
         for producer_id, producer in self._producers.items():
             batches = list(producer.batches())

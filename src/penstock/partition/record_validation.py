@@ -1,24 +1,26 @@
-"""Which records a leader takes: `leader` checks a batch's header, this checks what follows it.
+"""Validates the records of a producer's batch before the leader appends it.
 
-A batch that cannot be decoded must never get into a log: it would stop its readers, its cleaner and
-the search by time, on every replica. The CRC only shows that the batch is as its producer sent it.
-So the framing of every record is checked before the append, as Kafka does:
+`leader` checks a batch's header; this module checks the records after it. A batch that cannot be
+decoded must never get into a log: it would stop its readers, its cleaner and the search by time, on
+every replica. The CRC only shows that the batch is as its producer sent it. So the framing of every
+record is checked before the append, as in Kafka:
 
-    uncompressed   `scanning.ordinary_fields` walks the records where they lie
+    uncompressed   `scanning.ordinary_fields` walks the records in place
     compressed     the batch is decompressed, up to a limit, and walked; the copy is dropped
 
-Malformed records are INVALID_RECORD, which clients do not retry. So are records without a key in a
-compacted topic, which are named one by one (KIP-467), as are timestamps out of bounds
-(INVALID_TIMESTAMP). A header with a wrong largest timestamp is corrected, since retention and the
-search by time believe it. A batch whose codec is not the topic's is compressed anew.
+Malformed records are refused with INVALID_RECORD, which clients do not retry. So are records
+without a key in a compacted topic. Timestamps out of bounds are refused with INVALID_TIMESTAMP.
+Both answers name the bad records one by one (KIP-467). A wrong largest timestamp in the header is
+corrected, since retention and the search by time rely on it. A batch whose codec is not the topic's
+is compressed again.
 
-What takes long does not run on the event loop: with `on_loop` such a batch is `LargeBatch`, and the
-caller tries again on a thread. Batches are large by their size, or because they decompress to more
+Slow checks do not run on the event loop: with `on_loop`, such a batch raises `LargeBatch`, and the
+caller tries again on a thread. A batch is large by its size, or because it decompresses to more
 than `ON_LOOP_OUTPUT_BYTES_MAX`.
 
 Followers do not check records. They copy what a leader accepted, byte for byte, and a batch that an
-older version accepted must stay readable at the same offsets on every replica. Nor are the broker's
-own batches checked: it has just built them.
+older version accepted must stay readable at the same offsets on every replica. Batches that the
+broker itself built are not checked either.
 """
 
 from __future__ import annotations
@@ -64,10 +66,10 @@ ON_LOOP_OUTPUT_BYTES_MAX: Final = 256 << 10
 ON_LOOP_PLAIN_BYTES_MAX: Final = 4 << 20
 """A larger uncompressed batch is checked on a thread."""
 RECORD_ERRORS_MAX: Final = 1000
-"""So many bad records of a batch are named; the others are found when it is sent again."""
+"""At most this many bad records of a batch are named; the rest are found when it is sent again."""
 
 _CODEC_AT: Final = 22
-"""The byte of a batch with its codec."""
+"""The position of the batch header byte that contains the codec."""
 _TIMESTAMP_MAX: Final = (1 << 63) - 1
 
 
@@ -98,12 +100,12 @@ class DecompressedTooMuch(BatchRefused):
 
 class RecordError(NamedTuple):
     number: int
-    """Of the record in its batch, from 0 on."""
+    """The index of the record in its batch, from 0."""
     message: str
 
 
 class RecordsRefused(BatchRefused):
-    """Some records are not acceptable: `errors` names them. None of the batch is appended."""
+    """Some records are not acceptable: `errors` names them. Nothing of the batch is appended."""
 
     def __init__(self, code: int, message: str, errors: list[RecordError]) -> None:
         super().__init__(code, message)
@@ -111,7 +113,7 @@ class RecordsRefused(BatchRefused):
 
 
 class Validated(NamedTuple):
-    """A batch as it goes into the log, and its header."""
+    """A batch in the form in which it is appended, and its header."""
 
     batch: memoryview | bytearray
     fields: HeaderFields
@@ -120,9 +122,9 @@ class Validated(NamedTuple):
 def validate_batch(
     records: memoryview, rules: AppendRules, now_ms: int, zstd_allowed: bool, on_loop: bool
 ) -> tuple[memoryview | bytearray, HeaderFields]:
-    """All checks of a producer's batch that need nothing but the batch and the topic's settings.
+    """Makes all checks of a producer's batch that need only the batch and the topic's settings.
 
-    Returns what a `Validated` has: a plain tuple, since this is part of every append.
+    Returns the fields of a `Validated` as a plain tuple, since this is on the path of every append.
     """
     size = len(records)
     if on_loop and rules.are_ordinary and size <= ON_LOOP_PLAIN_BYTES_MAX:
@@ -153,7 +155,11 @@ def validate_batch(
 
 
 def _is_large(records: memoryview, rules: AppendRules) -> bool:
-    """Nothing of the batch has been checked; if it lies, its check takes a detour."""
+    """Returns whether the batch is too large for the event loop, by its unverified header.
+
+    Nothing of the batch has been checked yet. A wrong header only means that the check takes a
+    detour.
+    """
     is_compressed = records[_CODEC_AT] & CODEC_MASK
     return bool(is_compressed or rules.codec) or len(records) > ON_LOOP_PLAIN_BYTES_MAX
 
@@ -161,7 +167,7 @@ def _is_large(records: memoryview, rules: AppendRules) -> bool:
 def _open(
     records: memoryview, fields: HeaderFields, rules: AppendRules, now_ms: int, on_loop: bool
 ) -> Validated:
-    """Check a batch that must be decompressed, or that is checked on a thread."""
+    """Checks a batch that must be decompressed, or that is checked on a thread."""
     limit = rules.decompressed_bytes_max
     if on_loop:
         limit = min(limit, ON_LOOP_OUTPUT_BYTES_MAX)
@@ -180,7 +186,7 @@ def _open(
 
 
 def _is_timely(fields: HeaderFields, rules: AppendRules, now_ms: int) -> bool:
-    """Whether all timestamps are within bounds, if they lie between the header's two."""
+    """Returns whether all timestamps are in bounds, provided they are between the header's two."""
     return not rules.checks_timestamps or (
         fields[8] <= now_ms + rules.timestamp_after_max_ms
         and not 0 <= fields[7] < now_ms - rules.timestamp_before_max_ms
@@ -195,7 +201,8 @@ def _settle(
     rules: AppendRules,
     now_ms: int,
 ) -> Validated:
-    """Refuse bad records, correct the largest timestamp, and compress anew where it is due."""
+    """Refuses bad records, corrects the largest timestamp, and compresses with the topic's
+    codec."""
     untimely = rules.checks_timestamps and (
         found & (HAS_EARLY | HAS_OTHER_MAX_TIMESTAMP) or not _is_timely(fields, rules, now_ms)
     )

@@ -1,25 +1,26 @@
-"""Batches of idempotent producers that were refused for the moment, and must not be overtaken.
+"""Remembers batches of idempotent producers that were refused for a moment (the retry window).
 
-A producer has several batches on their way at once. If the first is refused, since its partition
-is not led here as yet, or lacks replicas or space, and the cause goes away before the second comes,
-then that one is out of turn:
+A producer has several batches in flight. Suppose the first is refused because its partition has no
+leadership here yet, or lacks replicas or disk space, and the cause goes away before the second
+batch arrives. Then the second batch is out of sequence:
 
-- Where the producer is known by its earlier batches, its number is wrong. But to be told so means
-  to some clients (librdkafka) that records are lost: they begin a new epoch and send again, under
-  new numbers, whatever nobody has confirmed. What an earlier leader wrote of it is then doubled.
-- Where it is not known, any number will do to begin with, as in Kafka (its records may be gone by
-  retention). The second batch would be taken, and the first one could never be.
+- If the partition knows the producer from earlier batches, the sequence is wrong. But some clients
+  (librdkafka) take that error as a loss of records: they start a new epoch and send every
+  unconfirmed record again under new sequences. Those that an earlier leader wrote are then
+  duplicated.
+- If it does not, any first sequence is accepted, as in Kafka (the producer's records may be gone by
+  retention). The second batch would be accepted, and the first one could never be.
 
-So the lowest number that was refused is remembered for each producer, and what comes after it is to
-be sent again, too, until that one is back. The log's own word comes first: a batch that goes on
-where the log ends is taken, whatever is remembered here. And nothing is remembered for long, since
-a client may have given the batch up.
+So the lowest refused sequence of each producer is remembered, and later batches are refused with a
+retriable error, too, until that one arrives again. The log takes precedence: a batch that continues
+the sequence in the log is accepted, whatever is remembered here. And entries expire soon, since the
+client may have given the batch up.
 
-Another leader may have refused it, or have died with it: then it is `expect`ed here (`turns` says
-when), once in a term.
+The batch may also have been refused by another leader, or lost with it. Then it is `expect`ed here
+(`turns` decides when), once per leadership.
 
-Producers without numbers cannot be helped: with several batches on their way, retries reorder them.
-Kafka's clients document that; one batch in flight, or idempotence, is the way out.
+Producers without sequences cannot be helped: with several batches in flight, retries reorder them.
+Kafka's clients document that; the remedy is one batch in flight, or idempotence.
 """
 
 from __future__ import annotations
@@ -27,26 +28,27 @@ from __future__ import annotations
 from typing import Final
 
 REMEMBERED_MS: Final = 10_000
+"""How long a refused batch holds back the ones after it."""
 PRODUCERS_MAX: Final = 1_000
 _HALF: Final = 1 << 30
 
 
 class RefusedBatches:
-    """Of one partition."""
+    """The refused batches of one partition."""
 
     __slots__ = ("_expected", "_lowest")
 
     def __init__(self) -> None:
         self._lowest: dict[tuple[int, int], tuple[int, int]] = {}
-        """The sequence and when it was refused, by producer and its epoch, oldest first."""
+        """(producer id, epoch) -> (lowest refused sequence, when it was refused), oldest first."""
         self._expected: dict[tuple[int, int], int] = {}
-        """In which term one was waited for that others had refused."""
+        """(producer id, epoch) -> the leader epoch in which `expect` was last called."""
 
     def __bool__(self) -> bool:
         return bool(self._lowest)
 
     def note(self, producer_id: int, epoch: int, sequence: int, now_ms: int) -> None:
-        """A batch was refused, and is to be sent again."""
+        """Notes a batch that was refused and will be sent again."""
         key = producer_id, epoch
         held = self._lowest.get(key)
         if held is not None:
@@ -60,8 +62,11 @@ class RefusedBatches:
     def expect(
         self, producer_id: int, epoch: int, sequence: int, leader_epoch: int, now_ms: int
     ) -> None:
-        """A batch that was sent to an earlier leader may still come; in this term only once, so
-        that what never comes is not waited for again and again."""
+        """Notes that a batch sent to an earlier leader may still arrive.
+
+        It does so once per leader epoch, so that a batch that never arrives is not waited for
+        repeatedly.
+        """
         key = producer_id, epoch
         if self._expected.get(key) == leader_epoch:
             return
@@ -72,11 +77,11 @@ class RefusedBatches:
         self.note(producer_id, epoch, sequence, now_ms)
 
     def forget(self, producer_id: int, epoch: int) -> None:
-        """A batch went on where the log ends: nothing is missing before the next."""
+        """Forgets the producer's entry, because a batch continued the log's sequence."""
         self._lowest.pop((producer_id, epoch), None)
 
     def holds_back(self, producer_id: int, epoch: int, sequence: int, now_ms: int) -> bool:
-        """Whether a batch must wait for one before it. One that need not ends the waiting."""
+        """Returns whether a batch must wait for an earlier one; if not, drops the entry."""
         key = producer_id, epoch
         held = self._lowest.get(key)
         if held is None:
@@ -92,5 +97,5 @@ def _is_fresh(noted_ms: int, now_ms: int) -> bool:
 
 
 def _is_before(sequence: int, other: int) -> bool:
-    """Sequences go round: after the largest comes 0."""
+    """Returns whether a sequence precedes another; sequences wrap from 2**31 - 1 to 0."""
     return 0 < (other - sequence) % (1 << 31) < _HALF

@@ -1,4 +1,4 @@
-"""One producer, as a partition remembers it: its epoch and its last five batches."""
+"""The state that a partition keeps for one producer: its epoch and its last five batches."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ NO_COORDINATOR_EPOCH: Final = -1
 NO_OFFSET: Final = -1
 
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
-# Half the sequence space: beyond it "older" and "newer" can no longer be told apart.
+# Half the sequence space: beyond it, "older" and "newer" cannot be distinguished.
 _SPAN_MAX: Final = 1 << 30
 _BATCH: Final = Struct(">iiqq")  # last sequence, offset delta, last offset, timestamp
 _HISTORY_BYTES_MAX: Final = _BATCH.size * BATCHES_REMEMBERED
 
 
 class Duplicate(NamedTuple):
-    """The batch is in the log already, here."""
+    """The batch is already in the log, at these offsets."""
 
     base_offset: int
     last_offset: int
@@ -28,9 +28,10 @@ class Duplicate(NamedTuple):
 
 
 class RememberedProducer:
-    """The batches are packed into one `bytes`: 24 bytes each instead of five objects each.
+    """The state of one producer in one partition.
 
-    Only retries look into them; in sequence, `next_sequence` answers.
+    The batches are packed into one `bytes` object: 24 bytes per batch instead of five Python
+    objects. Only retries read them; for batches in sequence `next_sequence` is enough.
     """
 
     __slots__ = (
@@ -48,16 +49,18 @@ class RememberedProducer:
         self.epoch = epoch
         self.next_sequence = 0
         self.span = 0
+        """How many sequences up to the newest are known to be in the log without a gap."""
         self.last_timestamp = NO_TIMESTAMP
-        """Of its last batch or marker, as its client or the coordinator set it."""
+        """The timestamp of its last batch or marker, as set by the client or the coordinator."""
         self.appended_ms = NO_TIMESTAMP
-        """When its last batch or marker was appended here, by this broker's clock, or a bit later:
-        after a restart only an upper bound may be known."""
+        """When its last batch or marker was appended here, by this broker's clock. After a restart
+        only an upper bound may be known."""
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
         self.transaction_first_offset = NO_OFFSET
         self.history = b""
 
     def enter_epoch(self, epoch: int) -> None:
+        """Forgets the batches of the previous epoch, if this one is different."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.next_sequence = 0
@@ -84,7 +87,7 @@ class RememberedProducer:
         self.history = history[-_HISTORY_BYTES_MAX:]
 
     def batches(self) -> Iterable[tuple[int, int, int, int]]:
-        """Remembered batches, oldest first."""
+        """Returns the remembered batches, oldest first."""
         return _BATCH.iter_unpack(self.history)
 
     def last_batch(self) -> tuple[int, int, int, int]:
@@ -93,13 +96,15 @@ class RememberedProducer:
         return _BATCH.unpack_from(self.history, len(self.history) - _BATCH.size)
 
     def find(self, base_sequence: int, last_sequence: int) -> Duplicate | None:
+        """Returns where the batch with exactly these sequences is in the log, if it is
+        remembered."""
         for last, delta, last_offset, timestamp in self.batches():
             if last == last_sequence and first_sequence(last, delta) == base_sequence:
                 return Duplicate(last_offset - delta, last_offset, timestamp)
         return None
 
     def is_known_and_older(self, base_sequence: int, last_sequence: int) -> bool:
-        """Whether all these sequences were appended in this epoch, before the remembered ones."""
+        """Returns whether all these sequences were appended in this epoch, before `batches`."""
         if not self.history or base_sequence == NO_SEQUENCE:
             return False
         newest = self.next_sequence - 1

@@ -1,32 +1,36 @@
-"""One term of one leader with followers: who is in sync, what is committed, what may be read.
+"""One leadership of a partition: tracks followers, computes the high watermark, proposes the ISR.
 
-The leader knows of every replica how far its log goes, by the offset it fetches from: a follower
-asks for the first offset it does not have, in the way the topic counts (written, or on disk). From
-these ends comes the high watermark, the offset below which everything is committed.
+The leader learns how far each replica's log goes from the offset that the replica fetches from: a
+follower asks for the first offset it does not have. What "have" means depends on the topic's
+durability (written, or synced). The high watermark, below which everything is committed, follows
+from these log ends:
 
-    high watermark = the least end over the MAXIMAL in-sync set
+    high watermark = the lowest log end of the MAXIMAL in-sync set
 
-The committed in-sync set is what the metadata store says. A change is proposed to the controller
-and may be in force from the moment it is sent, so until it is known what became of it, everybody in
-either set counts: that is the maximal set (KIP-497). Three more rules keep what is committed safe:
+The committed in-sync set is the one in the metadata store. The leader proposes changes to it. A
+proposal may be in force from the moment it is sent, so until its outcome is known, the members of
+both sets count: that union is the maximal set (KIP-497). Three more rules protect what is
+committed:
 
-- The high watermark stands still while fewer than min.insync.replicas are in the committed set,
-  and while there are eligible leaders outside of it (KIP-966): these may be elected, and would lack
-  what is committed without them. The second rule holds even where leader and controller differ for
-  a moment in what min.insync.replicas is.
-- A replica joins only at or beyond the high watermark and the start of this term: below that it
-  may lack what earlier leaders committed. And only in the incarnation that fetched (KIP-903), while
-  that is registered and not about to stop (KIP-841).
-- A proposal whose outcome is unknown may still be committed later. Its members count until the
-  partition epoch has moved on, since only then can it no longer be. If nothing else is to be
-  changed, the set is proposed as it is, for the sake of the new partition epoch alone.
+- The high watermark does not advance while the committed set has fewer than min.insync.replicas
+  members, nor while there are eligible leaders outside of it (KIP-966): one of those may be
+  elected, and would lack what is committed without it. The second rule holds even if leader and
+  controller briefly disagree on the value of min.insync.replicas.
+- A replica joins only once it has reached both the high watermark and the start offset of this
+  leadership: below that it may lack what earlier leaders committed. It must also join under the
+  broker epoch that it fetched with (KIP-903), and that broker must be registered and not shutting
+  down (KIP-841).
+- A proposal with an unknown outcome may still be committed later. Its members count until the
+  partition epoch has moved on; after that it can no longer be committed. If nothing else is to be
+  changed, the leader proposes the unchanged set, only to get a new partition epoch.
 
-A replica that is not in sync but keeps up is waited for, so that it can join under load: otherwise
-the high watermark might run ahead of it for ever.
+The high watermark also waits for a replica that is not in sync but keeps up, so that it can join
+under load: otherwise the high watermark might stay ahead of it forever.
 
-The high watermark of a new leader is what it knew as a follower, and may be behind what its
-predecessor had told clients. `latest_offset` says nothing until it has reached the start of the
-term, so no client sees the end of a partition go back.
+A new leader starts with the high watermark that it knew as a follower, which may be lower than the
+one its predecessor gave to clients. `latest_offset` therefore raises an error until the high
+watermark has reached the start offset of the leadership, so no client sees the end of a partition
+go back.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ from penstock.partition.epochs import UNDEFINED_EPOCH, EpochEnd, LeaderEpochs
 from penstock.wire.errors import ErrorCode, KafkaError
 
 RETRY_MS: Final = 100
-"""How long a refused proposal is not repeated."""
+"""How long the leader waits after a refused proposal before it proposes again."""
 _UNKNOWN: Final = -1
 
 _MOVED_ON: Final = frozenset(
@@ -53,7 +57,7 @@ _MOVED_ON: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""The partition is no longer what the proposal rested on: news of it is on its way."""
+"""The partition has changed since the proposal was made; the metadata will bring the new state."""
 _REFUSED: Final = frozenset(
     {
         ErrorCode.INELIGIBLE_REPLICA,
@@ -62,7 +66,7 @@ _REFUSED: Final = frozenset(
         ErrorCode.STALE_BROKER_EPOCH,
     }
 )
-"""Nothing was changed. Whatever is in neither set leaves it open whether anything was."""
+"""Nothing was changed. After an error in neither set, the outcome is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +78,10 @@ class InSyncRules:
 
 @dataclass(frozen=True, slots=True)
 class AlterIsr:
-    """A proposal for the controller: pairs of broker and the epoch it fetched under.
+    """A proposed in-sync set: pairs of a broker id and the broker epoch it fetched under.
 
-    `attempt` tells proposals apart, so that a late answer is not taken for another one's.
+    `attempt` numbers the proposals, so that a late answer is not mistaken for the answer to
+    another.
     """
 
     isr: tuple[tuple[int, int], ...]
@@ -86,7 +91,7 @@ class AlterIsr:
 
 
 class Replica:
-    """What the leader knows of a follower."""
+    """What the leader knows about one follower."""
 
     __slots__ = (
         "broker_epoch",
@@ -101,13 +106,15 @@ class Replica:
     def __init__(self, caught_up_ms: int) -> None:
         self.broker_epoch = _UNKNOWN
         self.end_offset = _UNKNOWN
+        """The offset of its last fetch: it has everything below."""
         self.log_start_offset = _UNKNOWN
         self.caught_up_ms = caught_up_ms
+        """When it last had the leader's whole log, as far as the leader knows."""
         self.fetched_ms = caught_up_ms
         self.leader_end = _UNKNOWN
-        """Where the leader's log ended at the last fetch."""
+        """The leader's log end at the last fetch."""
         self.told_offset = _UNKNOWN
-        """The high watermark in the last answer."""
+        """The high watermark in the last fetch response to this follower."""
 
     def note_fetch(
         self, broker_epoch: int, offset: int, log_start: int, leader_end: int, now_ms: int
@@ -115,7 +122,7 @@ class Replica:
         if offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif offset >= self.leader_end >= 0 and broker_epoch == self.broker_epoch:
-            # It has by now all there was when it last asked: so it had caught up then.
+            # It now has all that the log held at its previous fetch, so it was caught up then.
             self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
         self.broker_epoch = broker_epoch
         self.end_offset = offset
@@ -124,7 +131,7 @@ class Replica:
         self.leader_end = leader_end
 
     def forget_fetches(self) -> None:
-        """What it asked for so far does not make it a member of the in-sync set any more."""
+        """Resets the fetch state, so that only a new fetch can bring it back into the ISR."""
         self.broker_epoch = self.leader_end = _UNKNOWN
 
     def keeps_up(self, leader_end: int, now_ms: int, lag_max_ms: int) -> bool:
@@ -132,11 +139,12 @@ class Replica:
 
 
 class Leadership:
-    """One term of one leader.
+    """The state of one broker that leads one partition in one leader epoch.
 
-    `high_watermark` is what the leader knew before, at most its own end; `start_offset` is where
-    its log ended when the term began, `own_end` how far it counts. `brokers` are the epochs of all
-    brokers that are registered and not about to stop.
+    `high_watermark` is the one this broker knew before, capped at its own log end. `start_offset`
+    is where its log ended when the leadership began, and `own_end` the part of it that counts
+    (written, or synced). `brokers` maps each broker that is registered and not shutting down to its
+    broker epoch.
     """
 
     __slots__ = (
@@ -186,36 +194,42 @@ class Leadership:
         self.start_offset = start_offset
         self.high_watermark = min(high_watermark, own_end)
         self.isr: frozenset[int] = frozenset()
+        """The committed in-sync set, as in the metadata."""
         self.partition_epoch = -1
         self._eligible: frozenset[int] = frozenset()
         self._own_end = own_end
+        """How far the leader's own log counts (written, or synced)."""
         self._leader_end = start_offset
+        """The highest known end of the leader's log, which followers try to reach."""
         self._followers: dict[int, Replica] = {}
         self._replicas: tuple[int, ...] = ()
         self._rules = rules
         self._brokers = dict(brokers)
         self._proposal: AlterIsr | None = None
         self._unresolved: frozenset[int] = frozenset()
+        """Members of proposals whose outcome is unknown."""
         self._maximal: frozenset[int] = frozenset()
         self._member_epochs: dict[int, int] = {}
+        """The broker epochs under which the members joined the in-sync set."""
         self._awaits_metadata = False
+        """Whether the partition has changed, and the metadata will bring its new state."""
         self._attempts = 0
         self._retry_ms = now_ms
         self._began_ms = self._now_ms = now_ms
         self._alone = False
         self.counts_alone = False
-        """The leader is the only one that is, or may be, in the in-sync set."""
+        """Whether the maximal in-sync set consists of the leader only."""
         self.on_partition(partition, now_ms)
 
     @property
     def age_ms(self) -> int:
-        """For how long the term lasts, when a follower or the clock was last heard of."""
+        """How long the leadership has lasted, as of the last follower fetch or `propose` call."""
         return self._now_ms - self._began_ms
 
-    # What the leader hears
+    # Events
 
     def on_own_end(self, end_offset: int) -> bool:
-        """The leader's own log counts up to here; True when the high watermark moved."""
+        """Notes how far the leader's own log counts. Returns True if the high watermark moved."""
         self._own_end = end_offset
         if not self._alone:
             self._leader_end = max(self._leader_end, end_offset)
@@ -234,13 +248,14 @@ class Leadership:
         now_ms: int,
         log_start_offset: int = 0,
     ) -> bool:
-        """A follower has everything below `fetch_offset`; True when the high watermark moved.
+        """Notes that a follower has everything below `fetch_offset`.
 
-        Call it only for an offset within the log that `diverging_epoch` finds nothing against.
+        Returns True if the high watermark moved. Call it only for an offset within the log for
+        which `diverging_epoch` has found no divergence.
         """
         follower = self._followers.get(replica)
         if follower is None:
-            # The follower may know of its assignment before the leader does.
+            # The follower may have learned of its assignment before the leader did.
             raise KafkaError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH,
                 f"Broker {replica} is none of the replicas {list(self._replicas)} known here.",
@@ -256,7 +271,10 @@ class Leadership:
         return self._advance()
 
     def on_partition(self, partition: Partition, now_ms: int) -> bool:
-        """The metadata shows the partition so, in this leader's term. The newest state wins."""
+        """Applies metadata of the partition in this leader epoch, if its partition epoch is newer.
+
+        Returns True if the high watermark moved.
+        """
         assert partition.leader_epoch == self.epoch
         if partition.partition_epoch <= self.partition_epoch:
             return False
@@ -264,20 +282,20 @@ class Leadership:
         for each in partition.replicas:
             if each != self.broker_id and each not in self._followers:
                 in_sync = each in partition.isr
-                # Who is in sync at the start has its time from now on; who is not, has lagged.
+                # An in-sync replica gets the full lag time; any other counts as lagging.
                 lagged_ms = 0 if in_sync else self._rules.lag_max_ms + 1
                 self._followers[each] = Replica(now_ms - lagged_ms)
         for each in [each for each in self._followers if each not in partition.replicas]:
             del self._followers[each]
         for each in self.isr.difference(partition.isr).intersection(self._followers):
-            # It has left, or lagged. Only a fetch from now on can bring it back, and until then
-            # the high watermark does not wait for it.
+            # It left the in-sync set or was removed from it. Only a new fetch can bring it back,
+            # and until then the high watermark does not wait for it.
             self._followers[each].forget_fetches()
         self.partition_epoch = partition.partition_epoch
         self.isr = frozenset(partition.isr)
         self._eligible = frozenset(partition.eligible_leaders)
         self._member_epochs = {each: partition.member_epoch(each) for each in partition.isr}
-        # What was proposed on an earlier partition epoch is in here, or can never be.
+        # A proposal on an earlier partition epoch is part of this state, or void.
         self._proposal = None
         self._unresolved = frozenset()
         self._awaits_metadata = False
@@ -285,22 +303,23 @@ class Leadership:
         return self._advance()
 
     def on_brokers(self, brokers: Mapping[int, int]) -> bool:
-        """These brokers are registered, by their epochs, and not about to stop."""
+        """Sets the brokers that are registered and not shutting down, with their epochs."""
         self._brokers = dict(brokers)
         return self._advance()
 
     def configure(self, rules: InSyncRules) -> bool:
-        """The topic's or the broker's settings have changed."""
+        """Applies changed settings of the topic or the broker."""
         self._rules = rules
         self._settle()
         return self._advance()
 
-    # Changes of the in-sync set
+    # Changes to the in-sync set
 
     def propose(self, now_ms: int) -> AlterIsr | None:
-        """What to ask the controller for, None when there is nothing, or nothing as yet.
+        """Returns the in-sync set to propose, or None if nothing is to be proposed now.
 
-        Ask after fetches of who is not in sync, and from time to time for who lags.
+        Call it after fetches by replicas that are not in sync, and periodically to find lagging
+        members.
         """
         self._now_ms = max(self._now_ms, now_ms)
         if self._proposal is not None or self._awaits_metadata or now_ms < self._retry_ms:
@@ -319,19 +338,23 @@ class Leadership:
         return self._proposal
 
     def on_isr_answer(self, partition: Partition, now_ms: int) -> bool:
-        """The controller has made this of a proposal; True when the high watermark moved.
+        """Applies the partition state that resulted from a proposal.
 
-        It takes the whole state, as the metadata does: a change that completes a move of replicas
-        changes more than the in-sync set, and whichever comes first is the one that counts.
+        Returns True if the high watermark moved. The answer carries the whole partition state, as
+        the metadata does: a change that completes a reassignment changes more than the in-sync set.
+        The answer and the metadata update may arrive in either order, and the first one counts.
         """
         if partition.leader_epoch != self.epoch:
-            # Granted, and this leader moved away with it: the metadata will end the term.
+            # The change moved the leadership away: the metadata will end this one.
             self._awaits_metadata = True
             return False
         return self.on_partition(partition, now_ms)
 
     def on_isr_refused(self, proposal: AlterIsr, reason: ErrorCode, now_ms: int) -> bool:
-        """A proposal failed, or nobody knows; True when the high watermark moved."""
+        """Handles a proposal that failed or whose outcome is unknown.
+
+        Returns True if the high watermark moved.
+        """
         held = self._proposal
         if held is None or held.attempt != proposal.attempt:
             return False
@@ -345,11 +368,11 @@ class Leadership:
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """Everybody who may be in the in-sync set, whatever became of what was proposed."""
+        """Every replica that may be in the in-sync set, whatever the outcome of the proposals."""
         return self._maximal
 
     def _belongs(self, replica: int) -> bool:
-        """Whether a replica is to be in the in-sync set by what is known of it now."""
+        """Returns whether a replica should be in the in-sync set, judged by its current state."""
         if replica == self.broker_id:
             return True
         follower = self._followers[replica]
@@ -358,17 +381,20 @@ class Leadership:
         return self._may_join(replica, follower) and self._has_enough(follower)
 
     def _has_new_life(self, replica: int, follower: Replica) -> bool:
-        """Whether a member fetches in another life than it is in the set for.
+        """Returns whether a member fetches under another broker epoch than it joined the ISR with.
 
-        How well it kept up before says nothing of what its new life has: it must join anew.
+        How well it kept up before a restart says nothing about what its log holds now: it must join
+        again.
         """
         noted = self._member_epochs.get(replica, _UNKNOWN)
         return _UNKNOWN not in (noted, follower.broker_epoch) and noted != follower.broker_epoch
 
     def _may_join(self, replica: int, follower: Replica) -> bool:
+        """Returns whether the replica fetched under the broker epoch that is registered."""
         return self._brokers.get(replica, _UNKNOWN) == follower.broker_epoch != _UNKNOWN
 
     def _has_enough(self, follower: Replica) -> bool:
+        """Returns whether the replica has everything that this or earlier leaders committed."""
         return follower.end_offset >= max(self.high_watermark, self.start_offset)
 
     def _epoch_of(self, replica: int) -> int:
@@ -379,20 +405,23 @@ class Leadership:
     # What is committed
 
     def _min_insync(self) -> int:
-        # More than there are replicas can never be in sync: then all of them will do.
+        # No more replicas can be in sync than there are: a larger setting means all of them.
         return min(self._rules.min_insync_replicas, len(self._replicas))
 
     def _may_commit(self) -> bool:
+        """Returns whether enough replicas are in sync, and no eligible leader is outside
+        the ISR."""
         return len(self.isr) >= self._min_insync() and not self._eligible
 
     def _settle(self) -> None:
-        """After every change of the sets: who counts, and whether it is the leader alone."""
+        """Recomputes the maximal set, and whether the leader counts alone."""
         proposed = () if self._proposal is None else self._proposal.isr
         self._maximal = self.isr | self._unresolved | {each for each, _ in proposed}
         self.counts_alone = self._maximal == {self.broker_id}
         self._alone = len(self._replicas) == 1 and self.counts_alone and self._may_commit()
 
     def _advance(self) -> bool:
+        """Moves the high watermark as far as the rules allow. Returns True if it moved."""
         if not self._may_commit():
             return False
         committed = self._own_end
@@ -407,6 +436,7 @@ class Leadership:
         return True
 
     def _waits_for(self, replica: int, follower: Replica) -> bool:
+        """Returns whether the high watermark waits for a replica that is about to join."""
         return (
             self._may_join(replica, follower)
             and self._has_enough(follower)
@@ -416,9 +446,9 @@ class Leadership:
     # What clients get
 
     def waits_only_for_leader(self, end_offset: int) -> bool:
-        """Whether the high watermark reaches this offset once the leader's own log counts as far.
+        """Returns whether only the leader's own log keeps the high watermark below this offset.
 
-        This is so where the leader is the only in-sync replica, and no other is about to join.
+        That is the case where the leader is the only in-sync replica and no other is about to join.
         """
         if self._alone or not self.counts_alone:
             return self._alone
@@ -428,7 +458,7 @@ class Leadership:
         )
 
     def require_insync(self) -> None:
-        """Enough replicas to take a write with acks=all."""
+        """Raises NOT_ENOUGH_REPLICAS if too few replicas are in sync for a write with acks=all."""
         if not self._alone and len(self.isr) < self._min_insync():
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -437,7 +467,8 @@ class Leadership:
             )
 
     def outcome(self, end_offset: int) -> ErrorCode | None:
-        """What to answer to a write with acks=all that ends there; None while it must wait."""
+        """Returns the result of a write with acks=all up to this offset; None while it
+        must wait."""
         if self.high_watermark < end_offset:
             return None
         if len(self.isr) < self._min_insync():
@@ -445,7 +476,7 @@ class Leadership:
         return ErrorCode.NONE
 
     def latest_offset(self) -> int:
-        """The high watermark, once it is sure to be no less than an earlier leader's."""
+        """Returns the high watermark, once it is known not to be lower than an earlier leader's."""
         if self.high_watermark < self.start_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_NOT_AVAILABLE,
@@ -457,9 +488,10 @@ class Leadership:
     def preferred_read_replica(
         self, rack: str | None, racks: Mapping[int, str | None], fetch_offset: int
     ) -> int | None:
-        """Another replica for a client in this rack to read from (KIP-392); None for the leader.
+        """Returns the replica that a client in this rack should read from (KIP-392), or None.
 
-        It is in sync, has what is asked for, and of several is the one that is furthest on.
+        None stands for the leader. Another replica must be in sync and have the requested offset.
+        Among several, the one with the highest log end is chosen.
         """
         if not rack or racks.get(self.broker_id) == rack:
             return None
@@ -474,18 +506,18 @@ class Leadership:
         return -max(near)[1] if near else None
 
     def is_behind(self, replica: int) -> bool:
-        """Whether a follower has not been told the high watermark as it is now."""
+        """Returns whether the follower has not received the current high watermark yet."""
         follower = self._followers.get(replica)
         return follower is not None and follower.told_offset < self.high_watermark
 
     def on_told(self, replica: int) -> None:
-        """An answer leaves for a follower, with the high watermark in it."""
+        """Notes that a response to this follower carries the current high watermark."""
         follower = self._followers.get(replica)
         if follower is not None:
             follower.told_offset = self.high_watermark
 
     def low_watermark(self, log_start_offset: int) -> int:
-        """Where the lowest log of the leader and the living followers starts; -1 while unknown."""
+        """Returns the lowest log start of the leader and the live followers; -1 while unknown."""
         starts = [
             follower.log_start_offset
             for each, follower in self._followers.items()
@@ -494,7 +526,8 @@ class Leadership:
         return min([log_start_offset, *starts])
 
     def ends(self) -> dict[int, int]:
-        """How far each replica is known to go, the leader included; -1 for not heard from."""
+        """Returns the known log end of each replica, the leader included; -1 if it never
+        fetched."""
         ends = {self.broker_id: self._own_end}
         ends.update((each, follower.end_offset) for each, follower in self._followers.items())
         return ends
@@ -503,10 +536,11 @@ class Leadership:
 def diverging_epoch(
     epochs: LeaderEpochs, fetch_offset: int, last_fetched_epoch: int, log_end_offset: int
 ) -> EpochEnd | None:
-    """Where a log that ends at `fetch_offset`, in that epoch, parts from this one; None if nowhere.
+    """Returns where a log that ends at `fetch_offset`, in that epoch, diverges from this one.
 
-    The leader has noted its own epoch in `epochs` at the start of its term. An epoch that this log
-    cannot place is `OFFSET_OUT_OF_RANGE`: there is nothing in common.
+    Returns None if it does not. `epochs` must contain the leader's own epoch, which is noted when a
+    leadership begins. An epoch that this log does not know raises OFFSET_OUT_OF_RANGE: the logs
+    have nothing in common.
     """
     if last_fetched_epoch == UNDEFINED_EPOCH:
         return None

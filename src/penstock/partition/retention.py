@@ -1,19 +1,20 @@
-"""When a segment is closed, and when it is deleted: decisions only, nothing is touched here.
+"""Decides when a segment is rolled and when it is deleted. Pure: touches no files.
 
-A log is a row of segments; the last one is active and takes appends. Deletion goes from the oldest
-segment on and stops at the first that must stay, so the log never gets a hole. A segment may go
+A log is a sequence of segments; the last one is active and receives appends. Deletion starts at the
+oldest segment and stops at the first one that must stay, so the log never gets a hole. A segment
+may be deleted
 
 - because the log start offset has passed it (DeleteRecords): the next segment begins at or below;
 - because of size: without it the log still has at least `retention_bytes`;
-- because of age: its newest record, or the file's modification time where records carry no
+- because of age: its newest record, or the file's modification time where records have no
   timestamps, is more than `retention_ms` old.
 
-In this order, as the first two stop holding for good once they fail. Never goes what reaches above
-the high watermark: an offset that is not committed cannot be "too old", and the log start offset
-may not pass the high watermark.
+They are checked in this order, because the first two fail for all later segments once they fail. A
+segment that reaches above the high watermark is never deleted: an offset that is not committed
+cannot be "too old", and the log start offset must not pass the high watermark.
 
-The active segment can be too old as well, in a topic nobody writes to any more. It must be rolled
-before it can go; the decision says so and the caller asks again afterwards.
+The active segment can be too old as well, in a topic that is no longer written to. It must be
+rolled before it can be deleted; the decision says so, and the caller asks again afterwards.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Final
 
 UNLIMITED: Final = -1
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
-"""Indexes hold offsets relative to the segment's base in 32 bits, signed as in Kafka."""
+"""Indexes store offsets relative to the segment's base offset in 32 bits, signed as in Kafka."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class SegmentInfo:
 
     @property
     def age_from_ms(self) -> int:
-        """The time that counts as the segment's; records need not carry timestamps."""
+        """The time from which the segment's age counts; records may have no timestamps."""
         return self.max_timestamp_ms if self.max_timestamp_ms >= 0 else self.modified_ms
 
 
@@ -50,7 +51,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RetentionDecision:
-    """`delete` are base offsets, oldest first, and `reasons` goes with it, one each."""
+    """Which segments to delete, by base offset, oldest first; `reasons` has one entry for each."""
 
     delete: tuple[int, ...]
     reasons: tuple[Reason, ...]
@@ -67,7 +68,7 @@ def expired_segments(
     log_start_offset: int,
     high_watermark: int,
 ) -> RetentionDecision:
-    """Which of `segments` (oldest first, the last one active) to delete."""
+    """Returns which of `segments` (oldest first, the last one active) to delete."""
     delete: list[int] = []
     reasons: list[Reason] = []
     remaining_bytes = sum(segment.size_bytes for segment in segments)
@@ -75,7 +76,7 @@ def expired_segments(
     first_kept = segments[0].base_offset if segments else log_start_offset
     for position, segment in enumerate(segments):
         is_active = position == len(segments) - 1
-        # Compaction leaves gaps at a segment's end; the log would start after the gap.
+        # Compaction leaves gaps at a segment's end; the log would then start after the gap.
         end = segment.next_offset if is_active else segments[position + 1].base_offset
         if end > high_watermark:
             break
@@ -105,7 +106,7 @@ class RollConfig:
     segment_ms: int
 
     def __post_init__(self) -> None:
-        # A batch must fit any segment and positions in the index have 31 bits.
+        # A batch must fit into any segment, and index positions have 31 bits.
         if not 1 <= self.segment_bytes <= RELATIVE_OFFSET_MAX:
             raise ValueError(
                 f"segment.bytes is {self.segment_bytes}: set it between 1 and {RELATIVE_OFFSET_MAX}"
@@ -128,13 +129,13 @@ def should_roll(
     batch_max_timestamp_ms: int,
     now_ms: int,
 ) -> bool:
-    """Whether the active segment must be closed before this batch is appended.
+    """Returns whether the active segment must be rolled before this batch is appended.
 
-    All but the config and the batch describe the segment; `first_timestamp_ms` is the largest of
-    its first batch. Time is the data's own where it has any: a mirror that copies last year's
-    records makes the segments the source had, not one for today. `jitter_ms` keeps partitions
-    created together from rolling together. An empty segment never rolls for size or age, or a
-    large batch would never fit.
+    All arguments but the config and the batch describe the segment; `first_timestamp_ms` is the
+    largest timestamp of its first batch. Age is measured by record timestamps where there are any:
+    a mirror that copies last year's records makes the same segments as the source, not one for
+    today. `jitter_ms` keeps partitions that were created together from rolling together. An empty
+    segment never rolls for size or age, or a large batch would never fit.
     """
     if batch_last_offset - base_offset > RELATIVE_OFFSET_MAX:
         return True

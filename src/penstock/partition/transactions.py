@@ -1,21 +1,20 @@
-"""Aborted transactions of a partition: which there were, and what compaction may take away.
+"""The transaction index of aborted transactions, and what compaction may remove of transactions.
 
-A reader of committed records needs to know, for the batches it is given, which transactions among
-them were aborted. That is the transaction index, Kafka's `.txnindex`: for each segment, the
-aborted transactions whose marker lies in it, in the order of their markers. An entry, all
-big-endian:
+A reader of committed records needs to know which of the transactions in the batches it gets were
+aborted. That is the transaction index, Kafka's `.txnindex`: for each segment, the aborted
+transactions whose markers are in it, in the order of the markers. An entry, all big-endian:
 
     int16  version, 0
     int64  producer id
     int64  first offset         of the transaction's first batch here
     int64  last offset          its marker's
-    int64  last stable offset   when the marker was appended: what is open then begins there
+    int64  last stable offset   when the marker was appended: open transactions begin at or above it
 
-The last one ends a search: transactions that end later begin no earlier than that. The index is
-derived data; a log that is replayed with its producers gives it again.
+The last field ends a search: transactions that end later begin no earlier than that offset. The
+index is derived data: replaying the log with its producers rebuilds it.
 
-Only what a marker in the log decides is listed. A list that named a transaction without its marker
-would make readers pass over everything its producer wrote later.
+Only transactions whose marker is in the log are listed. If the index named a transaction without
+its marker, readers would skip everything that its producer wrote later.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ ENTRY_SIZE: Final = _ENTRY.size
 
 
 class CorruptTransactionIndex(ValueError):
-    """These are not the entries of a transaction index; the message says why."""
+    """The bytes are not valid transaction index entries; the message says why."""
 
 
 class AbortedEntry(NamedTuple):
@@ -78,7 +77,7 @@ def decode_entries(data: bytes) -> list[AbortedEntry]:
 
 
 class TransactionIndex:
-    """The aborted transactions whose markers lie in one segment."""
+    """The aborted transactions whose markers are in one segment."""
 
     __slots__ = ("_entries", "_last_offsets")
 
@@ -103,12 +102,15 @@ class TransactionIndex:
         self._last_offsets.append(entry.last_offset)
 
     def truncate(self, end_offset: int) -> None:
-        """Drop the transactions whose markers are cut off: they are open again."""
+        """Drops the transactions whose markers were truncated: they are open again."""
         keep = bisect_left(self._last_offsets, end_offset)
         del self._entries[keep:], self._last_offsets[keep:]
 
     def search(self, start_offset: int, end_offset: int) -> tuple[list[AbortedEntry], bool]:
-        """Those that overlap [start, end), and whether that was all: no later one can."""
+        """Returns the entries that overlap [start, end), and whether the search is complete.
+
+        It is complete when no later entry can overlap.
+        """
         found: list[AbortedEntry] = []
         for entry in self._entries[bisect_left(self._last_offsets, start_offset) :]:
             if entry.first_offset < end_offset:
@@ -121,8 +123,11 @@ class TransactionIndex:
 def aborted_entries(
     indexes: Iterable[TransactionIndex], start_offset: int, end_offset: int
 ) -> list[AbortedEntry]:
-    """What overlaps [start, end), from the indexes of the segment that holds `start` and of those
-    after it; no more of them are taken than are needed."""
+    """Returns the entries that overlap [start, end).
+
+    `indexes` are those of the segment that holds `start` and of the segments after it. Only as many
+    are read as needed.
+    """
     entries: list[AbortedEntry] = []
     for index in indexes:
         found, is_all = index.search(start_offset, end_offset)
@@ -135,7 +140,7 @@ def aborted_entries(
 def aborted_transactions(
     indexes: Iterable[TransactionIndex], start_offset: int, end_offset: int
 ) -> list[AbortedTransaction]:
-    """As a fetch of [start, end) lists them to its reader."""
+    """Returns the aborted transactions in the form in which a fetch of [start, end) lists them."""
     return [
         AbortedTransaction(entry.producer_id, entry.first_offset)
         for entry in aborted_entries(indexes, start_offset, end_offset)
@@ -145,20 +150,20 @@ def aborted_transactions(
 class MarkerFate(Enum):
     KEEP = "keep"
     STAMP = "stamp"
-    """Nobody needs it any more: give it a delete horizon."""
+    """No longer needed: give it a delete horizon."""
     DROP = "drop"
     """Its horizon has passed."""
 
 
 class CleaningTransactions:
-    """Follows a partition's decided transactions through a round of compaction.
+    """Tracks a partition's decided transactions through a round of compaction.
 
-    It is shown every batch from the log's start to where the round ends, in order, and tells which
-    data was aborted, and goes, and which markers nobody needs any more: those of transactions of
-    which not a batch is left, not even an empty one. (Replaying a batch opens its transaction, so
-    as long as there is one its marker must close it.) Such a marker is dropped a delete horizon
-    later, like a tombstone: a reader may be in between. The round ends at or below the last stable
-    offset, so nothing in it is undecided.
+    The cleaner passes in every batch from the log's start to the end of the round, in order. The
+    answers say which data was aborted, and is removed, and which markers are no longer needed:
+    those of transactions of which no batch is left, not even an empty one. (Replaying a batch opens
+    its transaction, so as long as there is a batch, its marker must end the transaction.) Such a
+    marker is dropped a delete horizon later, like a tombstone, because a reader may be between the
+    two. The round ends at or below the last stable offset, so every transaction in it is decided.
 
     `kept` are the index entries of the markers that stay; no others may stay in the index.
     """
@@ -172,7 +177,7 @@ class CleaningTransactions:
         self.kept: list[AbortedEntry] = []
 
     def on_data(self, header: BatchHeader) -> bool:
-        """Whether the batch belongs to an aborted transaction."""
+        """Returns whether the batch belongs to an aborted transaction."""
         self._reach(header.last_offset)
         if not header.is_transactional:
             return False

@@ -1,17 +1,19 @@
-"""In whose turn a batch of an idempotent producer comes: taken, known already, or sent back.
+"""Checks whether an idempotent producer's batch is in sequence: accept, duplicate, or send again.
 
-`producers` decides by the log alone. Here its verdict meets what the log cannot know: batches that
-were refused for the moment (`refused`), and batches that another leader has, or had. A client sends
-on to a new leader what the old one did not confirm, and librdkafka may begin with the wrong one: it
-counts a batch as answered a moment before that is back in its queue, and another thread of it, the
-new leader's, takes what is behind (its issue 4953). In a term in which a producer has not written
-yet, a gap before its batch therefore means: not so fast. Kafka says OUT_OF_ORDER_SEQUENCE_NUMBER,
-by which librdkafka begins a new epoch and writes again all that is unconfirmed, in every partition.
+This is the sequence gate. `producers` decides by the log alone. This module combines its result
+with what the log cannot know: batches that were refused for a moment (`refused`), and batches that
+were sent to an earlier leader. A client resends to a new leader what the old one did not confirm,
+and librdkafka may begin with the wrong batch: it counts a batch as answered a moment before it puts
+it back into its queue, and its thread for the new leader takes the next one (its issue 4953). So
+until a producer has written in a leadership, a gap before its batch means only that the batch came
+too early. Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka reacts to that with a new producer
+epoch, and writes everything that is unconfirmed again, in every partition.
 
-The same for a producer that is unknown here, to whom any number would do: early in a term its first
-batch may be the one on the way. From then on its records were deleted, or it was idle for long.
+The same holds for a producer that is unknown here, from which any sequence would be accepted: early
+in a leadership, its first batch may still be on the way. Later, an unknown producer is one whose
+records were deleted or that was idle for a long time.
 
-Nobody waits for ever: after `refused.REMEMBERED_MS` the answer is the producer's own trouble.
+The wait is limited: after `refused.REMEMBERED_MS` the producer gets the real error.
 """
 
 from __future__ import annotations
@@ -30,13 +32,14 @@ from penstock.records.batch import BatchHeader
 
 
 class OutOfTurn(ProducerRefused):
-    """NOT_LEADER_OR_FOLLOWER, which every client answers by sending it again, in order."""
+    """The batch came too early. Every client answers NOT_LEADER_OR_FOLLOWER by sending again, in
+    order."""
 
     code = 6
 
 
 class Term(Protocol):
-    """A leader's. `start_offset` is where its log ended when it began."""
+    """A leadership. `start_offset` is where the leader's log ended when it began."""
 
     epoch: int
     start_offset: int
@@ -53,7 +56,7 @@ def check_turn(
     now_ms: int,
     verification: Verification | None = None,
 ) -> Duplicate | None:
-    """As `ProducerStates.check`, or `OutOfTurn` where one before it is to be waited for."""
+    """Calls `ProducerStates.check`; raises `OutOfTurn` if an earlier batch must come first."""
     producer_id, epoch = header.producer_id, header.producer_epoch
     try:
         seen = producers.check(header, verification=verification)
@@ -69,7 +72,7 @@ def check_turn(
         if refused:
             refused.forget(producer_id, epoch)
         return None
-    # In its very first term nobody led the partition before.
+    # In leader epoch 0 there was no earlier leader.
     if header.base_sequence > 0 and term.epoch > 0 and term.age_ms <= REMEMBERED_MS:
         refused.expect(producer_id, epoch, 0, term.epoch, now_ms)
     if refused:

@@ -1,21 +1,22 @@
 """Guards: a transactional batch is appended only while its transaction is known to be open.
 
-A partition with a producer's transaction open needs no proof for the next batch of it. For the
-first one the leader asks the coordinator whether, or that, the partition is in the transaction
-(KIP-890), and that takes time. A guard is what the leader holds meanwhile: it is void once a
-marker, or a batch, of the producer was appended. Without it a batch that was verified, but then
-overtaken by the marker that ends its transaction, would open one that nobody ever ends.
+If a producer's transaction is open in a partition, its next batch there needs no verification. For
+the first batch the leader asks the coordinator to confirm that the partition is in the transaction,
+or to add it (KIP-890), and that takes time. Meanwhile the leader holds a guard. It becomes void
+when a marker or a batch of the producer is appended. Without guards, a batch that was verified, and
+then overtaken by the marker that ends its transaction, would open a transaction that is never
+ended.
 
-While a guard is out, the lowest sequence asked about is remembered: should its batch fail and be
-sent again, a later one that got through must not be taken in its place.
+A guard also remembers the lowest sequence that is being verified: if that batch fails and is sent
+again, a later one that was verified must not be accepted before it.
 
-Guards are the leader's memory only, and lost with it: batches are then verified anew.
+Guards exist only in the leader's memory. If they are lost, batches are verified again.
 """
 
 from __future__ import annotations
 
 NO_GUARD = 0
-"""A guard that never holds: nothing was verified."""
+"""A guard that is never valid: nothing was verified."""
 
 
 class _Guard:
@@ -29,7 +30,7 @@ class _Guard:
 
 
 class Guards:
-    """By producer id, at most one each."""
+    """The guards of one partition, at most one per producer id."""
 
     __slots__ = ("_by_producer", "_last_number")
 
@@ -41,7 +42,8 @@ class Guards:
         return len(self._by_producer)
 
     def begin(self, producer_id: int, epoch: int, sequence: int, now_ms: int) -> int:
-        """A guard to hold while the coordinator is asked, from 1 up; batches may share one."""
+        """Returns the number of a guard to hold during verification, from 1 on; batches may share
+        it."""
         guard = self._by_producer.get(producer_id)
         if guard is None:
             self._last_number += 1
@@ -58,16 +60,16 @@ class Guards:
         return guard is not None and guard.number == number
 
     def lowest_sequence(self, producer_id: int, epoch: int) -> int | None:
-        """The sequence that must come first while a guard is out; None when any may."""
+        """Returns the sequence that must come first while a guard is held; None if any may."""
         guard = self._by_producer.get(producer_id)
         return guard.lowest_sequence if guard is not None and guard.epoch == epoch else None
 
     def end(self, producer_id: int) -> None:
-        """A batch or a marker of the producer was appended."""
+        """Voids the guard: a batch or a marker of the producer was appended."""
         self._by_producer.pop(producer_id, None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Drop those that were never used."""
+        """Drops guards that were never used."""
         self._by_producer = {
             producer_id: guard
             for producer_id, guard in self._by_producer.items()

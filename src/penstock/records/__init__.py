@@ -1,4 +1,4 @@
 """Kafka's record batch v2: header, records, compression, columns. Pure.
 
-`columnar` is not imported here: it needs pyarrow, which a broker has no use for.
+`columnar` is not imported here: it needs pyarrow, which a broker does not use.
 """

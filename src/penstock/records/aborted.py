@@ -1,8 +1,8 @@
-"""Which batches of a fetch count when only committed records are wanted. Pure.
+"""Skips the batches of aborted transactions, for consumers that read committed records. Pure.
 
-A fetch that reads committed records lists the transactions that were aborted within its range, by
-producer and first offset. From that offset on the producer's transactional batches do not count,
-until the abort marker that it left behind; after it the producer may have begun another.
+The response to a fetch of committed records lists the transactions that were aborted within its
+range, by producer and first offset. From that offset to the abort marker the producer's
+transactional batches are skipped. After the marker the producer may have begun another transaction.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from penstock.records.record import read_records
 
 
 class AbortedTransaction(NamedTuple):
-    """As a fetch lists it: the producer's batches from here to its abort marker do not count."""
+    """The producer's batches from `first_offset` to its abort marker are skipped."""
 
     producer_id: int
     first_offset: int
 
 
 class AbortedProducers:
-    """Follows a partition's transactions, batch by batch in order, to tell which count."""
+    """Follows a partition's transactions, batch by batch in order, and skips aborted ones."""
 
     __slots__ = ("_aborting", "_to_come")
 
@@ -31,7 +31,7 @@ class AbortedProducers:
         self._aborting: set[int] = set()
 
     def passes(self, batch: memoryview, header: BatchHeader, bytes_max: int) -> bool:
-        """Whether the batch holds records for the reader: no marker, and not aborted."""
+        """Returns whether the reader gets this batch: it is neither a marker nor aborted."""
         while self._to_come and self._to_come[-1].first_offset <= header.last_offset:
             self._aborting.add(self._to_come.pop().producer_id)
         if header.is_control:
@@ -42,7 +42,7 @@ class AbortedProducers:
 
 
 def _is_abort(batch: memoryview, header: BatchHeader, bytes_max: int) -> bool:
-    """Other kinds of control batch may follow in time; only this one ends an abort."""
+    """Returns whether this control batch is an abort marker. There may be other kinds."""
     return any(
         record.key is not None and record.key[2:4] == b"\x00\x00"
         for record in read_records(batch, header, max_bytes=bytes_max)

@@ -1,6 +1,6 @@
-"""Arrow arrays as the encoding kernels want them: plain buffers, whatever the user's types.
+"""Converts Arrow arrays of any usual type to the plain buffers that the encoding kernels need.
 
-Slices are looked at in place, never copied; their offset goes along as the first cell.
+Slices are not copied. A slice's offset is passed on as its first cell.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import pyarrow as pa
 from penstock.records import kernels
 
 Kind = Literal["B", "i", "q"]
-"""What a buffer's cells are: bytes, 32-bit or 64-bit numbers."""
+"""The type of a buffer's cells: bytes, 32-bit or 64-bit numbers."""
 
 
 def fixed_cells(column: pa.Array, kind: Kind) -> memoryview:
-    """The cells of an array of fixed width."""
+    """Returns the cells of a fixed-width array."""
     return cells(column.buffers()[1], kind)[column.offset : column.offset + len(column)]
 
 
 def cells(buffer: pa.Buffer | None, kind: Kind) -> memoryview:
-    """A whole buffer, cell by cell."""
+    """Returns a whole buffer as cells."""
     content = memoryview(buffer if buffer is not None else b"").cast("B")
     width = array(kind).itemsize
     return content[: len(content) // width * width].cast(kind)
@@ -88,7 +88,7 @@ def header_ranges(
     children = column.values
     if not len(children):
         return None
-    # Unlike field(), this carries a struct's own nulls over to its fields.
+    # Unlike field(), this applies the nulls of the struct to its fields.
     keys, values = children.flatten()
     validity, offsets = column.buffers()[:2]
     lists = kernels.Ranges(

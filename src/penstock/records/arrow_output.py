@@ -1,9 +1,9 @@
-"""Arrow columns being filled by the decoding kernels.
+"""Builds Arrow columns from batches. The decoding kernels fill them.
 
-Buffers double when they are full: batch after batch is checked, decompressed and copied out while
-it is still in the processor's cache, and nothing has to be held twice. A batch's keys and values
-together are no longer than its payload, so that is the room made for either before it is read;
-memory that is never written to is never really taken.
+Each batch is checked, decompressed and copied while it is still in the processor's cache, and is
+not kept. Buffers double when they are full. A batch's keys and values together are not longer than
+its payload, so this much is reserved for each of them before it is read. Reserved memory that is
+never written to costs nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TIMESTAMP_TYPE: Final = pa.timestamp("ms", "UTC")
 
 
 class _Growing:
-    """A buffer for Arrow which doubles when it is full."""
+    """A buffer for Arrow that doubles when it is full."""
 
     def __init__(self, kind: Kind, capacity: int, fill: bytes = b"") -> None:
         self._kind = kind
@@ -42,18 +42,18 @@ class _Growing:
         return buffer, view.cast(self._kind) if self._kind != "B" else view
 
     def reserve(self, used: int, more: int) -> bool:
-        """Make room for more after those that are used; True if the view is a new one."""
+        """Ensures space for `more` cells after the `used` ones. Returns True for a new view."""
         if used + more <= len(self.view):
             return False
         old = self.view
         self._buffer, self.view = self._allocate(max(used + more, 2 * len(old)))
-        # What the kernels wrote: for offsets and bits that includes the cell in progress.
+        # Copies what the kernels wrote. For offsets and bits that includes the cell in progress.
         kept = min(used + 1, len(old))
         self.view[:kept] = old[:kept]
         return True
 
     def finish(self, used: int) -> pa.Buffer:
-        """What is used; kept where it is unless most of the buffer would be kept for nothing."""
+        """Returns the used part of the buffer, as a copy if less than three quarters are used."""
         size = used * self._width
         if size * 4 < self._buffer.size * 3:
             return pa.py_buffer(self._buffer.slice(0, size).to_pybytes())
@@ -61,7 +61,7 @@ class _Growing:
 
 
 class _BinaryColumn:
-    """One binary column being filled."""
+    """A binary column that is being filled."""
 
     def __init__(self, cells: int, size: int) -> None:
         self._offsets = _Growing("i", cells + 1)
@@ -89,12 +89,12 @@ class _BinaryColumn:
 
 
 class Columns:
-    """All columns being filled, and what may still be decompressed into them."""
+    """All columns that are being filled, and how many bytes may still be decompressed."""
 
     def __init__(
         self, rows: int, size: int, *, headers: bool, partitions: bool, bytes_max: int
     ) -> None:
-        """Make room for as many rows and bytes as are expected; more may come."""
+        """Allocates memory for the expected rows and bytes. There may be more."""
         size = min(size, bytes_max)
         self.rows = 0
         self._bytes_max = bytes_max
@@ -134,7 +134,7 @@ class Columns:
         to_offset: int,
         partition: int | None,
     ) -> None:
-        """Add the records in [from, to) of one batch, whose `packed` bytes follow its header."""
+        """Adds the records in [from, to) of one batch. `packed` are the bytes after its header."""
         try:
             payload = read_payload(packed, header, self.bytes_left)
         except DecompressedTooLarge as error:

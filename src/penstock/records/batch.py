@@ -1,17 +1,17 @@
-"""Kafka's record batch v2, seen from outside: its 61-byte header.
+"""Reads, checks and writes the 61-byte header of Kafka's record batch v2.
 
-A broker needs nothing else. The header says how long the batch is, which offsets it covers and who
-produced it; the CRC says whether the rest is whole. Records stay packed, compressed or not.
+A broker mostly needs only the header. It has the batch's length, its range of offsets and its
+producer, and a CRC that covers the records. The records stay packed, compressed or not.
 
     offset  field                 covered by the CRC
-         0  base offset           no    a broker assigns it ...
-         8  batch length          no    (bytes after this field)
-        12  leader epoch          no    ... and this, in place, without touching the CRC
+         0  base offset           no    the leader sets it in place, without changing the CRC
+         8  batch length          no    bytes after this field
+        12  leader epoch          no    the leader sets it in place, too
         16  magic                 no    always 2
         17  crc                   -     CRC32C of everything from byte 21 on
         21  attributes            yes
-        23  last offset delta     yes   the offset span: never derive it from the record count,
-        27  base timestamp        yes   compaction leaves sparse and even empty batches
+        23  last offset delta     yes   the offset span; do not derive it from the record count,
+        27  base timestamp        yes   since compaction leaves sparse and even empty batches
         35  max timestamp         yes
         43  producer id           yes
         51  producer epoch        yes
@@ -33,7 +33,7 @@ Buffer = bytes | bytearray | memoryview
 MAGIC: Final = 2
 HEADER_SIZE: Final = 61
 LOG_OVERHEAD: Final = 12
-"""Bytes of base offset and length, which `batch_length` does not count."""
+"""Bytes of base offset and length, which `batch_length` does not include."""
 CRC_START: Final = 21
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
@@ -49,7 +49,7 @@ DELETE_HORIZON: Final = 0x40
 
 _HEADER: Final = Struct(">qiibIhiqqqhii")
 unpack_fields: Final = _HEADER.unpack_from
-# `BatchHeader._make` checks a length that the format string has settled; this does not.
+# Faster than `BatchHeader._make`, which checks the number of fields: the format has fixed it.
 _make: Final = tuple.__new__
 _OFFSET: Final = Struct(">q")
 _EPOCH: Final = Struct(">i")
@@ -77,12 +77,15 @@ class TimestampType(IntEnum):
 
 
 class CorruptBatch(ValueError):
-    """These bytes are not a sound record batch; the message says why."""
+    """The bytes are not a sound record batch. The message says why."""
 
 
 class MisshapenBatch(CorruptBatch):
-    """Not the outline of a batch: too short, of a format that is no longer taken, or with header
-    fields that contradict each other. Sending it again does not help."""
+    """The bytes do not have the shape of a batch. Sending them again does not help.
+
+    They are too short, have an old format that is not accepted, or have header fields that
+    contradict each other.
+    """
 
 
 class BatchHeader(NamedTuple):
@@ -102,7 +105,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch, header included."""
+        """Bytes of the whole batch, including the header."""
         return self.batch_length + LOG_OVERHEAD
 
     @property
@@ -135,14 +138,14 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; sequences wrap from 2**31 - 1 to 0."""
+        """The sequence number of the last record. Sequence numbers wrap from 2**31 - 1 to 0."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When the tombstones of this batch may go; the cleaner keeps it in the base timestamp."""
+        """When compaction may remove this batch's tombstones. Stored in the base timestamp."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
 
@@ -151,7 +154,7 @@ HeaderFields = tuple[int, int, int, int, int, int, int, int, int, int, int, int,
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`, unchecked but for being there."""
+    """Returns the header at `position`. Checks only that there are enough bytes."""
     room = len(buffer) - position
     if room < HEADER_SIZE:
         raise _short(room)
@@ -159,16 +162,16 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def validate(buffer: Buffer, position: int = 0, *, check_crc: bool = True) -> BatchHeader:
-    """The header at `position` of a batch that is whole and sound, or `CorruptBatch`.
+    """Returns the header of the batch at `position`. Raises `CorruptBatch` if it is not sound.
 
-    Nothing after the header is decoded: the CRC vouches for the records as their producer made
-    them, unless the caller has had it checked before. A sound batch may be followed by more bytes.
+    Nothing after the header is decoded: the CRC ensures that the records are as their producer
+    made them. `check_crc` is false if the CRC was checked before. More bytes may follow the batch.
     """
     return _make(BatchHeader, validate_fields(buffer, position, check_crc=check_crc))
 
 
 def validate_fields(buffer: Buffer, position: int = 0, *, check_crc: bool = True) -> HeaderFields:
-    """`validate` for the one caller that counts its tenths of a microsecond: a plain tuple."""
+    """Returns the same as `validate` as a plain tuple, for a caller that needs the speed."""
     room = len(buffer) - position
     if room < HEADER_SIZE:
         raise _short(room)
@@ -212,7 +215,7 @@ def _misshapen(header: BatchHeader, room: int) -> MisshapenBatch:
 
 
 def check_fields(header: BatchHeader) -> None:
-    """`MisshapenBatch` unless the fields of the header agree with each other."""
+    """Raises `MisshapenBatch` if the fields of the header contradict each other."""
     if header.attributes & CODEC_MASK > Codec.ZSTD:
         raise MisshapenBatch(f"unknown compression codec {header.attributes & CODEC_MASK}")
     if header.base_offset < 0 or header.last_offset_delta < 0:
@@ -221,7 +224,7 @@ def check_fields(header: BatchHeader) -> None:
         )
     if header.last_offset > _OFFSET_MAX:
         raise MisshapenBatch(f"last offset {header.last_offset} does not fit 64 bits")
-    # Compaction removes records and keeps the span, so fewer is fine, even none; more is not.
+    # Compaction removes records and keeps the span, so there may be fewer records or none.
     if not 0 <= header.record_count <= header.last_offset_delta + 1:
         raise MisshapenBatch(
             f"{header.record_count} records do not fit a span of "
@@ -230,18 +233,18 @@ def check_fields(header: BatchHeader) -> None:
 
 
 def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, epoch: int) -> None:
-    """Assign offsets and leader epoch in place; the CRC does not cover them."""
+    """Sets the base offset and the leader epoch in place. The CRC does not cover them."""
     _OFFSET.pack_into(buffer, position, base_offset)
     _EPOCH.pack_into(buffer, position + 12, epoch)
 
 
 stamp_prefix = Struct(">qii").pack_into
-"""`stamp` in one step, for whoever has the length at hand: (buffer, position, base offset, batch
+"""`stamp` in one step, for a caller that has the length: (buffer, position, base offset, batch
 length, epoch)."""
 
 
 def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> BatchHeader:
-    """Turn a batch to log-append time; this one does change bytes under the CRC."""
+    """Changes a batch to log-append time. The CRC covers these bytes, so it is computed again."""
     header = read_header(buffer, position)
     _ATTRIBUTES.pack_into(buffer, position + CRC_START, header.attributes | LOG_APPEND_TIME)
     _MAX_TIMESTAMP.pack_into(buffer, position + 35, now_ms)
@@ -252,7 +255,7 @@ def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int
 def stamp_max_timestamp(
     buffer: bytearray | memoryview, position: int, max_timestamp: int
 ) -> BatchHeader:
-    """Correct the largest timestamp; this changes bytes under the CRC too."""
+    """Corrects the max timestamp. The CRC covers it, so it is computed again."""
     _MAX_TIMESTAMP.pack_into(buffer, position + 35, max_timestamp)
     header = read_header(buffer, position)
     seal(buffer, position, header.size)
@@ -260,7 +263,7 @@ def stamp_max_timestamp(
 
 
 def seal(buffer: bytearray | memoryview, position: int, size: int) -> None:
-    """Compute and store the CRC of the batch of `size` bytes at `position`."""
+    """Computes and stores the CRC of the batch of `size` bytes at `position`."""
     checksum = crc32c(memoryview(buffer)[position + CRC_START : position + size])
     _CRC.pack_into(buffer, position + 17, checksum)
 
@@ -270,7 +273,7 @@ def write_header(buffer: bytearray | memoryview, position: int, header: BatchHea
 
 
 def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each sound batch, in order; `CorruptBatch` at the first bad one."""
+    """Yields position and header of each batch. Raises `CorruptBatch` at the first bad one."""
     position = 0
     while position < len(buffer):
         header = validate(buffer, position)

@@ -1,21 +1,20 @@
-"""Records as Arrow columns: many at once, with no Python object for any of them.
+"""Encodes and decodes records as Arrow columns, without a Python object per record.
 
-    key             binary                                   null or empty, kept apart
+    key             binary                                   null and empty are different
     value           binary
     headers         list<struct<key: string, value: binary>>
     timestamp       timestamp[ms, UTC]
     timestamp_type  int8                                     0 create time, 1 log-append time
     offset          int64
-    partition       int32                                    where the caller names partitions
+    partition       int32                                    if the caller names partitions
 
-`encode` takes such columns, in any of Arrow's usual types for them, and cuts them into batches.
-`decode` takes what a fetch returns, batches of any size and codec one after another, and makes one
-Arrow batch of them. Python runs once per record batch; the records themselves are the business of
-`penstock.records.kernels`. The bytes are those that `penstock.records.record` writes and reads.
+`encode` accepts such columns, in any of Arrow's usual types for them, and splits them into batches.
+`decode` accepts the bytes of a fetch, which are batches of any size and codec, and makes one Arrow
+batch. Python code runs once per record batch; `penstock.records.kernels` handles the records. The
+bytes are the same that `penstock.records.record` writes and reads.
 
-Positions within a column are 32-bit, as every reader knows them, so a call decodes 2 GiB at most.
-
-Importing this module imports pyarrow, so `penstock.records` does not import it.
+Positions within a column have 32 bits, which every Arrow reader supports. So a call decodes at most
+2 GiB. Importing this module imports pyarrow, so `penstock.records` does not import it.
 """
 
 from __future__ import annotations
@@ -49,26 +48,26 @@ from penstock.records.batch import (
 from penstock.records.record import finish_batch
 
 BATCH_BYTES_MAX: Final = 1 << 20
-"""A batch of this size is let in by a broker with Kafka's default `message.max.bytes`."""
+"""A broker with Kafka's default `message.max.bytes` accepts a batch of this size."""
 DECODED_BYTES_MAX: Final = 1 << 30
-"""What one call decodes unless told otherwise: twenty times the 50 MiB of a default fetch."""
+"""The default limit of one call: twenty times the 50 MiB of a default fetch."""
 
 _INT32_MAX: Final = (1 << 31) - 1
 _INT64_MAX: Final = (1 << 63) - 1
 _COLUMNS: Final = {"key", "value", "headers", "timestamp", "partition"}
 _IGNORED_COLUMNS: Final = {"topic", "offset", "timestamp_type"}
-"""What `decode` and its users add about where a record came from; it does not travel along."""
+"""Columns that `decode` and its callers add to say where a record came from. Not encoded."""
 _COMPRESSION_RATIO_GUESS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """How rows become batches."""
+    """How rows are split into batches."""
 
     codec: Codec = Codec.NONE
     level: int | None = None
     batch_bytes_max: int = BATCH_BYTES_MAX
-    """Before compression, header included; a single record that is larger is a batch alone."""
+    """The limit before compression, including the header. A larger record gets its own batch."""
     batch_records_max: int = _INT32_MAX
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
@@ -86,7 +85,7 @@ class BatchOptions:
 
 
 class Chunk(NamedTuple):
-    """Fetched bytes of one partition, and which of its offsets are wanted: [from, to)."""
+    """Fetched bytes of one partition, and the range of wanted offsets: [from, to)."""
 
     data: Buffer
     partition: int | None = None
@@ -96,12 +95,12 @@ class Chunk(NamedTuple):
 
 
 class ChunkEnd(NamedTuple):
-    """Where decoding a chunk ended."""
+    """Where the decoding of a chunk ended."""
 
     next_offset: int | None
-    """The offset after the last whole batch, whether or not a record is on it; None for none."""
+    """The offset after the last complete batch; None if there was no complete batch."""
     partial_bytes: int
-    """How much of a batch that was cut off was left over. Alone in a chunk: fetch more bytes."""
+    """Bytes of an incomplete batch at the end. If it is alone in its chunk, fetch more bytes."""
 
 
 class Decoded(NamedTuple):
@@ -118,10 +117,10 @@ def encode(
     base_offset: int | None = None,
     base_sequence: int = NO_SEQUENCE,
 ) -> list[memoryview]:
-    """Sealed batches with the rows in order; `now_ms` is for rows without a timestamp.
+    """Returns complete batches with the rows in order. `now_ms` is for rows without a timestamp.
 
-    Each batch starts at offset 0, as brokers want batches from producers, unless `base_offset` is
-    given; then they follow each other from there. Sequences always follow each other.
+    Each batch starts at offset 0, as brokers expect from producers. With `base_offset` the offsets
+    continue from batch to batch, starting there. Sequence numbers always continue.
 
         encode(pa.record_batch({"value": [b"one", b"two"]}), now_ms=now_ms)
     """
@@ -142,9 +141,9 @@ def encode_partitions(
     now_ms: int | None = None,
     base_sequences: Mapping[int, int] | None = None,
 ) -> dict[int, list[memoryview]]:
-    """Batches for each partition of the `partition` column; within one, rows keep their order.
+    """Returns batches for each partition of the `partition` column. Rows keep their order in it.
 
-    With `base_sequences` each partition's batches are numbered on from its own.
+    `base_sequences` has the first sequence number of each partition.
     """
     options = options or BatchOptions()
     cutters: dict[int, _Cutter] = {}
@@ -173,11 +172,11 @@ def decode(
     check_crc: bool = True,
     max_bytes: int = DECODED_BYTES_MAX,
 ) -> Decoded:
-    """All wanted records of all chunks as one Arrow batch, or `CorruptBatch`.
+    """Returns all wanted records of all chunks as one Arrow batch. Raises `CorruptBatch`.
 
-    Control batches, batches of aborted transactions and whatever is left of a batch at the end of
-    a chunk are passed over. Without `headers` that column is left out. `max_bytes` bounds what is
-    decompressed in total, and `DecompressedTooLarge` says that it was not enough.
+    Skips control batches, batches of aborted transactions, and an incomplete batch at the end of a
+    chunk. Without `headers` there is no such column. `max_bytes` limits the decompressed bytes of
+    all batches together; beyond it `DecompressedTooLarge` is raised.
     """
     if not 0 < max_bytes <= _INT32_MAX:
         raise ValueError(f"max_bytes is {max_bytes}; give 1 to {_INT32_MAX} and decode in parts")
@@ -196,7 +195,7 @@ def decode(
 
 
 class _Cutter:
-    """Cuts rows into sealed batches and numbers them on."""
+    """Splits rows into complete batches, with continuous offsets and sequence numbers."""
 
     def __init__(self, options: BatchOptions, base_offset: int | None, base_sequence: int) -> None:
         self.options = options
@@ -205,7 +204,7 @@ class _Cutter:
         self.batches: list[memoryview] = []
 
     def cut(self, encoder: kernels.ColumnEncoder, first: int, stop: int, arena: _Arena) -> None:
-        """Encode rows into as many batches as it takes."""
+        """Encodes rows into as many batches as needed."""
         while first < stop:
             last = min(stop, first + self.options.batch_records_max)
             room = arena.room()
@@ -251,10 +250,10 @@ class _Cutter:
 
 
 class _Arena:
-    """Memory in which batches are packed one after another, or, to be compressed, in one place.
+    """Memory for batches: one after another, or for compression always in the same place.
 
-    It comes from Arrow, whose pool hands out used memory again where the system's allocator would
-    return it: taking fresh pages from the system costs more than encoding into them.
+    It comes from Arrow's pool, which reuses memory that the system's allocator would return. Taking
+    new pages from the system costs more than encoding into them.
     """
 
     def __init__(self, encoder: kernels.ColumnEncoder, options: BatchOptions) -> None:
@@ -265,7 +264,7 @@ class _Arena:
         self._free = _allocate(self._size)
 
     def room(self) -> memoryview:
-        """Room for the largest batch that may come."""
+        """Returns memory that is large enough for any batch."""
         if len(self._free) < self._room_min:
             self._free = _allocate(self._size)
         return self._free
@@ -304,7 +303,7 @@ def _encoder(rows: pa.RecordBatch, now_ms: int | None, order: Any) -> kernels.Co
 
 
 def _whole_batches(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and unchecked header of each batch that does not run past the end."""
+    """Yields the position and the unchecked header of each complete batch."""
     position = 0
     while len(data) - position >= HEADER_SIZE:
         header = read_header(data, position)
@@ -315,7 +314,10 @@ def _whole_batches(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def _expected(headers: Sequence[BatchHeader]) -> tuple[int, int]:
-    """Rows and bytes to make room for at first; headers may lie, so no more than they cost."""
+    """Returns for how many rows and bytes to allocate at first.
+
+    Headers may lie, so the allocation is limited in proportion to the bytes received.
+    """
     rows = size = 0
     for header in headers:
         rows += min(max(header.record_count, 0), max(header.size, 0))

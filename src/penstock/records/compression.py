@@ -1,18 +1,19 @@
-"""Compressed record data: Kafka's four codecs, written for Java and read with a limit.
+"""Compresses and decompresses record data with Kafka's four codecs.
 
-What Kafka means by each codec:
+Kafka uses them as follows:
 
     gzip    ordinary gzip; several members in a row are one stream
     snappy  the Java client's "xerial" framing (a 16-byte header, then length-prefixed raw blocks),
-            or one bare raw block, which librdkafka writes; we write the first and read both
-    lz4     the LZ4 frame format, blocks independent (the Java client refuses linked blocks)
+            or one raw block without framing, which librdkafka writes; we write the first and read
+            both
+    lz4     the LZ4 frame format with independent blocks (the Java client refuses linked blocks)
     zstd    ordinary zstd frames
 
-Decompression is where a few bytes from a stranger may ask for gigabytes. Output therefore goes into
-a buffer of ours which never exceeds the caller's limit. Sizes claimed by the data are only hints
-for the first buffer, and are doubted when the codec could not reach them; a buffer that proves too
-small is replaced by a larger one until the limit, and then `DecompressedTooLarge` is raised. The
-repeated work costs at most a third of the final pass.
+A few compressed bytes from an untrusted client could expand to gigabytes. So the output goes into
+a buffer that never exceeds the caller's limit. A size that the data claims is only a hint for the
+first buffer, and is ignored if the codec could not reach it. If the buffer is too small, a larger
+one is used, up to the limit; then `DecompressedTooLarge` is raised. The repeated work costs at most
+a third of the final pass.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ import cramjam
 from penstock.records.batch import Buffer, Codec, CorruptBatch
 
 DECOMPRESSED_BYTES_MAX: Final = 256 << 20
-"""What one batch may decompress to unless the caller says otherwise.
+"""The default limit for one decompressed batch.
 
-A request frame holds 100 MiB at most, so an uncompressed batch never exceeds that; a compressed one
-gets room for more than twice as much. Anything beyond is far likelier a bomb than a batch.
+A request frame has at most 100 MiB, so an uncompressed batch is never larger. A compressed batch
+may have more than twice as much. Anything larger is much more likely an attack than a batch.
 """
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + bytes((0, 0, 0, 1, 0, 0, 0, 1))
 _XERIAL_BLOCK_BYTES: Final = 32 << 10
-"""The block size of Java's stream; its readers allocate one block, so larger would be unkind."""
+"""The block size of Java's stream. Its readers allocate a block, so blocks are not larger here."""
 _INT32: Final = Struct(">i")
 _GZIP_LENGTH: Final = Struct("<I")
 
@@ -45,18 +46,18 @@ _FIRST_GUESS_RATIO: Final = 6
 _FIRST_GUESS_BYTES_MIN: Final = 4 << 10
 _GROWTH: Final = 4
 _SNAPPY_RATIO_MAX: Final = 22
-"""A snappy copy makes 64 bytes out of 3; no element does better."""
+"""A snappy copy element makes 64 bytes of 3, which is the best ratio of any element."""
 _GZIP_RATIO_MAX: Final = 1032
 _LZ4_RATIO_MAX: Final = 255
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _TRUSTED_BYTES: Final = 16 << 20
-"""A larger claim is grown into rather than believed, where the codec could reach nearly any."""
+"""A codec that could reach almost any size gets at most this for its first buffer."""
 _MAPPED_BYTES_MIN: Final = 1 << 20
 _BUFFER_TOO_SMALL: Final = "failed to write whole buffer"
 
 _LEVELS: Final = {Codec.GZIP: (1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131072, 22)}
-"""Kafka's ranges. Snappy and no compression have no level and ignore one, as in Kafka."""
+"""Kafka's ranges. Snappy and no compression have no levels and ignore a given one, as in Kafka."""
 
 
 class DecompressedTooLarge(CorruptBatch):
@@ -68,11 +69,11 @@ class _DecompressInto(Protocol):
 
 
 _Take = Callable[[int], memoryview]
-"""Gives writable memory of a size."""
+"""Allocates writable memory of a given size."""
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """`data` as Kafka's clients expect it. Without `level`, the codec's usual balance."""
+    """Compresses `data` as Kafka's clients expect it. Each codec has its usual default level."""
     _check_level(codec, level)
     match codec:
         case Codec.NONE:
@@ -91,22 +92,22 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
-    """What `data` decompresses to, at most `max_bytes`; `CorruptBatch` when it does not."""
+    """Decompresses `data` to at most `max_bytes`. Raises `CorruptBatch` if that fails."""
     return bytes(decompress_view(codec, data, max_bytes))
 
 
 def decompress_view(
     codec: Codec, data: Buffer, max_bytes: int = DECOMPRESSED_BYTES_MAX
 ) -> memoryview:
-    """As `decompress`, without the last copy; uncompressed data comes back as a view of itself."""
+    """Does the same as `decompress` without a copy: uncompressed data is returned as a view."""
     return _decompress_to(codec, memoryview(data), max_bytes, _new_bytes)
 
 
 @contextmanager
 def decompressed(codec: Codec, data: Buffer, max_bytes: int) -> Iterator[memoryview]:
-    """As `decompress_view`, for as long as it is needed; the memory is given back afterwards.
+    """Does the same as `decompress_view`, but frees the memory at the end of the context.
 
-    Other threads run while a large result is made and given back. With a `bytearray` of many
+    Other threads can run while a large result is allocated and freed. With a `bytearray` of many
     megabytes they would wait until it is zeroed, and again until it is freed.
     """
     memory = _Mapped()
@@ -119,7 +120,7 @@ def decompressed(codec: Codec, data: Buffer, max_bytes: int) -> Iterator[memoryv
 
 
 class _Mapped:
-    """Memory for one result at a time; what is large comes straight from the system."""
+    """Memory for one result at a time. Large blocks are mapped directly from the system."""
 
     def __init__(self) -> None:
         self._view: memoryview | None = None
@@ -137,7 +138,7 @@ class _Mapped:
         mapped, self._mapped = self._mapped, None
         if mapped is not None and self._view is not None:
             self._view.release()
-            # A traceback may still hold a slice of it: then it goes with that.
+            # A traceback may still refer to a slice of it: then it is freed with the traceback.
             with suppress(BufferError):
                 mapped.close()
 
@@ -214,7 +215,7 @@ def _first_guess(codec: Codec, data: memoryview) -> int:
 
 
 def _zstd_claimed_bytes(data: memoryview) -> int:
-    """The content size in the first frame's header, or 0 where it has none."""
+    """Returns the content size in the first frame's header, or 0 if there is none."""
     if len(data) < 5 or bytes(data[:4]) != _ZSTD_MAGIC:
         return 0
     descriptor = data[4]
@@ -226,10 +227,10 @@ def _zstd_claimed_bytes(data: memoryview) -> int:
 
 
 def _lz4_bytes_max(data: memoryview) -> int:
-    """What the blocks of the first frame can hold, or 0 where this is not clear.
+    """Returns the most bytes that the blocks of the first frame can hold, or 0 if unknown.
 
-    Clients write no content size, but they do cut blocks of one size, mostly 64 KiB, and the blocks
-    can be counted without opening them.
+    Clients write no content size. But they use blocks of one size, mostly 64 KiB, and the blocks
+    can be counted without decompressing them.
     """
     if len(data) < 7 or bytes(data[:4]) != _LZ4_MAGIC:
         return 0
@@ -281,8 +282,8 @@ def _xerial_blocks(data: memoryview) -> list[memoryview]:
     blocks = []
     position = 0
     while position < len(data):
-        # Streams may be concatenated, each with its header; a length is never negative, so the
-        # header's first byte cannot be mistaken for one.
+        # Streams may be concatenated, each with its header. A length is never negative, so it
+        # cannot start like the header does.
         if bytes(data[position : position + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
             position += len(_XERIAL_HEADER)
             if position > len(data):
@@ -302,7 +303,7 @@ def _xerial_blocks(data: memoryview) -> list[memoryview]:
 
 
 def _snappy_block_bytes(block: memoryview) -> int:
-    """The length a raw block claims, once it is one that snappy could reach."""
+    """Returns the length that a raw block claims. Raises if snappy could not reach it."""
     if not len(block):
         raise CorruptBatch("a snappy block is empty: even no data takes one byte")
     try:

@@ -1,8 +1,8 @@
-"""Stands in for the `cython` module where Cython is not installed.
+"""Replaces the `cython` module if Cython is not installed.
 
-Only a build needs Cython. The kernels use its decorators as notes to the compiler; uncompiled they
-do nothing, and everything else they take from `cython` hides in annotations, which never run, or
-behind `cython.compiled`.
+Only a build needs Cython. Its decorators in the kernels are hints for the compiler, and do nothing
+in uncompiled code. Everything else that the kernels use from `cython` is in annotations, which are
+never evaluated, or behind `cython.compiled`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 # mypy: allow-untyped-decorators, disable-error-code="valid-type"
-# (typed loop counters and plain arguments are what the compiler turns into C)
-"""Kernels that place keys: the hashes by which clients agree on a key's partition.
+# (the compiler turns typed loop counters and plain arguments into C)
+"""Hashes keys to partitions, in the same way as other Kafka clients.
 
-`murmur2` is 32-bit MurmurHash2 with the seed Java's producer chose; `crc32` is the CRC of zlib,
-which librdkafka chose. Java drops the hash's sign bit and librdkafka does not; both then take the
-rest modulo the number of partitions. A key so lands in one place whoever writes it.
+`murmur2` is 32-bit MurmurHash2 with the seed of Java's producer. `crc32` is zlib's CRC, which
+librdkafka uses. Java drops the hash's sign bit and librdkafka does not. Both then take the hash
+modulo the number of partitions. So a key goes to the same partition as with those clients.
 
-The column kernels do the same for a whole Arrow array, and make no object per row. Arrays may be
-malformed, so offsets are checked before they are followed. `penstock.records.kernels` explains the
-two modes.
+The column kernels do the same for a whole Arrow array, without an object per row. Arrays may be
+malformed, so offsets are checked before they are used. `penstock.records.kernels` explains the
+compiled and uncompiled modes.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def _murmur2_at(
     start: cython.Py_ssize_t,
     size: cython.Py_ssize_t,
 ) -> cython.uint:
-    # Uncompiled, numbers do not wrap by themselves: hence the masks, which cost C nothing.
-    # Compiled, a literal above 31 bits is a Python object unless it is simply assigned.
+    # Uncompiled, numbers do not wrap, hence the masks, which cost nothing in C. Compiled, a
+    # literal above 31 bits is a Python object unless it is only assigned.
     factor: cython.uint = 0x5BD1E995
     mask: cython.uint = 0xFFFFFFFF
     state: cython.uint = 0x9747B28C
@@ -111,13 +111,13 @@ def _crc32_at(
 
 
 def murmur2(key: bytes) -> int:
-    """The hash as an unsigned 32-bit number."""
+    """Returns the hash as an unsigned 32-bit number."""
     data: cython.pointer[cython.const[cython.uchar]] = key
     return int(_murmur2_at(data, 0, len(key)))
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Where Java's producer puts the key; there is at least one partition."""
+    """Returns the partition that Java's producer chooses. `partitions` is at least 1."""
     data: cython.pointer[cython.const[cython.uchar]] = key
     count: cython.uint = partitions
     return int((_murmur2_at(data, 0, len(key)) & 0x7FFFFFFF) % count)
@@ -126,10 +126,10 @@ def partition_of(key: bytes, partitions: int) -> int:
 def place_keys(
     cells: tuple[Any, Any, Any, int, int, int], partitions: int, algorithm: int, out: memoryview
 ) -> int:
-    """Write each row's partition into `out` (32-bit), -1 for a null key; say how many were null.
+    """Writes each row's partition to `out` (32-bit), -1 for a null key. Returns the null count.
 
     `cells` describes a binary array as `arrow_input.flat` does: offsets (None: all are null),
-    validity (None: nothing is), data, the first cell, the number of cells, the size of the data.
+    validity (None: none is null), data, first cell, number of cells, size of the data.
     """
     offsets, validity, content, first_cell, count, data_size = cells
     first: cython.Py_ssize_t = first_cell
@@ -195,9 +195,10 @@ def _check_lengths(offsets: int, validity: int, cells: int, limit: int, content:
 def fill_run(
     placed: memoryview, sizes: memoryview, first: int, room: int, partition: int
 ) -> tuple[int, int]:
-    """Put unplaced rows from `first` on into the partition until their bytes fill the room.
+    """Assigns unplaced rows from `first` on to the partition until they have `room` bytes.
 
-    The row that fills it goes along. Returns the row to go on from and the bytes put there.
+    The row that reaches the limit is included. Returns the row to continue from, and the number of
+    bytes assigned.
     """
     target: cython.int[::1] = placed
     size_of: cython.const[cython.longlong][::1] = sizes

@@ -1,4 +1,4 @@
-"""Per-record work: the one place that knows how a record is laid out.
+"""The functions that read and write single records: the only code that knows their layout.
 
     length            varint    bytes after this field
     attributes        int8      unused
@@ -8,12 +8,13 @@
     value size        varint    -1 for null, then the value
     header count      varint    then for each: key size, key (UTF-8), value size (-1 null), value
 
-Varints are zigzag: 0, -1, 1, -2 become 0, 1, 2, 3, written in groups of seven bits, low first.
+Varints are zigzag-encoded: 0, -1, 1, -2 become 0, 1, 2, 3, written in groups of seven bits, lowest
+group first.
 
-The modules `reading`, `scanning` and `writing` are typed Python. Compiled by Cython they work on
-raw memory; uncompiled, on memoryviews, with the same results and only slower. `reading` and
-`writing` serve records as Python objects and records as Arrow buffers with the same code for a
-record's fields; `scanning` looks at records and makes nothing of them.
+The modules `reading`, `scanning` and `writing` are typed Python. Compiled by Cython, they work on
+raw memory. Uncompiled, they work on memoryviews, with the same results but slower. `reading` and
+`writing` handle records as Python objects and as Arrow buffers, with the same code for a record's
+fields. `scanning` checks and searches records without making objects.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from penstock.records.scanning import (
 from penstock.records.writing import ColumnEncoder, Ranges, append_record, append_records
 
 COMPILED: bool = reading.COMPILED and scanning.COMPILED and writing.COMPILED
-"""Whether records are handled by compiled code; without it everything works, only slower."""
+"""Whether this code is compiled. Without it everything works, but slower."""
 
 __all__ = [
     "COMPILED",

@@ -1,13 +1,15 @@
 # mypy: allow-untyped-decorators, disable-error-code="valid-type"
 # ruff: noqa: B007
-# (typed loop counters, plain arguments and plain branches are what the compiler turns into C)
-"""Kernels that read records; `penstock.records.kernels` explains the layout and the two modes.
+# (the compiler turns typed loop counters, plain arguments and plain branches into C)
+"""Reads records, as Python objects or into Arrow buffers.
 
-`RecordReader` walks the records of a payload and checks each whole before anyone sees it. On top of
-it stand `read_records`, which makes Python objects, and `ColumnDecoder`, which fills Arrow buffers
-and makes none. Any byte may be hostile: each read is checked against the end of its record, each
-write against the room in its buffer, and sums that would not fit 64 bits are refused before they
-are computed, so that compiled code cannot wrap where Python would not.
+`penstock.records.kernels` explains the layout, and the compiled and uncompiled modes.
+
+`RecordReader` walks the records of a payload and checks each completely before it is used.
+`read_records` uses it to make Python objects, and `ColumnDecoder` to fill Arrow buffers without
+objects. Any byte may be hostile: each read is checked against the end of its record, and each write
+against the end of its buffer. Sums that would not fit into 64 bits are refused before they are
+computed, so that compiled code never wraps.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ def varint_bytes(
     position: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """How many bytes the 32-bit number at `position` takes; 0 if it is malformed or cut off."""
+    """Returns the size of the 32-bit varint at `position`; 0 if it is malformed or cut off."""
     if position < end and data[position] < 0x80:
         return 1
     if position + 1 < end and data[position + 1] < 0x80:
@@ -78,7 +80,7 @@ def varint(
     position: cython.Py_ssize_t,
     size: cython.Py_ssize_t,
 ) -> cython.longlong:
-    """The number in `size` bytes at `position`; nothing is read when there are none."""
+    """Returns the number in `size` bytes at `position`. Reads nothing if `size` is 0."""
     raw: cython.ulonglong = 0
     byte: cython.ulonglong
     shift: cython.int
@@ -99,7 +101,7 @@ def varint(
 @cython.final
 @cython.cclass
 class RecordReader:
-    """Walks the records of one payload; its fields describe the record read last."""
+    """Walks the records of one payload. Its fields describe the record that was read last."""
 
     payload: cython.const[cython.uchar][::1]
     data: cython.pointer[cython.const[cython.uchar]]
@@ -130,7 +132,7 @@ class RecordReader:
         append_timestamp: int | None,
     ) -> None:
         size = len(payload)
-        # Each of a record's seven fields takes a byte at least.
+        # Each of a record's seven fields takes at least a byte.
         if count * 7 > size:
             raise CorruptBatch(f"{size} bytes cannot hold the {count} records the header promises")
         self.payload = payload
@@ -153,7 +155,7 @@ class RecordReader:
     @cython.inline
     @cython.exceptval(-2, check=False)
     def sized(self, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """The size of the bytes that start at the new position, which are there; -1 for null."""
+        """Reads a length, checks that so many bytes follow, and returns it; -1 for null."""
         step: cython.Py_ssize_t = varint_bytes(self.data, self.position, end)
         size: cython.longlong = varint(self.data, self.position, step)
         self.position += step
@@ -164,11 +166,11 @@ class RecordReader:
     @cython.cfunc
     @cython.exceptval(-1, check=False)
     def advance(self) -> cython.int:
-        """Read the next record and check it whole.
+        """Reads the next record and checks it completely.
 
-        The position is kept in a variable of its own, and mistakes are looked for once all fields
-        before the key, the value or the headers are read: a malformed number takes no bytes and
-        counts as 0, so nothing beyond the end is touched meanwhile.
+        The position is in a local variable. Errors are checked only after all fields before the
+        key, before the value or before the headers are read. Until then a malformed number has
+        size 0 and value 0, so nothing beyond the end is read.
         """
         data: cython.pointer[cython.const[cython.uchar]] = self.data
         at: cython.Py_ssize_t = self.position
@@ -206,7 +208,7 @@ class RecordReader:
         self.value_size = size
         if size > 0:
             at += size
-        # Nearly every record ends here, with a single byte that says it has no headers.
+        # Nearly every record ends here, with a single byte for "no headers".
         if at + 1 == end and data[at] == 0:
             step = 1
             size = 0
@@ -232,7 +234,7 @@ class RecordReader:
     @cython.cfunc
     @cython.exceptval(-1, check=False)
     def pass_headers(self, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Check all headers, and say where they end."""
+        """Checks all headers, and returns their end."""
         if self.header_count > (end - start) // 2:
             raise CorruptBatch(f"a record cannot have {self.header_count} headers")
         index: cython.Py_ssize_t
@@ -262,7 +264,7 @@ class RecordReader:
     @cython.cfunc
     @cython.exceptval(-1, check=False)
     def finish(self) -> cython.int:
-        """Nothing may follow the last record."""
+        """Checks that nothing follows the last record."""
         if self.position != self.end:
             raise CorruptBatch(f"{self.end - self.position} bytes follow the last record")
         return 0
@@ -296,7 +298,7 @@ class RecordReader:
 def read_records(
     reader: RecordReader, count: int, base_offset: int, make: Callable[[tuple[Any, ...]], Any]
 ) -> list[Any]:
-    """All `count` records, each made of (offset, timestamp, key, value, headers)."""
+    """Returns all `count` records, each made from (offset, timestamp, key, value, headers)."""
     records = []
     index: cython.Py_ssize_t
     for index in range(count):
@@ -317,9 +319,11 @@ def read_records(
 
 
 def untrack(objects: list[Any]) -> None:
-    """Spare the garbage collector objects that refer to bytes, text and numbers alone: no cycle
-    can go through them, and thousands at a time would have it look through all memory again and
-    again. Uncompiled, nothing is done."""
+    """Removes objects from the garbage collector's list. Does nothing if uncompiled.
+
+    The objects refer only to bytes, text and numbers, so they cannot be part of a cycle. Thousands
+    of them would make the collector scan all memory repeatedly.
+    """
     if cython.compiled:
         for each in objects:
             PyObject_GC_UnTrack(each)
@@ -328,7 +332,7 @@ def untrack(objects: list[Any]) -> None:
 @cython.final
 @cython.cclass
 class BinarySink:
-    """The buffers of an Arrow binary array being filled; the validity bits start out all set."""
+    """The buffers of an Arrow binary array that is being filled. All validity bits start as set."""
 
     views: object
     offsets: cython.p_int
@@ -346,7 +350,7 @@ class BinarySink:
         self.nulls = 0
 
     def bind(self, offsets: Any, validity: Any, data: Any) -> None:
-        """Take new buffers, into which the old ones have been copied."""
+        """Sets new buffers. The caller has copied the content of the old ones."""
         cells: cython.int[::1] = offsets
         bits: cython.uchar[::1] = validity
         content: cython.uchar[::1] = data
@@ -366,7 +370,7 @@ class BinarySink:
     @cython.cfunc
     @cython.exceptval(-1, check=False)
     def require(self, cells: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.int:
-        """Nothing is written unless there is room for all that may come."""
+        """Raises unless there is space for `cells` more cells with `size` bytes."""
         if cells > self.cells_max - self.cells or size > self.size_max - self.size:
             raise ValueError(f"no room was reserved for {cells} cells of {size} bytes")
         return 0
@@ -380,7 +384,7 @@ class BinarySink:
         start: cython.Py_ssize_t,
         size: cython.Py_ssize_t,
     ) -> cython.void:
-        """Add a cell for which there is room; a null has size -1."""
+        """Adds a cell, which must fit. A null has size -1."""
         cell: cython.Py_ssize_t = self.cells
         if size > 0:
             if cython.compiled:
@@ -395,7 +399,7 @@ class BinarySink:
         self.offsets[cell + 1] = self.size
 
     def state(self) -> tuple[int, int, int]:
-        """Cells, bytes and nulls so far."""
+        """Returns the number of cells, bytes and nulls so far."""
         return self.cells, self.size, self.nulls
 
 
@@ -426,10 +430,10 @@ class ColumnDecoder:
     def append(
         self, reader: RecordReader, count: int, base_offset: int, from_offset: int, to_offset: int
     ) -> tuple[int, int]:
-        """Add a batch's records in [from, to) and return how many headers of how many bytes.
+        """Adds a batch's records in [from, to). Returns the number and the bytes of their headers.
 
-        All records are checked, also those that are left out. Room is checked once: records do
-        not overlap, so their keys, or their values, are together no longer than the payload.
+        All records are checked, including those that are left out. The space is checked once:
+        records do not overlap, so all keys, or all values, are not longer than the payload.
         """
         offset: cython.longlong
         base: cython.longlong = base_offset
@@ -480,7 +484,7 @@ def append_headers(
     keys: BinarySink,
     values: BinarySink,
 ) -> None:
-    """Add the headers of records that `ColumnDecoder.append` has added, from a fresh reader."""
+    """Adds the headers of the records that `ColumnDecoder.append` has added, from a new reader."""
     offset: cython.longlong
     base: cython.longlong = base_offset
     low: cython.longlong = from_offset

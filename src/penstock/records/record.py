@@ -1,17 +1,18 @@
-"""Records as Python objects: for tools, tests, compaction and anyone with a few of them.
+"""Builds and reads batches of records that are Python objects.
 
-Many records at once belong in `penstock.records.columnar`, which makes no object per record. Both
-write the same bytes, since both leave the layout to `penstock.records.kernels`.
+This is for small numbers of records: tools, tests, compaction. For many records use
+`penstock.records.columnar`, which makes no object per record. Both write the same bytes, since both
+use `penstock.records.kernels`.
 
-A batch is a span of offsets, [base offset, base offset + last offset delta], with records on some
-of them. A producer fills every one. Compaction takes records away and must leave everything else:
-the span (or a follower would see a gap it cannot explain), the producer's id, epoch and sequence
-(or a retry of the batch would no longer be recognised), the leader epoch. So a batch may be sparse
-and even empty. `rebuild_batch` makes such a batch from the header of the old one.
+A batch covers a span of offsets, [base offset, base offset + last offset delta]. A producer writes
+a record for every offset. Compaction removes records and must keep everything else: the span
+(otherwise followers would see an unexplained gap), the producer's id, epoch and sequence (otherwise
+a retry of the batch would not be recognized), and the leader epoch. So a batch may be sparse or
+even empty. `rebuild_batch` makes such a batch from the header of the old one.
 
-Timestamps are deltas from the base timestamp: the first record's, or, once the cleaner has set a
-delete horizon, that horizon, with attribute bit 6 to say so. Under log-append time every record has
-the batch's max timestamp, whatever its delta.
+Timestamps are deltas from the base timestamp. That is the first record's timestamp, or the delete
+horizon if the cleaner has set one (attribute bit 6). Under log-append time every record has the
+batch's max timestamp, whatever its delta.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class ControlType(IntEnum):
 
 
 class ControlMarker(NamedTuple):
-    """How a transaction ended on this partition, and under which coordinator."""
+    """How a transaction ended on this partition, and the epoch of its coordinator."""
 
     type: ControlType
     coordinator_epoch: int
@@ -92,12 +93,12 @@ def build_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> bytearray:
-    """A sealed batch, writable so that a broker may stamp it.
+    """Returns a complete batch with its CRC. It is writable, so that a broker can stamp it.
 
-    `base_offset` is the first record's offset unless given (0 without records) and the span ends
-    with the last record unless `last_offset_delta` says otherwise. `max_timestamp` is the largest
-    of the records' unless given; log-append time is read from there. An empty batch is never
-    compressed: there is nothing to compress.
+    `base_offset` is by default the first record's offset, or 0 without records. The span ends at
+    the last record unless `last_offset_delta` is given. `max_timestamp` is by default the largest
+    of the records' timestamps; with log-append time it is the timestamp of all records. An empty
+    batch is never compressed.
 
         build_batch([Record(0, now_ms, b"key", b"value")], codec=Codec.ZSTD)
     """
@@ -148,12 +149,12 @@ def rebuild_batch(
     level: int | None = None,
     delete_horizon_ms: int | None = None,
 ) -> bytearray:
-    """The batch of `header` with only the `kept` records, as compaction leaves it.
+    """Returns the batch of `header` with only the `kept` records, for compaction.
 
     Everything else about the batch stays: offsets and their span, producer, sequence, epochs,
-    timestamp type, transactional and control marks, the codec unless another is given. A delete
-    horizon stays too; `delete_horizon_ms` sets the first one and cannot move one that is there,
-    since a tombstone's time to live must not start again.
+    timestamp type, transactional and control attributes, and the codec unless another is given. A
+    delete horizon stays too. `delete_horizon_ms` is used only if there is none yet, since a
+    tombstone's time to live must not start again.
     """
     horizon_ms = header.delete_horizon_ms
     keep_max = not kept or header.timestamp_type == TimestampType.LOG_APPEND_TIME
@@ -178,9 +179,9 @@ def rebuild_batch(
 def finish_batch(
     packed: _Writable, header: BatchHeader, level: int | None = None
 ) -> _Writable | bytearray:
-    """Seal packed records that follow `HEADER_SIZE` spare bytes, compressed as `header` says.
+    """Turns packed records that follow `HEADER_SIZE` unused bytes into a complete batch.
 
-    Uncompressed, `packed` itself becomes the batch.
+    Compresses them with the header's codec. Without compression, `packed` itself becomes the batch.
     """
     batch: _Writable | bytearray = packed
     if header.codec != Codec.NONE:
@@ -197,10 +198,10 @@ def finish_batch(
 def read_records(
     batch: Buffer, header: BatchHeader | None = None, *, max_bytes: int = DECOMPRESSED_BYTES_MAX
 ) -> list[Record]:
-    """The records of the batch at the start of `batch`, or `CorruptBatch` if any is malformed.
+    """Returns the records of the first batch in `batch`. Raises `CorruptBatch` for a bad record.
 
-    Pass the `header` of a batch that has been validated to save validating it again. A compressed
-    batch may decompress to `max_bytes`.
+    Pass the `header` of a batch that has been validated, to save validating it again. A compressed
+    batch may decompress to at most `max_bytes`.
     """
     if header is None:
         header = validate(batch)
@@ -220,14 +221,14 @@ def read_records(
 
 
 def read_payload(packed: memoryview, header: BatchHeader, max_bytes: int) -> memoryview:
-    """What follows a batch's header, decompressed; an empty batch may have nothing at all."""
+    """Returns the decompressed bytes after a batch's header. An empty batch may have none."""
     if header.record_count == 0 and not len(packed):
         return packed
     return decompress_view(header.codec, packed, max_bytes)
 
 
 def append_timestamp(header: BatchHeader) -> int | None:
-    """The timestamp of all records under log-append time, None where each has its own."""
+    """Returns the timestamp of all records under log-append time; None if each has its own."""
     return header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
 
 
@@ -240,7 +241,7 @@ def control_batch(
     offset: int = 0,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytearray:
-    """The batch that ends a producer's transaction on a partition; it takes one offset."""
+    """Returns the batch that ends a producer's transaction on a partition. It has one offset."""
     key = _CONTROL_KEY.pack(0, marker.type)
     value = _CONTROL_VALUE.pack(0, marker.coordinator_epoch)
     return build_batch(
@@ -254,9 +255,9 @@ def control_batch(
 
 
 def read_control(record: Record) -> ControlMarker:
-    """The marker in a record of a control batch, or `CorruptBatch`.
+    """Returns the marker in a record of a control batch. Raises `CorruptBatch` if it is malformed.
 
-    Newer versions may add fields after those known here, never change them, so longer is fine.
+    Newer versions may add fields at the end, but not change the known ones. So longer is accepted.
     """
     key, value = record.key, record.value
     if key is None or len(key) < _CONTROL_KEY.size:

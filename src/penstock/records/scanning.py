@@ -1,16 +1,16 @@
 # mypy: allow-untyped-decorators, disable-error-code="valid-type"
 # ruff: noqa: B007
-# (typed loop counters, plain arguments and plain branches are what the compiler turns into C)
-"""Kernels that look through records without making objects of them.
+# (the compiler turns typed loop counters, plain arguments and plain branches into C)
+"""Checks and searches records without making objects of them.
 
 `ordinary_fields` checks a producer's batch before a leader appends it: header, CRC and records in
 one call, since it is part of every append. `scan_payload` checks the records of a batch that is
-compressed or not ordinary, says what is wrong, and lets other threads run meanwhile if it is asked
-to. `find_records`, `first_record_at` and `newest_record` look for single records of a batch.
+compressed or not ordinary, says what is wrong, and optionally lets other threads run meanwhile.
+`find_records`, `first_record_at` and `newest_record` search for single records of a batch.
 
-The layout is that of `reading` (`penstock.records.kernels` describes it), and so is what counts as
-malformed; the tests compare the two. A producer must keep one rule more: it numbers its records 0,
-1, 2 and so on. Any byte may be hostile, so each read is checked against the end of its record.
+Layout and validity are those of `reading` (`penstock.records.kernels` has the layout); tests
+compare the two. One more rule is for producers: they number their records 0, 1, 2 and so on. Any
+byte may be hostile, so each read is checked against the end of its record.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if cython.compiled:
 
 COMPILED: bool = cython.compiled
 
-# `scan` says these as literals: compiled, it must not touch a module's names.
+# `scan` has these as literals: compiled, it must not access names of the module.
 HAS_KEYLESS = 1
 """A record has no key."""
 HAS_EARLY = 2
-"""A timestamp is before the earliest that was asked about."""
+"""A timestamp is before the `earliest` that was given."""
 HAS_LATE = 4
-"""A timestamp is after the latest that was asked about."""
+"""A timestamp is after the `latest` that was given."""
 HAS_OTHER_MAX_TIMESTAMP = 8
-"""The largest timestamp is not the one that the header says."""
+"""The largest timestamp is not the one in the header."""
 
 HAS_GAP = 16
 """An offset delta is not the number of its record."""
@@ -60,7 +60,7 @@ _REASONS = (
     "the length of its value does not fit",
     "its headers do not fill the rest of it, or the name of one is not UTF-8",
 )
-"""What can be wrong with a record, by the number that `scan` returns."""
+"""What can be wrong with a record, by the number that `scan` returns for it."""
 
 
 @cython.cfunc
@@ -73,10 +73,10 @@ def number(
     end: cython.Py_ssize_t,
     bits: cython.int,
 ) -> cython.longlong:
-    """The varint at `at`: its zigzag value times 16, plus how many bytes it takes.
+    """Returns the varint at `at`: its zigzag value times 16, plus its number of bytes.
 
-    0 if it is malformed, cut off, or does not fit `bits`, of which there may be 56 at most. So
-    bit 4 is the sign, and what is above it the magnitude (of -1: 0).
+    Returns 0 if it is malformed, cut off, or does not fit into `bits`, which may be at most 56. So
+    bit 4 of the result is the sign, and the bits above are the magnitude (0 for -1).
     """
     first: cython.longlong
     second: cython.longlong
@@ -123,7 +123,7 @@ def huge_number_bytes(
     at: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """How many bytes a varint of up to 64 bits takes; 0 if it is malformed or cut off."""
+    """Returns the number of bytes of a varint of up to 64 bits; 0 if malformed or cut off."""
     size: cython.Py_ssize_t = 0
     while at + size < end and size < 10:
         if data[at + size] < 0x80:
@@ -140,7 +140,7 @@ def huge_number(
     at: cython.Py_ssize_t,
     size: cython.Py_ssize_t,
 ) -> cython.longlong:
-    """The zigzag number of up to 64 bits in `size` bytes."""
+    """Returns the zigzag number of up to 64 bits in `size` bytes."""
     raw: cython.ulonglong = 0
     byte: cython.ulonglong
     index: cython.Py_ssize_t
@@ -158,7 +158,7 @@ def is_utf8(
     at: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
 ) -> cython.bint:
-    """Whether the bytes are UTF-8 as Python and Arrow read it: shortest forms, no surrogates."""
+    """Returns whether the bytes are UTF-8 as in Python and Arrow: shortest forms, no surrogates."""
     byte: cython.int
     second: cython.int
     more: cython.int
@@ -196,7 +196,7 @@ def headers_end(
     at: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Where the headers end whose count is at `at`; -1 if anything about them is malformed."""
+    """Returns the end of the headers whose count is at `at`; -1 if they are malformed."""
     packed: cython.longlong = number(data, at, end, 32)
     count: cython.longlong = packed >> 5
     index: cython.longlong
@@ -235,10 +235,10 @@ def pass_record(
     base_timestamp: cython.longlong,
     state: cython.p_longlong,
 ) -> cython.int:
-    """Check the record at `at` whole: 1 if it has no key and 0 if it has one.
+    """Checks the whole record at `at`. Returns 1 if it has no key, and 0 if it has one.
 
-    Otherwise the number of what is wrong with it, negative. Its end, offset delta and timestamp go
-    to `state[0]`, `state[4]` and `state[5]`.
+    For a malformed record, returns the negative index of its reason in `_REASONS`. Stores the end,
+    the offset delta and the timestamp in `state[0]`, `state[4]` and `state[5]`.
     """
     bits: cython.int = 0
     end: cython.Py_ssize_t
@@ -247,7 +247,7 @@ def pass_record(
     delta: cython.longlong
     int64_max: cython.longlong = 0x7FFFFFFFFFFFFFFF
     at += packed & 15
-    # Each of the six fields after the length takes a byte at least.
+    # Each of the six fields after the length takes at least a byte.
     if packed & 16 or size < 6 or size > stop - at:
         return -1
     end = at + size
@@ -276,7 +276,7 @@ def pass_record(
     size = packed >> 5
     at += packed & 15
     if packed & 16:
-        # Only -1, a null, may be negative.
+        # The only valid negative length is -1, which is null.
         if size != 0:
             return -4
         bits = 1
@@ -294,7 +294,7 @@ def pass_record(
         return -5
     else:
         at += size
-    # Nearly every record ends here, with a single byte that says it has no headers.
+    # Nearly every record ends here, with a single byte for "no headers".
     if (at + 1 != end or data[at] != 0) and headers_end(data, at, end) != end:
         return -6
     state[0] = end
@@ -315,12 +315,12 @@ def scan(
     wanted: cython.int,
     state: cython.p_longlong,
 ) -> cython.int:
-    """Pass records until one has a bit of `wanted`, or all `count` are passed.
+    """Checks records until one has a bit of `wanted`, or until all `count` are checked.
 
-    0, or the number of what is wrong with the record at hand. `state` holds, before and after:
-    where the next record is, its number, the bits found so far, the largest timestamp so far; and
-    afterwards offset delta and timestamp of the record passed last. Bits and timestamps are those
-    of records with an offset delta of `delta_low` or more; all records are checked.
+    Returns 0, or the index in `_REASONS` for a malformed record. `state` holds, before and after:
+    position and number of the next record, the bits and the largest timestamp so far; afterwards
+    also offset delta and timestamp of the last record. Bits and largest timestamp ignore records
+    with an offset delta below `delta_low`, which are checked as well.
     """
     index: cython.Py_ssize_t = state[1]
     found: cython.int = state[2]
@@ -355,7 +355,7 @@ def scan(
 @cython.final
 @cython.cclass
 class Walk:
-    """Over the records of one payload: what `scan` works on, and how far it has got."""
+    """A scan over the records of one payload, and its progress."""
 
     view: Py_buffer
     is_bound: cython.bint
@@ -374,7 +374,7 @@ class Walk:
             self.data = memoryview(payload)
             self.state = [0] * 6
         self.stop, self.count, self.base_timestamp = len(payload), count, base_timestamp
-        # A record without a timestamp has -1.
+        # -1 is the timestamp of a record without one.
         self.state[0], self.state[1], self.state[2], self.state[3] = 0, 0, 0, -1
 
     def __dealloc__(self) -> None:
@@ -391,7 +391,7 @@ class Walk:
         wanted: cython.int,
         others_run: cython.bint,
     ) -> cython.int:
-        """Go on to the next record with a bit of `wanted`, or to the end; or `CorruptBatch`."""
+        """Continues to the next record with a bit of `wanted`, or the end; or `CorruptBatch`."""
         problem: cython.int
         if cython.compiled and others_run:
             with cython.nogil:
@@ -432,12 +432,12 @@ class Walk:
 def big_endian(
     data: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_t, size: cython.int
 ) -> cython.longlong:
-    """The signed number of `size` bytes at `at`."""
+    """Returns the signed number of `size` bytes at `at`."""
     raw: cython.ulonglong = 0
     index: cython.int
     for index in range(size):
         raw = (raw << 8) | data[at + index]
-    # Shifted up and down again, the highest bit becomes the sign.
+    # Shifting left and right again extends the sign.
     return cython.cast(cython.longlong, raw << (64 - 8 * size)) >> (64 - 8 * size)
 
 
@@ -449,20 +449,20 @@ def has_ordinary_header(
     size: cython.Py_ssize_t,
     newest_max: cython.longlong,
 ) -> cython.bint:
-    """Whether the header of a batch of `size` bytes says nothing that needs a closer look."""
+    """Returns whether the header of a batch of `size` bytes needs no further checks."""
     attributes: cython.longlong = big_endian(data, 21, 2)
     delta: cython.longlong = big_endian(data, 23, 4)
     producer: cython.longlong = big_endian(data, 43, 8)
     # Another length, another format, a codec, or a control batch.
     if big_endian(data, 8, 4) + 12 != size or data[16] != 2 or attributes & 0x27:
         return False
-    # A time in the future, a base offset that is none, or more or fewer records than offsets.
+    # A time in the future, an invalid base offset, or more or fewer records than offsets.
     if big_endian(data, 35, 8) > newest_max or big_endian(data, 0, 8) >> 62 != 0:
         return False
     if delta < 0 or big_endian(data, 57, 4) != delta + 1:
         return False
     if producer == -1:
-        # A batch of a transaction names its producer.
+        # A transactional batch must have a producer id.
         return attributes & 0x10 == 0
     return producer >= 0 and big_endian(data, 51, 2) >= 0 and big_endian(data, 53, 4) >= 0
 
@@ -470,11 +470,12 @@ def has_ordinary_header(
 def ordinary_fields(
     batch: Any, bytes_max: int, unusual: int, newest_max: int
 ) -> HeaderFields | None:
-    """The header of a producer's batch with nothing unusual about it; None for any other batch.
+    """Returns the header of a producer's batch if the batch is ordinary; None otherwise.
 
-    Ordinary is one whole batch of at most `bytes_max` bytes, not compressed, with the right CRC and
-    sound records: none after `newest_max`, and none with a bit of `unusual`. Of others the caller
-    checks one thing after the other, to say what is wrong; of all, where this is not compiled.
+    An ordinary batch is one complete batch of at most `bytes_max` bytes, not compressed, with the
+    right CRC, a max timestamp up to `newest_max`, and sound records without a bit of `unusual`. For
+    others the caller checks one thing after the other, to say what is wrong. Uncompiled, this
+    always returns None.
     """
     if not cython.compiled:
         return None
@@ -505,12 +506,11 @@ def ordinary_fields(
 
 
 def scan_payload(payload: Any, fields: Sequence[int], others_run: bool = False) -> int:
-    """Check the records of a producer's batch, whose header fields are given.
+    """Checks the records of a producer's batch with the given header fields.
 
-    `CorruptBatch` says which record is malformed. Otherwise the answer is the sum of the `HAS_`
-    bits that apply, where a timestamp is early if it is before the base timestamp.
-    With `others_run` other threads run meanwhile: for large payloads, on a thread that is not the
-    event loop's.
+    Raises `CorruptBatch` for a malformed record. Otherwise returns the sum of the `HAS_` bits that
+    apply; a timestamp is early if it is before the base timestamp. With `others_run` other threads
+    can run meanwhile: for large payloads, on another thread than the event loop's.
     """
     _, _, _, _, _, _, _, base_timestamp, max_timestamp, _, _, _, count = fields
     walk = Walk(payload, count, base_timestamp)
@@ -531,7 +531,7 @@ def scan_payload(payload: Any, fields: Sequence[int], others_run: bool = False) 
 
 
 def largest_timestamp(payload: Any, count: int, base_timestamp: int) -> int:
-    """-1 if no record has a timestamp."""
+    """Returns the largest timestamp of the records; -1 if none has one."""
     walk = Walk(payload, count, base_timestamp)
     walk.go(0, _ALL, -_ALL, 0, True)
     newest: int = walk.state[3]
@@ -548,9 +548,9 @@ def find_records(
     latest: int,
     records_max: int,
 ) -> list[tuple[int, int, bool]]:
-    """Records without a key (if `keyless`), or with a timestamp before `earliest` or after
-    `latest`: up to `records_max` of them, each as its number in the batch, its timestamp and
-    whether that is out of bounds."""
+    """Finds records without a key (if `keyless`), or not between `earliest` and `latest`: up to
+    `records_max` of them, each as its number in the batch, its timestamp, and whether that is out
+    of bounds."""
     walk = Walk(payload, count, base_timestamp)
     wanted: cython.int = 7 if keyless else 6
     found: list[tuple[int, int, bool]] = []
@@ -572,7 +572,7 @@ def first_record_at(
     timestamp_ms: int,
     start_offset: int,
 ) -> tuple[int, int] | None:
-    """Offset and timestamp of the first record at or after a time, from `start_offset` on."""
+    """Returns offset and timestamp of the first record at or after a time, from `start_offset`."""
     walk = Walk(payload, count, base_timestamp)
     walk.go(0, timestamp_ms - 1, start_offset - base_offset, 4, True)
     if not walk.state[2] & 4:
@@ -583,8 +583,8 @@ def first_record_at(
 def newest_record(
     payload: Any, count: int, base_offset: int, base_timestamp: int, *, start_offset: int
 ) -> tuple[int, int] | None:
-    """Offset and timestamp of the first record with the largest timestamp, from `start_offset`
-    on; None if no record there has one."""
+    """Returns offset and timestamp of the first record with the largest timestamp, from
+    `start_offset` on; None if no record there has a timestamp."""
     walk = Walk(payload, count, base_timestamp)
     walk.go(0, _ALL, start_offset - base_offset, 0, True)
     if walk.state[3] < 0:

@@ -1,12 +1,14 @@
 # mypy: allow-untyped-decorators, disable-error-code="valid-type"
 # ruff: noqa: SIM108
-# (typed loop counters, plain arguments and plain branches are what the compiler turns into C)
-"""Kernels that write records; `penstock.records.kernels` explains the layout and the two modes.
+# (the compiler turns typed loop counters, plain arguments and plain branches into C)
+"""Writes records, from Python objects or from Arrow arrays.
+
+`penstock.records.kernels` explains the layout, and the compiled and uncompiled modes.
 
 A record begins with its own length, so it is measured first and then written. `append_records`
-takes Python objects, `ColumnEncoder` takes rows of Arrow arrays and makes no object per row. What
-it is given lies in this process, but arrays may be malformed or change under our feet: offsets are
-checked before they are followed and room is checked before it is written to.
+writes Python objects. `ColumnEncoder` writes rows of Arrow arrays, without an object per row. The
+arrays belong to this process, but they may be malformed, and another thread may change them. So
+offsets are checked before they are used, and the free space is checked before each write.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ def varint_size(value: cython.longlong) -> cython.Py_ssize_t:
 def put_varint(
     data: cython.p_uchar, position: cython.Py_ssize_t, value: cython.longlong
 ) -> cython.Py_ssize_t:
-    """Write a number and say where the next field goes; the caller has made room."""
+    """Writes a number and returns the position after it. The caller has checked the space."""
     raw: cython.ulonglong = (value << 1) ^ (value >> 63)
     if raw < 0x80:
         data[position] = raw
@@ -81,7 +83,7 @@ def body_size(
     header_count: cython.Py_ssize_t,
     header_bytes: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """What the length field of such a record says."""
+    """Returns the value of the length field of such a record."""
     size: cython.Py_ssize_t = 1 + varint_size(timestamp_delta) + varint_size(offset_delta)
     size += varint_size(key_size) + (key_size if key_size > 0 else 0)
     size += varint_size(value_size) + (value_size if value_size > 0 else 0)
@@ -99,7 +101,7 @@ def put_head(
     offset_delta: cython.longlong,
     key_size: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Write everything before the key."""
+    """Writes everything before the key, and returns the key's position."""
     position = put_varint(data, position, body)
     data[position] = 0
     position = put_varint(data, position + 1, timestamp_delta)
@@ -110,9 +112,10 @@ def put_head(
 def append_records(
     out: bytearray, records: Sequence[Any], base_offset: int, base_timestamp: int
 ) -> None:
-    """Append each (offset, timestamp, key, value, headers) to `out`; its caller vouches for them.
+    """Appends each (offset, timestamp, key, value, headers) to `out`.
 
-    Deltas fit their fields and header keys are text; see `record.build_batch`.
+    The caller has checked that deltas fit their fields and that header keys are text; see
+    `record.build_batch`.
     """
     for offset, timestamp, key, value, headers in records:
         append_record(out, offset - base_offset, timestamp - base_timestamp, key, value, headers)
@@ -127,7 +130,7 @@ def append_record(
     value: bytes | None,
     headers: Any,
 ) -> object:
-    """Append one record, whose size is returned."""
+    """Appends one record, and returns its size."""
     tail: bytes = b""
     header_count: cython.Py_ssize_t = 0
     if headers:
@@ -205,7 +208,7 @@ def copy(
     start: cython.Py_ssize_t,
     size: cython.Py_ssize_t,
 ) -> cython.void:
-    """Copy bytes that both sides are known to have."""
+    """Copies bytes. The caller has checked both ranges."""
     if cython.compiled:
         memcpy(target + position, source + start, size)
     else:
@@ -215,10 +218,11 @@ def copy(
 @cython.final
 @cython.cclass
 class Ranges:
-    """Where the cells of a variable-length Arrow array begin and end, and which are null.
+    """The ranges of the cells of a variable-length Arrow array, and which cells are null.
 
-    Binary and text arrays have `data`; lists have none, their ranges count the children. `limit`
-    bounds either. An array without `offsets` is null throughout.
+    Binary and text arrays have `data`. Lists have none: their ranges are of children. `limit` is
+    the size of the data or the number of children. In an array without `offsets` all cells are
+    null.
     """
 
     narrow: cython.const[cython.int][::1]
@@ -261,7 +265,7 @@ class Ranges:
         self.limit = limit
 
     def total(self) -> int:
-        """Bytes of all cells, if their offsets are sound."""
+        """Returns the bytes of all cells, if their offsets are sound."""
         last: cython.Py_ssize_t = self.first + self.cells
         total: cython.Py_ssize_t = 0
         if self.is_wide:
@@ -274,7 +278,7 @@ class Ranges:
     @cython.inline
     @cython.exceptval(-2, check=False)
     def locate(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """The size of a cell, -1 for null, and its beginning in `start`; the row is there."""
+        """Returns the size of a cell, -1 for null, and sets `start`. The row must exist."""
         start: cython.Py_ssize_t
         stop: cython.Py_ssize_t
         cell: cython.Py_ssize_t = self.first + row
@@ -299,8 +303,9 @@ class Ranges:
 class ColumnEncoder:
     """Writes rows of Arrow arrays as records.
 
-    `order` names the rows to take, else they are taken as they come. Rows are written in runs: the
-    first row of a run has offset delta 0 and gives the base timestamp.
+    `order` has the numbers of the rows to write; without it, all rows are written in order. Rows
+    are written in runs: the first row of a run has offset delta 0, and its timestamp is the base
+    timestamp.
     """
 
     keys: Ranges
@@ -344,7 +349,7 @@ class ColumnEncoder:
                 raise ValueError("the headers column is malformed; call its validate()")
 
     def bytes_max(self) -> int:
-        """All rows as records take no more than this."""
+        """Returns an upper bound for the bytes of all rows as records."""
         size: cython.Py_ssize_t = 36 * self.rows + self.keys.total() + self.values.total()
         if self.has_headers:
             size += 10 * self.header_keys.cells
@@ -363,7 +368,7 @@ class ColumnEncoder:
     @cython.cfunc
     @cython.exceptval(-1, check=False)
     def begin(self, index: cython.Py_ssize_t) -> cython.int:
-        """Start a run: timestamps count from its first row, and may not be too far from there."""
+        """Starts a run. Timestamps are relative to its first row, and must not be too far away."""
         base = self.timestamps[self.row(index)]
         self.base_timestamp = base
         self.timestamp_min = max(INT64_MIN, INT64_MIN + int(base))
@@ -373,7 +378,7 @@ class ColumnEncoder:
     @cython.cfunc
     @cython.exceptval(-1, check=False)
     def measure_headers(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Find a row's headers and say how long they are."""
+        """Finds a row's headers, and returns their size in bytes."""
         child: cython.Py_ssize_t
         size: cython.Py_ssize_t
         total: cython.Py_ssize_t = 0
@@ -399,7 +404,7 @@ class ColumnEncoder:
         for child in range(self.header_start, self.header_start + self.header_count):
             key_size = self.header_keys.locate(child)
             size = self.header_values.locate(child)
-            # Measured before; a buffer that another thread writes to could differ by now.
+            # The sizes were measured before, but another thread may have changed the buffer.
             if key_size < 0 or varint_size(key_size) + key_size > end - at - varint_size(size) - (
                 size if size > 0 else 0
             ):
@@ -415,10 +420,10 @@ class ColumnEncoder:
     def fill(
         self, out: memoryview, position: int, end: int, first: int, stop: int
     ) -> tuple[int, int, int, int]:
-        """Write rows from `first` on into `out`, from `position` until one would pass `end`.
+        """Writes rows from `first` on to `out`, from `position` until one would pass `end`.
 
         Returns the row after the last one written, the position after it, and the base and max
-        timestamp. When not even the first row fits, the position is where it would have ended.
+        timestamp. If not even the first row fits, the position is where it would have ended.
         """
         view: cython.uchar[::1] = out
         data: cython.p_uchar

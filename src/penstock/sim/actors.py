@@ -1,4 +1,4 @@
-"""The clients of a run, each in a process of its own, and what becomes of them."""
+"""Starts the clients of a run, each in its own process, and restarts those that are killed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from penstock.sim.stage import Actor, Stage
 from penstock.sim.world import World
 
 Plan = Callable[[Actor], Coroutine[Any, Any, None]]
-"""What a client does, from its start to its end."""
+"""What a client does, from start to end."""
 
 
 class Actors:
-    """Starts all of them; most may be killed, and come back."""
+    """Starts all clients. Most of them may be killed and restarted."""
 
     def __init__(
         self,
@@ -32,12 +32,14 @@ class Actors:
 
     @property
     def mortal(self) -> list[str]:
-        """Readers: what a plain producer had under way would be forgotten with it."""
+        """Clients that may be killed: readers. A killed plain producer could not report its
+        unfinished sends."""
         return [name for name in self._plans if name[0] in "rm"]
 
     @property
     def writers(self) -> list[str]:
-        """Who writes in transactions: these say what they had under way, and may be killed."""
+        """Clients that write in transactions. They report their unfinished work, so they may
+        be killed."""
         return [name for name in self._plans if name[0] in "tcs"]
 
     @property
@@ -45,7 +47,7 @@ class Actors:
         return [*self._plans]
 
     def restart(self, name: str) -> None:
-        """Kill it; what comes after it is another."""
+        """Kills a client and starts a new one in its place."""
         node = self._world.client(name)
         node.kill()
         self._stage.on_killed(self._process(name))
@@ -63,7 +65,8 @@ class Actors:
         self._tasks[name] = node.spawn(self._plans[name](actor), name=process)
 
     async def finish(self) -> None:
-        """Clients end by themselves once the load is over; who does not is stuck."""
+        """Waits until all clients have ended by themselves after the load. One that does not
+        is stuck."""
         await self._world.until(
             lambda: all(task.done() for task in self._tasks.values()),
             timeout_s=self._stage.scenario.mend_s,

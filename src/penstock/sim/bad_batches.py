@@ -1,14 +1,14 @@
 """Record batches with a valid CRC and header whose records cannot be decoded.
 
 A broker that checks only the header accepts them. Every reader of the partition then fails on them:
-consumers, the cleaner and the search by time. A leader must refuse each of them with
-INVALID_RECORD and append nothing.
+consumers, the cleaner and the search by time. A leader must refuse each of them with INVALID_RECORD
+and append nothing.
 
     batch = bad_batch("count_too_high", [Record(0, now_ms, b"key", b"value")])
 
 `KINDS` lists all kinds in a fixed order, so that a workload can draw one by its number. All kinds
 look like the work of a producer: offsets from 0, a record count that fits the offset span, and a
-length and CRC that are right. Only decoding the records shows what is wrong.
+correct length and CRC. Only decoding the records shows what is wrong.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from penstock.records.record import Record, build_batch
 
 _COUNT_EXCESS: Final = 9
 _FIRST_OFFSET_DELTA_AT: Final = 3
-"""Where the offset delta of the first record lies, if its length takes one byte."""
+"""The position of the first record's offset delta, if the record's length takes one byte."""
 
 
 def _rebuild(header: BatchHeader, payload: bytes, **changes: int) -> bytearray:
-    """A batch of `header` around `payload`, with a right length and CRC."""
+    """Returns a batch with `header` and `payload`, with a correct length and CRC."""
     batch = bytearray(HEADER_SIZE) + payload
     changed = header._replace(batch_length=len(batch) - LOG_OVERHEAD, **changes)
     write_header(batch, 0, changed)
@@ -52,7 +52,7 @@ def _count_too_high(header: BatchHeader, payload: bytes) -> bytearray:
 
 
 def _count_too_low(header: BatchHeader, payload: bytes) -> bytearray:
-    """Bytes follow the last record. One record more is there than the header says."""
+    """More records than the header says: bytes follow the last record."""
     doubled = payload + payload
     return _claim(header, doubled, header.record_count)
 
@@ -71,7 +71,7 @@ def _record_length_endless(header: BatchHeader, payload: bytes) -> bytearray:
 
 
 def _offset_delta_wrong(header: BatchHeader, payload: bytes) -> bytearray:
-    """The first record claims offset delta 1; a producer starts at 0 and leaves no gaps."""
+    """The first record has offset delta 1. A producer starts at 0 and leaves no gaps."""
     broken = bytearray(payload)
     broken[_FIRST_OFFSET_DELTA_AT] = 2
     return _rebuild(header, bytes(broken))
@@ -92,7 +92,7 @@ def _noise(header: BatchHeader, payload: bytes) -> bytearray:
 
 
 def _compressed_noise(header: BatchHeader, payload: bytes) -> bytearray:
-    """The header names a codec; the bytes are none of it."""
+    """The header names a codec, but the bytes are not compressed with it."""
     return _rebuild(header, b"\x00" + payload, attributes=int(Codec.ZSTD))
 
 
@@ -132,7 +132,7 @@ KINDS: Final = tuple(_BREAK)
 
 
 def bad_batch(kind: str, records: Sequence[Record], **producer: int) -> bytearray:
-    """A batch of `records` that is broken in the way of `kind`, one of `KINDS`.
+    """Returns a batch of `records` that is broken in the way of `kind`, one of `KINDS`.
 
     The records need offsets from 0 on, and the first of them must take less than 64 bytes.
     `producer` may give `producer_id`, `producer_epoch` and `base_sequence`, as for `build_batch`.

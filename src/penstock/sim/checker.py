@@ -1,12 +1,13 @@
-"""All checks over one history: which rules do not hold, and where.
+"""Checks the complete history of a run, and returns every violation of a rule.
 
 Rules E1 to E5, E8, E13 and I8 are in `checker_logs`, E6 and E7 in `checker_reads`, E12 in
-`checker_groups`, E9 to E11 and the part of E4, E5 and E13 that is about transactions in
-`checker_txns`, E15 to E19 in `checker_edges`. Here is E14: once all faults are over, everything
-works again in time, and every place can be read from its start to its end, by those who read
-committed records too.
+`checker_groups`, E9 to E11 and the parts of E4, E5 and E13 about transactions in
+`checker_txns`, E15 to E19 in `checker_edges`. This module has E14: once all faults are over,
+everything works again in time, and every topic partition can be read from its start to its end,
+also with `read_committed`.
 
-Outside of transactions E4 is about what was refused, and E5 about what nobody had sent.
+Outside of transactions E4 is about records that were refused, and E5 about records that were
+never sent.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from penstock.sim.history import OK, Drain, Entry, History, Probe
 
 
 def check_history(history: History, places: Iterable[str]) -> list[Violation]:
-    """Every violation; `places` are all partitions that must be drained in the end."""
+    """Returns all violations. `places` are all topic partitions that must be drained in the end."""
     entries = history.entries
     logs = build_logs(entries)
     fates = find_fates(entries, logs)
@@ -40,7 +41,7 @@ def _check_liveness(entries: Iterable[Entry], places: Iterable[str]) -> Iterator
     drained: dict[str, Drain] = {}
     for entry in entries:
         if isinstance(entry, Drain):
-            # Of two, by either isolation, one that failed tells.
+            # Each isolation level has a drain; one that failed takes precedence.
             if (known := drained.get(entry.place)) is None or known.status == OK:
                 drained[entry.place] = entry
         elif isinstance(entry, Probe) and entry.status != OK:

@@ -1,10 +1,10 @@
-"""What clients at the edges must see.
+"""Checks what clients at the edges saw: pipelined reads, malformed batches, deleted records.
 
-E15  a read that is sent behind a write, on the same connection, sees it
-E16  a batch whose records cannot be decoded is refused
-E17  what was deleted, and acknowledged to be, does not come back
-E18  offsets that a transaction changes are not answered as stable while it is open
-E19  what the only replica of a place acknowledges is on its disk, with `durability=fsync`
+E15  A read that is sent after a write, on the same connection, sees the write.
+E16  A batch whose records cannot be decoded is refused.
+E17  Records whose deletion was acknowledged do not come back.
+E18  Offsets that an open transaction changes are not returned as stable.
+E19  What the only replica of a partition acknowledges is on its disk, with `durability=fsync`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""What a group's offsets must have been like (E12).
+"""Checks the committed offsets of groups (E12).
 
-Of all commits that were acknowledged before a question for the offsets began, the last one of the
-newest generation is what must be answered, or what was committed later, or at the same time, or
-under `info` at any time since, or of which an attempt may have come late. Nothing older: that is a
-commit that was lost, or overwritten by a member that was no longer one.
+Of all commits that were acknowledged before an OffsetFetch began, the last one of the newest
+generation must be returned. Also allowed is a commit that came later or at the same time, one with
+status `info`, which may take effect at any time, and one of which an attempt may have arrived late.
+Anything older is a violation: a commit was lost, or was overwritten by a process that was no longer
+a member.
 
-A commit of an old generation must be refused once a newer one is known to exist: that is, once
-somebody was told it, before the commit began.
+A commit of an old generation must be refused once a newer generation is known to exist: that is,
+once a member had received it before the commit began.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class _Group:
     commits: list[Commit] = field(default_factory=list)
     questions: list[Committed] = field(default_factory=list)
     generations: list[tuple[float, int]] = field(default_factory=list)
-    """When a generation was told to somebody."""
+    """When a member received a generation, and its number."""
 
 
 def check_groups(entries: Iterable[Entry]) -> Iterator[Violation]:

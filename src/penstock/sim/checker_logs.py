@@ -1,17 +1,17 @@
-"""What a partition's log must have been like, judged by what was sent to it and read from it.
+"""Checks the log of each partition by what was sent to it and read from it.
 
-E1   an offset has one value
-E2   a value has one offset, where its producer promised to write it once
-E3   of what was acknowledged by all, nothing is skipped by those who read on
-E3'  in the end all of it is there
-E4   what was refused is not there
-E5   nothing is read that nobody sent, or before it was sent
-E8   what one process sent in order is there in order
-E13  what was once read stays, unless the log has been cut at its start
-I8   the end of a partition, as clients are told it, never goes back
+E1   An offset has one value.
+E2   A value has one offset, if its producer promised to write it once.
+E3   No record that was acknowledged with acks=all is skipped by readers that read past it.
+E3'  In the end all of these records are there.
+E4   A record that was refused is not there.
+E5   No record is read that was never sent, or before it was sent.
+E8   What one process sent in order is there in order.
+E13  What was read once stays, unless the log start offset has moved past it.
+I8   The end offset of a partition, as clients receive it, never goes back.
 
-A log holds what was aborted too, for who reads uncommitted. What readers of committed records may
-see of it is the business of `checker_txns`.
+For readers of uncommitted records a log contains aborted records too. `checker_txns` checks what
+readers of committed records see.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.sim.history import FAIL, OK, Deleted, Drain, Entry, Latest, Poll, 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A rule that does not hold; `offset` is where in the place to look, -1 where it is nowhere."""
+    """A rule that does not hold. `offset` is where to look in the topic partition, or -1."""
 
     rule: str
     place: str
@@ -37,20 +37,20 @@ class Violation:
 
 @dataclass(slots=True)
 class PlaceLog:
-    """What is known of one partition."""
+    """What is known about one partition."""
 
     place: str
     values: dict[int, list[str]] = field(default_factory=dict)
     """By offset, from all reads and from sends that must have been committed."""
     offsets: dict[str, list[int]] = field(default_factory=dict)
-    """By value: where it was read, or was acknowledged to be."""
+    """By value: the offsets at which it was read or acknowledged."""
     first_read_ms: dict[str, float] = field(default_factory=dict)
     read_offsets: dict[str, list[int]] = field(default_factory=dict)
     committed_reads: dict[str, list[int]] = field(default_factory=dict)
-    """As `read_offsets`, of those who read by `read_committed`."""
+    """As `read_offsets`, but only of reads with `read_committed`."""
     first_committed_ms: dict[str, float] = field(default_factory=dict)
     first_uncommitted: dict[str, int] = field(default_factory=dict)
-    """By value: the first offset at which somebody read it who reads all there is."""
+    """By value: the first offset at which it was read with `read_uncommitted`."""
     sends: dict[str, Send] = field(default_factory=dict)
     latest: list[Latest] = field(default_factory=list)
     deleted: list[Deleted] = field(default_factory=list)
@@ -59,7 +59,7 @@ class PlaceLog:
     ranks: dict[int, int] = field(default_factory=dict)
     """By offset: how many known offsets come before it."""
     committed_ranks: dict[int, int] = field(default_factory=dict)
-    """The same among what readers of committed records see."""
+    """The same, counting only records that readers of committed records see."""
 
     def note(self, offset: int, value: str) -> None:
         if value not in (held := self.values.setdefault(offset, [])):
@@ -81,7 +81,8 @@ class PlaceLog:
             places.append(offset)
 
     def deleted_before(self, now_ms: float, offset: int) -> int:
-        """Below what may have been deleted by then, where a record at `offset` was still there."""
+        """Returns up to where records may have been deleted by then, without deleting the one
+        at `offset`."""
         return max(
             (
                 each.offset
@@ -170,8 +171,9 @@ def _check_reads(log: PlaceLog) -> Iterator[Violation]:
 
 
 def _check_lost(log: PlaceLog) -> Iterator[Violation]:
-    """By the readers alone: who has read on has passed by everything that was there before."""
-    # Who reads committed records passes by what was aborted, so those readers prove nothing here.
+    """Finds acknowledged records that readers skipped: they read a later record and never
+    this one."""
+    # Readers of committed records skip aborted records, so they prove nothing here.
     read_to = max(log.first_uncommitted.values(), default=-1)
     start = 0 if log.drain is None else log.drain.start_offset
     for value, send in log.sends.items():
@@ -187,7 +189,7 @@ def _check_order(log: PlaceLog) -> Iterator[Violation]:
     for send in sorted(log.sends.values(), key=lambda send: send.number):
         if send.status != OK or not send.ordered:
             continue
-        # What one replica alone acknowledged may be gone, and its offset another's.
+        # A record with acks=1 may be lost, and its offset reused for another record.
         known = [send.offset] if send.is_promised and send.offset >= 0 else []
         at = min(log.read_offsets.get(send.value, known), default=-1)
         if at < 0:

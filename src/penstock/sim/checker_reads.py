@@ -1,11 +1,11 @@
-"""What each reader saw, one read after the other.
+"""Checks that each reader saw consecutive records.
 
-E6   within one poll a place's records follow each other, none left out
-E7   from one poll of a process to its next too, unless its position was set in between
+E6   Within one poll the records of a partition are consecutive: none is left out.
+E7   The same from one poll of a process to its next, unless its position was set in between.
 
-A poll that failed has moved nothing. Records follow each other by rank: the order of all offsets
-that anybody knows of; for who reads committed records, of those that were committed. So offsets at
-which there is no record for anybody are no gap. Nor are those that were deleted on request.
+A failed poll has not moved the position. Consecutive means consecutive in rank: the order of all
+offsets that any client knows of, or, with `read_committed`, of the committed ones. So offsets that
+have no record for any client are not a gap. Neither are records that were deleted on request.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _follows(
         yield Violation(rule, place, text, offset)
         return
     if offset not in ranks or previous not in ranks:
-        return  # Aborted, and read as committed: that is E4.
+        return  # Aborted, but read as committed: E4 reports that.
     step = ranks[offset] - ranks[previous]
     if step > 1 and (cut := log.deleted_before(entry.ended_ms, offset)) > previous:
         step = sum(cut <= known <= offset for known in ranks)

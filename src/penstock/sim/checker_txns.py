@@ -1,16 +1,17 @@
-"""What transactions must have been like, judged by what they wrote and what was read.
+"""Checks transactions by what they wrote and what was read.
 
-E4   nobody who reads committed records reads what was aborted, or what nobody had asked to commit
-E5   a transaction does not read what it wrote itself
-E9   transactions that read from each other do so in an order: there is no circle
-E10  of a transaction that was committed all is there in the end, or nothing was
-E11  copies made in transactions are there once, in order, and just as far as the group says; a
-     sink's batches are there once, none left out, up to the one its group says
-E13  what was read as committed stays so
+E4   A reader of committed records never reads a record that was aborted, or before its commit was
+     requested.
+E5   A transaction does not read what it wrote itself.
+E9   Transactions that read from each other have an order: there is no cycle.
+E10  A committed transaction is there completely in the end, or not at all.
+E11  Copies made in transactions are there once, in order, and exactly up to the group's committed
+     offset. A sink's batches are there once, none left out, up to the one its group has committed.
+E13  What was read as committed stays committed.
 
-Whether a transaction was committed is known where it was answered. Otherwise it was if anybody read
-something of it by `read_committed`; then all of it must be there. What nobody read, and nobody
-answered for, was aborted: in the end everything is read.
+Whether a transaction was committed is known if the request to end it was answered. If not, it was
+committed if any reader read a part of it with `read_committed`; then all of it must be there. A
+transaction that was neither read nor answered was aborted, because in the end everything is read.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from penstock.sim.history import (
 
 @dataclass(slots=True)
 class Fate:
-    """A transaction, and what became of it."""
+    """A transaction and its outcome."""
 
     txn: Txn
     sends: list[Send] = field(default_factory=list)
@@ -51,7 +52,7 @@ Fates = Mapping[str, Fate]
 
 
 def find_fates(entries: Iterable[Entry], logs: Mapping[str, PlaceLog]) -> dict[str, Fate]:
-    """By name. With it, `committed_ranks` of the logs are made."""
+    """Returns the transactions by name. Also sets `committed_ranks` of the logs."""
     fates: dict[str, Fate] = {}
     for entry in entries:
         if isinstance(entry, Txn):
@@ -143,7 +144,7 @@ def _check_whole(fate: Fate, logs: Mapping[str, PlaceLog]) -> Iterator[Violation
         log = logs[send.place]
         drain = log.committed_drain
         if drain is None or drain.status != OK or send.offset < drain.start_offset > 0:
-            continue  # Deleted, or perhaps so where nobody knows its offset.
+            continue  # Deleted, or perhaps deleted if its offset is unknown.
         if send.value not in log.committed_reads:
             told = "was committed" if fate.txn.status == OK else "is read in part"
             text = f"{send.value} is missing, and {fate.txn.name} {told}"
@@ -151,7 +152,8 @@ def _check_whole(fate: Fate, logs: Mapping[str, PlaceLog]) -> Iterator[Violation
 
 
 def _check_circles(fates: Fates, logs: Mapping[str, PlaceLog]) -> Iterator[Violation]:
-    """Walks from each transaction to those it read from; whoever comes back has found a circle."""
+    """Walks from each transaction to those it read from. Coming back to one on the path is
+    a cycle."""
     before: dict[str, list[str]] = {}
     for name, fate in fates.items():
         if not fate.is_committed:
@@ -164,7 +166,7 @@ def _check_circles(fates: Fates, logs: Mapping[str, PlaceLog]) -> Iterator[Viola
                     sources[send.txn] = None
         before[name] = [*sources]
     done: dict[str, bool] = {}
-    """False while its sources are walked, True after."""
+    """False while its sources are being walked, True afterwards."""
     for start in before:
         path: list[tuple[str, Iterator[str]]] = []
         following: str | None = start if start not in done else None
@@ -190,7 +192,7 @@ def _check_circles(fates: Fates, logs: Mapping[str, PlaceLog]) -> Iterator[Viola
 
 
 def _last_committed(entries: Iterable[Entry]) -> dict[str, Mapping[str, int]]:
-    """By group: what it had committed in the end."""
+    """Returns, by group, the offsets it had committed in the end."""
     found: dict[str, Mapping[str, int]] = {}
     for entry in entries:
         if isinstance(entry, Committed) and entry.status == OK:

@@ -1,4 +1,4 @@
-"""The `Clock` of a simulated node: virtual time for all, a wall clock of its own."""
+"""The `Clock` of a simulated node: virtual time is shared, the wall clock is its own."""
 
 from __future__ import annotations
 

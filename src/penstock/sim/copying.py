@@ -1,7 +1,7 @@
-"""Consume, transform, produce: copies of one topic in another, by the library's `exactly_once`.
+"""Consume, transform, produce: copies one topic to another, with the library's `exactly_once`.
 
-A copy says where it was read. So what must be there in the end follows from the input alone, and
-from how far the group says that it is.
+A copy contains the position it was read from. So what must be there in the end follows from the
+input alone, and from the group's committed offset.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Made = ProducerRecord[bytes | None, bytes | None]
 
 
 async def run_copier(actor: Actor, number: int) -> None:
-    """Copies until the load is over; whatever ends it, it begins again."""
+    """Copies until the load is over. After any error it starts again."""
     stage = actor.stage
     while not stage.over.is_set():
         producer: Producer[bytes | None, bytes | None] = Producer(
@@ -73,7 +73,7 @@ async def _copy_on(
 
 
 class _Hand:
-    """What `exactly_once` calls for the records of each transaction."""
+    """The callback that `exactly_once` calls for the records of each transaction."""
 
     def __init__(self, actor: Actor, transactional_id: str) -> None:
         self._actor = actor
@@ -90,12 +90,13 @@ class _Hand:
             note = work.note(place_of(COPIES, record.partition), source)
             made.append(ProducerRecord(COPIES, note.value.encode(), None, (), record.partition))
         self._actor.stage.count("copies", len(made))
-        # From here on the transaction is the library's, and it may commit at any time.
+        # From here on the library owns the transaction, and may commit it at any time.
         work.asks_for_commit()
         return made
 
     def rest(self) -> None:
-        """Whether the transaction before was committed, only the records themselves say."""
+        """Ends the entry of the previous transaction. Only its records show whether it
+        was committed."""
         if self._work is not None:
             self._work.end(INFO, "not told")
             self._work = None

@@ -1,11 +1,11 @@
-"""Thousands of seeded crash cases of one partition log on the simulated disk.
+"""Runs thousands of seeded crash cases of one partition log on the simulated disk.
 
     python -m penstock.sim.crash --cases 20000 --seed 1 --jobs 2
     python -m penstock.sim.crash --seed 4711 --story         one case again, and what happened in it
 
-A case is `crash_case.run_case(seed)`: nothing outside the seed decides anything in it. The summary
-counts what happened, so that a run which looks good because nothing was tried shows as such. Every
-hundredth case is run twice and must leave the same trace.
+A case is `crash_case.run_case(seed)`, and depends on nothing but the seed. The summary counts what
+happened, so that a run that succeeds only because nothing was tried is recognized. Every hundredth
+case runs twice and must leave the same trace.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Summary:
 
 
 def run_cases(seeds: Sequence[int]) -> Summary:
-    """Those cases, here and one after the other."""
+    """Runs these cases in this process, one after the other."""
     summary = Summary()
     for seed in seeds:
         result = run_case(seed)
@@ -61,7 +61,7 @@ def run_cases(seeds: Sequence[int]) -> Summary:
 
 
 def run_parallel(first_seed: int, cases: int, jobs: int, progress: Progress) -> Summary:
-    """All cases, in chunks on `jobs` processes; stops early once enough have failed."""
+    """Runs all cases, in chunks on `jobs` processes. Stops early once enough have failed."""
     total = Summary()
     bar = progress.add_task("crash cases", total=cases)
     chunks = _chunks(first_seed, cases)
@@ -113,7 +113,7 @@ def replay_command(seed: int) -> str:
 
 
 def tell(console: Console, result: CaseResult) -> None:
-    """The whole story of one case, for reading."""
+    """Prints all events of one case."""
     console.print(f"seed {result.seed}: {result.config}", markup=False, highlight=False)
     for number, line in enumerate(result.story, start=1):
         console.print(f"{number:4} {line}", markup=False, highlight=False, soft_wrap=True)

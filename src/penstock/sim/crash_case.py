@@ -1,8 +1,8 @@
-"""One seeded case: a log lives through dozens of operations, crashes and faults, and is judged.
+"""One seeded case: dozens of operations, crashes and faults on one log, and checks of the result.
 
-Four streams of randomness (circumstances, workload, crashes, disk faults), so that a draw added to
-one does not shift the others. The trace hash covers everything that was done and what every file
-held in the end: two runs of a seed that differ anywhere differ there.
+There are four random streams (configuration, workload, crashes, disk faults), so that a draw added
+to one does not shift the others. The trace hash covers every operation and the final contents of
+every file: two runs of a seed that differ anywhere have different hashes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.sim.log_rig import LogRig
 from penstock.sim.rot import rot_some_file
 
 Fault: TypeAlias = tuple[str, int, str]
-"""A disk call, the error it meets, and what the path has in it."""
+"""A disk call, the errno it fails with, and a part of the path."""
 READ_FAULTS: Final[tuple[Fault, ...]] = (("pread", EIO, ""), ("open", EMFILE, ""))
 WRITE_FAULTS: Final[tuple[Fault, ...]] = (
     ("pwrite", EIO, ""),
@@ -56,9 +56,9 @@ FAULTS: Final = {
     "read": READ_FAULTS,
     "time": READ_FAULTS,
 }
-"""What can fail in an operation; in those not named, anything."""
+"""What can fail in an operation. In operations that are not listed, anything can."""
 SURGERY: Final = frozenset(("truncate", "delete", "reopen", "compact", "flush"))
-"""Where the order of the disk calls matters most, and so the crashes between them."""
+"""Operations in which the order of the disk calls matters most, and so do crashes between them."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class CaseResult:
 
 
 def run_case(seed: int) -> CaseResult:
-    """One case, the same for ever: replay a failure by its seed."""
+    """Runs one case. It is the same every time: replay a failure by its seed."""
     case = Case(seed)
     failure = None
     try:
@@ -82,7 +82,7 @@ def run_case(seed: int) -> CaseResult:
         case.rig.count("rot reported and not served")
     except Broken as broken:
         failure = str(broken)
-    except Exception:  # noqa: BLE001 - whatever else comes out of the log is a finding too
+    except Exception:  # noqa: BLE001 - any other exception from the log is a finding too
         failure = traceback.format_exc()
     return case.result(failure)
 
@@ -128,7 +128,7 @@ class Case:
         self._end()
 
     def _end(self) -> None:
-        """Whatever else happened, a last power loss must leave what was promised."""
+        """Ends the case with a power loss, which must leave what was promised."""
         self.rig.tell("at the end")
         self.rig.crash(power=True)
         self.rig.recover()
@@ -150,7 +150,7 @@ class Case:
     # Faults
 
     def _with_fault(self, operation: Callable[[], object]) -> None:
-        """Perhaps let one disk call of the operation fail."""
+        """Runs the operation, perhaps with one failing disk call."""
         rig, draws = self.rig, self.draws
         if rig.fault_armed or rig.armed or draws.random() >= self.config.fault_chance:
             operation()
@@ -191,7 +191,7 @@ class Case:
         self._with_fault(lambda: self.rig.flush(checkpoint=self.draws.random() < 0.3))
 
     def _flush_split(self) -> None:
-        """Appends go on while another thread flushes: between any two of its disk calls."""
+        """Appends while another thread flushes, between any two of its disk calls."""
         rig, draws = self.rig, self.draws
         log = rig.log
         plan = log.begin_flush()
@@ -210,7 +210,8 @@ class Case:
         self._with_fault(lambda: rig.finish_flush(plan))
 
     def _note(self) -> None:
-        """The broker notes what is synced and committed; the latter goes anywhere up to the end."""
+        """Stores what is synced and committed, as the broker does. The committed offset is a
+        random one."""
         rig = self.rig
         ends = [batch.next_offset for batch in rig.model.ledger]
         ends = [end for end in ends if end >= rig.committed_offset] or [rig.log.end_offset]
@@ -238,8 +239,8 @@ class Case:
         )
 
     def _truncate(self) -> None:
-        """Mostly where a batch begins, as leaders ask for; anywhere above what is compacted, which
-        is below the high watermark and so agreed upon."""
+        """Truncates, mostly at the start of a batch, as leaders ask for. Never truncates what is
+        compacted: that is below the high watermark, and so all replicas agree on it."""
         log, draws = self.rig.log, self.draws
         agreed = self.rig.agreed_offset if self.config.transactions else 0
         lowest = min(max(log.log_start_offset, log.cleaned_offset, agreed), log.end_offset)
@@ -280,7 +281,7 @@ class Case:
             self.rig.check_idempotent()
 
     def _fill(self) -> None:
-        """Leave almost no room, for some operations; or make room again."""
+        """Leaves almost no free space for some operations, or frees space again."""
         rig, draws = self.rig, self.draws
         if rig.fault_armed:
             rig.heal()
@@ -298,7 +299,7 @@ class Case:
         clean = self.draws.random() < 0.4
         if not clean:
             if self.draws.random() < 0.5:
-                # Synced and noted, and above the recovery point of the log's own checkpoint.
+                # Synced and stored, but above the recovery point of the log's own checkpoint.
                 self._append_one()
                 rig.flush(checkpoint=False)
                 self._note()
@@ -330,7 +331,8 @@ class Case:
         self.epoch += self.draws.randrange(1, 3)
 
     def _batch(self, ahead: list[ModelBatch] | None = None) -> bytearray:
-        """The next batch of some producer, or of none; `ahead` are on their way before it."""
+        """Returns the next batch of a producer, or of none. `ahead` are batches that come
+        before it."""
         draws, config = self.draws, self.config
         producer_id = draws.randrange(-1, config.producers)
         if producer_id < 0:
@@ -358,7 +360,7 @@ class Case:
         )
 
     def _position(self, producer_id: int, ahead: list[ModelBatch]) -> tuple[int, bool]:
-        """The producer's next sequence, and whether it is in a transaction."""
+        """Returns the producer's next sequence number, and whether it is in a transaction."""
         sequence, epoch, open_now = 0, -1, False
         for batch in [*self.rig.model.ledger, *ahead]:
             header = batch.header
@@ -400,4 +402,4 @@ class Case:
 
 
 def _stream(seed: int, name: str) -> Random:
-    return Random(f"{seed} {name}")  # noqa: S311 - to be repeated, not to be secret
+    return Random(f"{seed} {name}")  # noqa: S311 - repeatable, not secret

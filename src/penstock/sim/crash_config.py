@@ -1,4 +1,4 @@
-"""One crash case's circumstances, drawn whole before it starts and printed when it fails.
+"""Draws the configuration of one crash case before it starts. It is printed when the case fails.
 
 Everything is tiny: segments of a few batches, an index entry for every other one, a file pool that
 is always too small. What happens once a day in production happens here in every case.
@@ -45,7 +45,7 @@ WEIGHTS: Final[dict[str, int]] = {
     "compact": 15,
     "epoch": 1,
 }
-"""How often each operation comes, before a case turns some of them off."""
+"""The relative frequency of each operation, before a case turns some of them off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class CaseConfig:
     compact: bool
     value_bytes_max: int
     gaps: bool
-    """Replicas are sent batches with offsets missing between them, as compaction leaves them."""
+    """Replicas receive batches with gaps between their offsets, as compaction leaves them."""
     crash_chance: float
-    """That an operation is cut short, at a disk call drawn with it."""
+    """The chance that an operation is interrupted, at a random disk call."""
     power_share: float
     fault_chance: float
     short_write_chance: float
@@ -83,7 +83,7 @@ class CaseConfig:
     def weights(self) -> dict[str, int]:
         left = {name: weight for name, weight in WEIGHTS.items() if name not in self.without}
         if self.compact:
-            left["roll"] = 20  # small segments, for compaction to join
+            left["roll"] = 20  # Small segments, for compaction to join.
         else:
             left.pop("compact", None)
         return left
@@ -93,7 +93,8 @@ class CaseConfig:
 
 
 def draw_config(draws: CaseDraws) -> CaseConfig:
-    """A third of the cases have no faults and most no rot, so that plain bugs show plainly."""
+    """Draws a configuration. A third of the cases have no faults and most no rot, so that plain
+    bugs are easy to see."""
     calm = draws.random() < 0.34
     without = [name for name in ("truncate", "delete", "reopen", "fill") if draws.random() < 0.3]
     if calm or draws.random() < 0.5:

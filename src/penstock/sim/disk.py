@@ -1,25 +1,25 @@
-"""A disk in memory that can lose power, fill up, rot and fail, all under a seed.
+"""A simulated disk in memory that can lose power, fill up, rot and fail, all under a seed.
 
-It is the `Disk` port: processes see one consistent file system, as POSIX gives it (an unlinked file
-lives while it is open, a rename keeps handles valid, writing past the end leaves zeros). Behind it
-stands what the platter holds: `disk_crash` says what a power loss leaves of the difference,
-`disk_faults` when a call fails, `disk_volume` keeps the tree.
+It implements the `Disk` port. Processes see one consistent file system, as POSIX defines it (an
+unlinked file exists while it is open, a rename keeps handles valid, writing past the end leaves
+zeros). Behind it is the state of the platter: `disk_crash` defines what a power loss leaves of the
+difference, `disk_faults` decides when a call fails, `disk_volume` keeps the directory tree.
 
-Two ways to stop a process: `kill` (the page cache stays) and `power_loss` (only what the crash
-model lets through stays). Either way every open handle is dead, and using one raises EBADF: code of
-a dead process that still runs is a fault of the test.
+There are two ways to stop a process: `kill` (the page cache stays) and `power_loss` (only what the
+crash model lets through stays). Either way every open handle is dead, and using one raises EBADF:
+code of a dead process that still runs is a bug in the test.
 
-A failed fsync is what Linux makes of it: the error is reported once, the dirty pages count as clean
-and are never written again, so the next fsync succeeds though bytes are missing. Which of them had
-reached the platter is drawn there and then; reads go on showing all of them until the cache is lost
-(`power_loss`) or dropped (`drop_caches`). A failed `sync_directory` leaves its names pending, for
-they stand in the journal and not in data pages; a later one may succeed and then means it.
+A failed fsync behaves as on Linux: the error is reported once, the dirty pages count as clean and
+are never written again, so the next fsync succeeds although bytes are missing. Which bytes had
+reached the platter is drawn at once. Reads show all of them until the cache is lost (`power_loss`)
+or dropped (`drop_caches`). A failed `sync_directory` leaves its name changes pending, because they
+are in the journal and not in data pages. A later one may succeed, and then they are durable.
 
-`sync_directory` makes durable the names in that directory only: a new directory is there after a
-power loss only when its parent, too, was synced.
+`sync_directory` makes only the names in that directory durable. A new directory survives a power
+loss only if its parent was synced too.
 
-Paths are absolute or relative to the same root; `..` is refused. Randomness comes from two streams,
-one for faults and one for crashes, so a test that adds a draw in one does not shift the other.
+Paths are absolute or relative to the same root. `..` is refused. Randomness comes from two streams,
+one for faults and one for crashes, so that a test that adds a draw in one does not shift the other.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _COUNTED = (
 
 
 class SimFile:
-    """A `File` of a simulated disk. `path` is the name it was opened by, whatever it is now."""
+    """An open `File` of a simulated disk. `path` is the name it was opened by, whatever its name
+    is now."""
 
     __slots__ = ("_counters", "_inode", "_life", "_number", "_plan", "_volume", "path")
 
@@ -123,7 +124,7 @@ class SimFile:
         self._volume.reload(self._inode)
 
     def close(self) -> None:
-        """Closing twice is harmless; closing a dead process's file is not."""
+        """Closes the file. Closing twice is harmless; closing a dead process's file is not."""
         if self._life == -1:
             return
         self._enter("close")
@@ -145,7 +146,7 @@ class SimFile:
 class SimDisk:
     """A `Disk` in memory, with the faults of a real one.
 
-    `counters` counts operations by name, faults as `fault_<kind>`, and what power losses did.
+    `counters` counts operations by name, faults as `fault_<kind>`, and the effects of power losses.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class SimDisk:
         self._volume.capacity_bytes = size
 
     def leave_room(self, size: int) -> None:
-        """Have as much capacity as is used now, and so much more."""
+        """Sets the capacity to the space in use plus this much."""
         self._volume.capacity_bytes = self._volume.used_bytes + size
 
     # The Disk port.
@@ -299,12 +300,12 @@ class SimDisk:
     # Crashes.
 
     def kill(self) -> None:
-        """SIGKILL: the processes using the disk are gone, the page cache is not."""
+        """Like SIGKILL: the processes that use the disk are gone, but the page cache stays."""
         self.counters["kill"] += 1
         self._volume.end_life()
 
     def power_loss(self) -> None:
-        """The machine stops, and comes back with what the platter happens to hold."""
+        """Stops the machine. It comes back with what the crash model leaves on the platter."""
         self.counters["power_loss"] += 1
         self._volume.lose_power()
 
@@ -314,35 +315,36 @@ class SimDisk:
         self._plan.set_faults(faults)
 
     def heal(self) -> None:
-        """No more faults, neither by chance nor on cue."""
+        """Ends all faults, random and scheduled."""
         self._plan.set_faults(NO_FAULTS)
         self._plan.forget_cues()
 
     def fail_next(
         self, operation: str, code: int, *, path_contains: str = "", skip: int = 0, times: int = 1
     ) -> None:
-        """Make the next matching call raise this errno, after letting `skip` of them pass.
+        """Makes the next matching call raise this errno, after letting `skip` of them pass.
 
-        A rename's path reads `source -> target`; an open that makes its file is first an `open` and
-        then a `create`; an open file's path is the one it was opened by.
+        The path of a rename is `source -> target`. An open that creates its file is first an `open`
+        and then a `create`. The path of an open file is the one it was opened by.
         """
         self._plan.fail_next(operation, code, path_contains=path_contains, skip=skip, times=times)
 
     def shorten_next(
         self, size: int, *, path_contains: str = "", skip: int = 0, times: int = 1
     ) -> None:
-        """Make the next matching `pwrite` take at most `size` bytes."""
+        """Makes the next matching `pwrite` write at most `size` bytes."""
         self._plan.shorten_next(size, path_contains=path_contains, skip=skip, times=times)
 
     def observe(self, observer: Callable[[str, str], None] | None) -> None:
-        """Call `observer(operation, path)` before each operation takes effect. To stop a process
-        right there, raise from it: anything but `OSError`, which the process may handle."""
+        """Calls `observer(operation, path)` before each operation takes effect. To stop a
+        process right there, the observer raises an exception: any except `OSError`, which the
+        process may handle."""
         self._plan.observe(observer)
 
     def corrupt(self, path: str, position: int, data: bytes) -> None:
-        """Put other bytes on the platter, silently: rot, or a stale or misdirected block.
+        """Silently puts other bytes on the platter: bit rot, or a stale or misdirected block.
 
-        Readers see them, unless a write of theirs to the same place is still pending.
+        Readers see them, unless one of their own writes at the same position is still pending.
         """
         inode = self._volume.file(path)
         size = len(inode.durable)
@@ -356,12 +358,13 @@ class SimDisk:
         self.counters["fault_corrupt"] += 1
 
     def rot(self, path: str, position: int, bit: int) -> None:
-        """Flip one durable bit."""
+        """Flips one durable bit."""
         byte = self._volume.file(path).durable[position : position + 1] or b"\0"
         self.corrupt(path, position, bytes([byte[0] ^ 1 << bit]))
 
     def rot_random(self, path_contains: str = "") -> tuple[str, int, int] | None:
-        """Flip a random durable bit and say which; None when no matching file has durable bytes."""
+        """Flips a random durable bit and returns which. None if no matching file has
+        durable bytes."""
         files = [
             (path, len(inode.durable))
             for path, inode in self._volume.walk(durable=False)
@@ -376,37 +379,38 @@ class SimDisk:
         return path, position, bit
 
     def lose_file(self, path: str) -> None:
-        """The file is gone, durably, and nobody was told."""
+        """Removes the file durably and silently."""
         inode = self._volume.file(path)
         self._volume.lose_name(*self._volume.locate(path))
         self._volume.unlinked(inode)
         self.counters["fault_lost_file"] += 1
 
     def wipe(self) -> None:
-        """Another disk in its place, with nothing on it. No process may have a file open."""
+        """Replaces the disk with an empty one. No process may have a file open."""
         if self._volume.handles:
             raise RuntimeError("a process has files open on this disk: kill it first")
         self._volume.wipe()
         self.counters["fault_wiped"] += 1
 
     def drop_caches(self) -> None:
-        """Forget clean pages, so that reads come from the platter; pending writes stay."""
+        """Drops clean pages, so that reads come from the platter. Pending writes stay."""
         self._volume.drop_caches()
 
-    # What tests look at.
+    # For tests.
 
     def files(self) -> dict[str, bytes]:
-        """Every file as processes see it, by absolute path."""
+        """Returns every file as processes see it, by absolute path."""
         return {path: bytes(inode.cache) for path, inode in self._volume.walk(durable=False)}
 
     def peek(self, path: str, position: int, size: int) -> bytes:
-        """Of a file as its process sees it, without a disk call: for who looks on from outside."""
+        """Reads from a file as its process sees it, but without a disk call: for checks
+        from outside."""
         return bytes(self._volume.file(path).cache[position : position + size])
 
     def durable_files(self) -> dict[str, bytes]:
-        """What would be left if a power loss dropped everything that is pending."""
+        """Returns what would be left if a power loss dropped everything that is pending."""
         return {path: bytes(inode.durable) for path, inode in self._volume.walk(durable=True)}
 
     def open_paths(self) -> list[str]:
-        """The paths of the open handles, in the order of opening."""
+        """Returns the paths of the open handles, in the order of opening."""
         return [path for path, _ in self._volume.handles.values()]

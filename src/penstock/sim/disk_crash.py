@@ -1,33 +1,38 @@
-"""What a simulated disk still holds when the power comes back.
+"""Models what a simulated disk still has when the power comes back.
 
-Two kinds of state, two barriers, and nothing in between is promised.
+There are two kinds of state and two barriers. Nothing in between is promised.
 
-**Bytes.** An inode has the bytes on the platter (`durable`), the page cache everybody reads
+**Bytes.** An inode has the bytes on the platter (`durable`), the page cache that all processes read
 (`cache`), and the writes and truncations since the last fsync (`pending`), in order. At power loss
 every pending operation is kept, dropped or torn. A torn write is cut at 512 B or 4 KiB boundaries
-of the file and any subset of the sectors persists; its length may persist without them, as zeros.
-Survivors are applied in the order they were issued: "the disk reordered them" then shows as a later
-operation surviving an earlier one, which may also leave zeros in the middle. Two small writes to
-one sector may be split here although one page cache would carry them together; the model is meant
-to be harsher than any one file system. Bytes that no operation touched since the fsync are safe.
+of the file, and any subset of the sectors persists; its length may persist without them, as zeros.
+Surviving operations are applied in the order in which they were issued. So a disk that reordered
+them shows as a later operation that survives an earlier one, which may also leave zeros in the
+middle. Two small writes to one sector may be split here although a real page cache would write them
+together: the model is meant to be harsher than any real file system. Bytes that no operation has
+touched since the fsync are safe.
 
 **Names.** Creations, renames and removals go to a journal. At power loss some of them survive, and
-always so that a journaling file system could show the result:
- - a change survives only with all earlier changes of the same name, so a name never shows a history
-   it did not have;
- - a rename is one change: its file is under the old name or the new one, never under both or none,
-   and a replaced target is the old file or the new one;
- - a rename into another directory needs the making of the directories it goes through, and
-   removing or renaming a directory needs every earlier change; else a file could vanish under both
-   its names.
+the result is always one that a journaling file system could show:
+
+- A change survives only with all earlier changes of the same name, so a name never shows a history
+  it did not have.
+- A rename is one change: its file is under the old name or the new one, never under both or none,
+  and a replaced target is the old file or the new one.
+- A rename into another directory requires the creation of the directories on its paths, and
+  removing or renaming a directory requires every earlier change. Otherwise a file could vanish
+  under both its names.
+
 Changes of unrelated names survive independently. ext4 and XFS replay a prefix of one journal, which
-is one of the outcomes drawn here; code that holds for all of them relies on the habits of none.
+is one of the outcomes drawn here. Code that is correct for all outcomes does not rely on the
+behavior of one file system.
 
-A name says nothing about bytes, nor bytes about a name: a rename may survive with an empty file
-behind it, and a file whose bytes were fsynced is gone when its name was not synced.
+A durable name does not imply durable bytes, nor the reverse: a rename may survive with an empty
+file behind it, and a file whose bytes were fsynced is gone if its name was not synced.
 
-Independent coins alone would hardly ever show the commonest crash (everything up to one torn write)
-once many operations are pending, so a pattern is drawn first and the coins within it.
+Independent random choices alone would hardly ever produce the most common crash (everything up to
+one torn write) once many operations are pending. So a pattern is drawn first, and then the choices
+within it.
 """
 
 from __future__ import annotations
@@ -47,23 +52,24 @@ SECTORS_BYTES = (512, 4096)
 
 
 class Draws(Protocol):
-    """The part of `random.Random` the disk uses; whoever builds the disk owns the seed."""
+    """The part of `random.Random` that the disk uses. The code that creates the disk owns
+    the seed."""
 
     def random(self) -> float:
-        """A number in [0, 1)."""
+        """Returns a number in [0, 1)."""
 
     def randrange(self, bound: int, /) -> int:
-        """A whole number in [0, bound)."""
+        """Returns an integer in [0, bound)."""
 
     def getrandbits(self, count: int, /) -> int:
-        """That many random bits."""
+        """Returns that many random bits."""
 
 
 class Inode:
-    """A file, whatever its names.
+    """A file, independent of its names.
 
     `pending` applied to `durable` gives `cache`, except after a failed fsync (`doubtful`), when the
-    cache goes on showing writes that never reached the disk.
+    cache continues to show writes that never reached the disk.
     """
 
     __slots__ = (
@@ -88,7 +94,7 @@ class Inode:
         self.linked = True
 
     def reload(self) -> None:
-        """Read the file again from the platter; only what is pending still comes from memory."""
+        """Reads the file again from the platter. Only pending operations still come from memory."""
         self.cache = bytearray(self.durable)
         for operation in self.pending:
             apply(self.cache, operation)
@@ -96,7 +102,8 @@ class Inode:
 
 
 class Directory:
-    """Names as processes see them (`entries`) and as they stand on the platter (`durable`)."""
+    """A directory: its names as processes see them (`entries`) and as they are on the
+    platter (`durable`)."""
 
     __slots__ = ("durable", "entries", "modified_ms", "number")
 
@@ -134,7 +141,7 @@ def apply(content: bytearray, operation: Operation) -> None:
 
 
 def apply_survivors(durable: bytearray, pending: list[Operation], draws: Draws) -> Survival:
-    """Leave in `durable` what a power loss leaves of the pending operations."""
+    """Applies to `durable` what a power loss leaves of the pending operations."""
     outcome = Survival()
     pattern = draws.randrange(5)
     cut = draws.randrange(len(pending)) if pattern == PREFIX else 0
@@ -188,13 +195,13 @@ class NameChange:
         self.follows_all = follows_all
 
     def show(self, now_ms: int) -> None:
-        """Make the change visible to processes."""
+        """Makes the change visible to processes."""
         for directory, name, node in self.edits:
             directory.modified_ms = now_ms
             _set(directory.entries, name, node)
 
     def settle(self) -> None:
-        """Make the change durable."""
+        """Makes the change durable."""
         for directory, name, node in self.edits:
             _set(directory.durable, name, node)
 
@@ -221,7 +228,8 @@ class NameJournal:
         return not self._pending
 
     def settle_directory(self, number: int) -> None:
-        """Make every change of a name in this directory durable, and what those depend on."""
+        """Makes every change of a name in this directory durable, and the changes those
+        depend on."""
         if self._pending:
             self._settle([any(key[0] == number for key in c.keys) for c in self._pending])
 
@@ -229,7 +237,8 @@ class NameJournal:
         self._settle([key in change.keys for change in self._pending])
 
     def lose_power(self, draws: Draws) -> Survival:
-        """Settle what survives, forget the rest, and show processes what is on the platter."""
+        """Makes the surviving changes durable, drops the others, and shows processes what is on
+        the platter."""
         pending = self._pending
         if not pending:
             return Survival()

@@ -1,7 +1,7 @@
-"""When a simulated disk misbehaves: by chance, for long seeded runs, or on cue, for a single test.
+"""Decides when a simulated disk fails: at random in seeded runs, or on a cue in a single test.
 
-A `FaultPlan` is asked before each operation. It returns, and nothing happens, or it raises the
-`OSError` a real disk would. What an error then does to the data is the disk's business.
+The disk asks its `FaultPlan` before each operation. The plan returns, and nothing happens, or it
+raises the `OSError` that a real disk would raise. The disk decides what an error does to the data.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OPERATIONS = (
 
 @dataclass(frozen=True, slots=True)
 class DiskFaults:
-    """The chance of each fault, per call of the operation it strikes."""
+    """The chance of each fault, per call of the operation that it affects."""
 
     fsync_eio: float = 0.0
     sync_directory_eio: float = 0.0
@@ -52,7 +52,8 @@ class DiskFaults:
 
 @dataclass(slots=True)
 class _Cue:
-    """A fault waiting for its call: errno for a failure, else the most bytes a write may take."""
+    """A fault that waits for its call: an errno for a failure, else the maximum size of a
+    short write."""
 
     operation: str
     path_contains: str
@@ -63,7 +64,7 @@ class _Cue:
 
 
 class FaultPlan:
-    """Decides which calls fail. `active` is False when none can: the hot path asks only that."""
+    """Decides which calls fail. `active` is False when none can: the hot path checks only that."""
 
     def __init__(self, faults: DiskFaults, draws: Draws, counters: dict[str, int]) -> None:
         self._draws = draws
@@ -106,7 +107,7 @@ class FaultPlan:
         self._refresh()
 
     def check(self, operation: str, path: str) -> None:
-        """Raise if this call is to fail."""
+        """Raises an error if this call must fail."""
         if self._observer is not None:
             self._observer(operation, path)
         code = self._due(operation, path, failing=True)
@@ -118,7 +119,7 @@ class FaultPlan:
             raise OSError(code, message, path)
 
     def accepted_bytes(self, path: str, size: int) -> int:
-        """How much of a write of this size the disk takes."""
+        """Returns how many bytes of a write of this size the disk accepts."""
         accepted = self._due("pwrite", path, failing=False) or size
         if size > 1 and self._draws_true(self._short_write):
             accepted = min(accepted, 1 + self._draws.randrange(size - 1))
@@ -130,7 +131,7 @@ class FaultPlan:
         return chance > 0.0 and self._draws.random() < chance
 
     def _due(self, operation: str, path: str, *, failing: bool) -> int:
-        """The errno or size of the first cue for this call, else 0."""
+        """Returns the errno or size of the first cue for this call, or 0."""
         for index, cue in enumerate(self._cues):
             matches = cue.operation == operation and cue.path_contains in path
             if not matches or (cue.code != 0) != failing:

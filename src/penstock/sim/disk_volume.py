@@ -1,7 +1,7 @@
-"""The file system behind a simulated disk: its tree of names, its inodes, its space.
+"""The file system of a simulated disk: its directory tree, its inodes, its space.
 
-Nothing here fails by chance; `disk` asks its fault plan first and then comes here. Space is counted
-by file size, holes included, and is held by a file as long as a name or a handle is.
+Nothing here fails at random: `disk` asks its fault plan first and then calls this module. Space is
+counted by file size, holes included. A file uses its space as long as it has a name or a handle.
 
 Invariant: an inode whose cache differs from its durable bytes is in `_dirty`, so that a power loss
 touches only what it can change.
@@ -53,7 +53,8 @@ def split_path(path: str) -> tuple[str, ...]:
 
 
 class Volume:
-    """`life` counts the processes that ended; a handle of another life is dead."""
+    """The directory tree and the inodes. `life` counts the kills and power losses so far; a handle
+    from an earlier life is dead."""
 
     def __init__(
         self,
@@ -77,14 +78,14 @@ class Volume:
     # Lookup.
 
     def locate(self, path: str) -> tuple[Directory, str]:
-        """The directory that holds (or would hold) the path's last name, and that name."""
+        """Returns the directory that has (or would have) the path's last name, and that name."""
         parts = split_path(path)
         if not parts:
             raise disk_error(EBUSY, path, ": the root has no name to change")
         return self.chain(parts[:-1], path)[-1], parts[-1]
 
     def chain(self, parts: Sequence[str], path: str) -> list[Directory]:
-        """The directories these names lead through, from the root on."""
+        """Returns the directories on the path of these names, from the root on."""
         directories = [self._root]
         for part in parts:
             child = directories[-1].entries.get(part)
@@ -96,7 +97,7 @@ class Volume:
         return directories
 
     def ancestry(self, path: str) -> tuple[Key, ...]:
-        """The names of the directories that the path goes through."""
+        """Returns the names of the directories that the path goes through."""
         parts = split_path(path)[:-1]
         return tuple(
             (directory.number, part)
@@ -124,7 +125,7 @@ class Volume:
         return node
 
     def walk(self, *, durable: bool) -> Iterator[tuple[str, Inode]]:
-        """Every file under its (durable) name, in the order of the paths' parts."""
+        """Yields every file with its (durable) path, sorted by the parts of the paths."""
         waiting: list[tuple[str, Node]] = [("", self._root)]
         while waiting:
             path, node = waiting.pop()
@@ -154,7 +155,7 @@ class Volume:
         self._journal.append(change)
 
     def lose_name(self, directory: Directory, name: str) -> None:
-        """Remove a name for good, now."""
+        """Removes a name durably, at once."""
         self.change(NameChange((directory, name, None)))
         self._journal.settle_name((directory.number, name))
 
@@ -165,7 +166,7 @@ class Volume:
                 self._forget_if_gone(inode)
 
     def unlinked(self, inode: Inode) -> None:
-        """Its last name is gone; its space goes with the last handle."""
+        """The inode's last name is gone. Its space is freed with its last handle."""
         inode.linked = False
         if not inode.handles:
             self.used_bytes -= len(inode.cache)
@@ -176,7 +177,7 @@ class Volume:
             raise disk_error(ENOSPC, path)
 
     def _forget_if_gone(self, inode: Inode) -> None:
-        """Drop the memory of a file that not even a power loss brings back."""
+        """Drops the state of a file that not even a power loss can bring back."""
         if not (inode.linked or inode.handles) and self._journal.is_empty():
             self._dirty.pop(inode.number, None)
 
@@ -196,7 +197,7 @@ class Volume:
             self._forget_if_gone(inode)
 
     def end_life(self) -> None:
-        """All processes are gone: their handles close, in no way they could notice."""
+        """Closes the handles of all processes, which are dead and cannot notice it."""
         self.life += 1
         for number in list(self.handles):
             self.drop_handle(number)
@@ -218,16 +219,17 @@ class Volume:
                 del self._dirty[inode.number]
 
     def lose_pages(self, inode: Inode) -> None:
-        """A flush failed: what of it reached the platter is decided, and it is never tried again.
+        """Handles a failed flush: decides which bytes reached the platter. The rest is never
+        written again.
 
-        The cache still shows all of it, so the inode stays dirty until the cache is read afresh.
+        The cache still shows all bytes, so the inode stays dirty until the cache is read again.
         """
         if inode.pending:
             self._draw_survivors(inode)
             inode.doubtful = True
 
     def reload(self, inode: Inode) -> None:
-        """Read the file again from the platter; its size may change when a flush had failed."""
+        """Reads the file again from the platter. Its size may change if a flush had failed."""
         self.used_bytes -= len(inode.cache)
         inode.reload()
         self.used_bytes += len(inode.cache)

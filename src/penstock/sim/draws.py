@@ -1,7 +1,7 @@
-"""Randomness under a seed: one stream per purpose, and a node's `Random` made of one.
+"""Seeded randomness: one stream per purpose, and the `Random` port of a node.
 
-Streams are told apart by name, so a draw added in one place does not shift those of another: a
-change to the workload leaves the delays of the network as they were.
+Streams are identified by name, so that a new draw in one part does not shift those of another: a
+change to the workload does not change the network delays.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ class Streams:
         self._streams: dict[str, Random] = {}
 
     def stream(self, name: str) -> Random:
-        """The stream of that name: always the same one."""
+        """Returns the stream with that name, always the same one."""
         found = self._streams.get(name)
         if found is None:
-            # Seeded by text: Python hashes that by SHA-512, the same in every process.
+            # Seeded with a string, which Python hashes with SHA-512: the same in every process.
             found = self._streams[name] = Random(f"{self._seed}/{name}")  # noqa: S311 - no secrets
         return found
 

@@ -1,23 +1,23 @@
-"""Sequences of faults that need the cluster to themselves, each with something to check.
+"""Episodes: sequences of faults that need the cluster to themselves, each with its own check.
 
-Ordinary faults overlap, so little can be said about the time in which they last. An episode heals
-everything first and waits until every replica is in sync. No other fault begins before it ends. So
-it can take away what must not be taken twice (all data of one broker), and it can demand an answer
-while the fault lasts:
+Ordinary faults overlap, so little can be required while they last. An episode first heals
+everything and waits until every replica is in sync. No other fault begins before it ends. So it can
+remove what must not be removed twice (all data of one broker), and it can require an answer while
+the fault lasts:
 
-bit_rot        one bit of a synced batch flips, behind the stored recovery point of a killed broker
+bit_rot        one bit of a synced batch flips, above the stored recovery point of a killed broker
 empty_disk     a killed broker comes back with a new disk
-lone_survivor  all brokers but one are down, and that one restarts: what was committed is readable
+lone_survivor  all brokers but one are down, and that one restarts: committed records are readable
 double_failover
                the leader dies while one follower is behind; that one leads, appends and dies too
-unheard_join   a replica joins the in-sync set, and its leader cannot learn whether it did
+unheard_join   a replica joins the ISR, and its leader cannot learn whether it did
 slow_leases    the store is slow, but fast enough for leases: no broker loses its own
-full_store     the store takes no writes, and at times all disks are full as well: brokers stay,
-               what was committed is readable
-rebuilt_table  a compacted topic's policy is changed to `delete`; a replica is rebuilt after that
-full_disk      the disk of a leader is full: others lead, and writes go on
+full_store     the store accepts no writes, and sometimes all disks are full as well: brokers stay
+               up, and committed records are readable
+rebuilt_table  a compacted topic's policy is changed to `delete`, then a replica is rebuilt
+full_disk      the disk of a leader is full: other brokers take over, and writes continue
 
-Those about topics that change are in `topic_episodes`.
+Episodes about topics that change are in `topic_episodes`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from penstock.sim.scene import ANSWER_S, Scene
 from penstock.sim.topic_episodes import TopicEpisodes
 
 NOTED_S: Final = 6.0
-"""The high watermark is on every replica's disk so long after a commit, if nothing disturbs."""
+"""Without faults, the high watermark is on every replica's disk this long after a commit."""
 OFFSETS: Final = "__consumer_offsets"
 UNHEARD_S: Final = 9.0
-"""A leader gives up to ask the store for the outcome of a commit before that."""
+"""A leader stops asking the store for the outcome of a commit before this time."""
 ROOMS: Final = (0, 5_000, 1 << 20)
 """Bytes that are left on a full disk: less than brokers reserve."""
 EXCHANGE_S_MAX: Final = 1.0
-"""A request to a slow store and its answer: less than one attempt may take."""
+"""The time of a request to a slow store and its reply: less than one attempt may take."""
 
 
 class Episodes:
@@ -66,7 +66,8 @@ class Episodes:
         }
 
     async def run(self, name: str) -> None:
-        """One episode; skipped where the cluster does not settle in time, or cannot have it."""
+        """Runs one episode. Skips it if the cluster does not settle in time, or does not
+        allow it."""
         self._hands.tell("", f"episode {name}: all faults are healed first")
         self._hands.calm()
         if await self._scene.settles() and await self._play[name]():
@@ -74,7 +75,7 @@ class Episodes:
         else:
             self._stage.count("episodes_skipped")
 
-    # Disks that lose what was safe
+    # Disks that lose synced data
 
     async def _bit_rot(self) -> bool:
         node = self._spoilable()
@@ -133,13 +134,13 @@ class Episodes:
                 and partition.member_epoch(node.id) == epoch
             )
 
-        # Otherwise the policy stays, and the cluster does not come together in the end.
+        # If it is not rebuilt, the policy stays, and the cluster does not recover in the end.
         if await self._scene.wait(is_rebuilt, limit_s):
             await self._scene.demand_policy("compact")
         return True
 
     def _spoilable(self) -> BrokerNode | None:
-        """A broker that may lose everything: each of its partitions is elsewhere as well."""
+        """Returns a broker that may lose everything: each of its partitions has another replica."""
         partitions = [
             partition for topic in self._image.topics.values() for partition in topic.partitions
         ]
@@ -160,7 +161,7 @@ class Episodes:
             return False
         survivor = self.draws.choice(self._world.brokers)
         others = [node for node in self._world.brokers if node is not survivor]
-        # A replica may have left the in-sync set since the cluster settled. It need not lead.
+        # A replica may have left the ISR since the cluster settled. Then it need not lead.
         in_sync = {
             place
             for place in (*committed, f"{OFFSETS}-0")
@@ -185,8 +186,9 @@ class Episodes:
     # Two leaders in a row
 
     async def _double_failover(self) -> bool:
-        """The last of three leaders has records of the first that the second never had, and none of
-        the second's own. A follower must not cut where its leader's epoch ends (KIP-279)."""
+        """The last of three leaders has records of the first that the second never had, and
+        no records of the second. A follower must not truncate to where its leader's epoch
+        ends (KIP-279)."""
         places = [
             place
             for place in self._stage.scenario.places
@@ -216,7 +218,8 @@ class Episodes:
         return True
 
     async def _unheard_join(self) -> bool:
-        """The leader must count on the replica until it knows. Its session outlasts that."""
+        """The leader must count the replica as in sync until it knows the outcome. Its session
+        lasts longer than that."""
         places = [
             place
             for place in self._stage.scenario.places
@@ -238,7 +241,7 @@ class Episodes:
         return True
 
     def _has_appended(self, node: BrokerNode, place: str) -> bool:
-        """Whether it leads, and has written in its term."""
+        """Returns whether it leads, and has appended in its current leader epoch."""
         hosted = self._scene.hosted(node, place)
         term = None if hosted is None else hosted.leadership
         return term is not None and self._scene.end(node, place) > term.start_offset
@@ -255,7 +258,7 @@ class Episodes:
         return True
 
     async def _full_store(self) -> bool:
-        """Brokers want to commit meanwhile: a follower falls behind."""
+        """Meanwhile brokers must commit changes: a follower falls behind."""
         before, committed = self._scene.lives(), self._scene.committed()
         faults, scenario = self._hands.faults, self._stage.scenario
         faults.full_store()

@@ -1,7 +1,7 @@
-"""Work that production sends to threads: here it runs on the loop, late and all at once.
+"""Runs the work that production sends to threads: on the loop, with a delay, in a single step.
 
-A piece of work takes effect at one instant, drawn within the time it takes; its caller hears of it
-afterwards. When its process is killed, work that had begun may have run or not: it is drawn.
+Each piece of work takes effect at one instant, after a random duration, and its caller gets the
+result afterwards. When its process is killed, it is random whether work in progress was done.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from math import log
-from random import Random  # noqa: TID251 - only named: it comes seeded
+from random import Random  # noqa: TID251 - only for the type: instances are seeded
 from typing import Any, TypeVar
 
 from penstock.sim.loop import SimLoop
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DiskSpeed:
-    """How long work on threads takes; nearly all of it waits for a disk."""
+    """How long work on threads takes. Nearly all of it waits for a disk."""
 
     delay_min_s: float = 0.0005
     delay_mean_s: float = 0.002
@@ -55,24 +55,25 @@ class SimExecutor:
         return result
 
     def on_killed(self) -> int:
-        """Decide about the work under way; returns how much of it was done."""
+        """Decides which of the work in progress was done. Returns how much."""
         done = 0
         for work in self._under_way.values():
             if self._draws.random() < 0.5:
                 done += 1
-                # Whatever it raises, nobody is there to hear it.
+                # Errors of the work are ignored: its caller is dead.
                 with suppress(Exception):
                     work()
         self._under_way.clear()
         return done
 
     def _do(self, work: Callable[[], T], future: asyncio.Future[Any]) -> None:
-        # A frozen machine's disk goes on, but its process learns of it later: the same thing.
+        # A frozen machine's disk continues, and its process sees the result later. This has the
+        # same effect.
         del self._under_way[future]
         self._loop.trace.mark("work", self._process.index, 0, self._process.name)
         try:
             result = work()
-        except Exception as error:  # noqa: BLE001 - the caller's
+        except Exception as error:  # noqa: BLE001 - raised in the caller
             future.set_exception(error)
         else:
             future.set_result(result)

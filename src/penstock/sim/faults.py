@@ -1,7 +1,7 @@
-"""Everything that can be done to a simulated cluster, by the names of its nodes, and counted.
+"""All faults that the simulator can cause, as methods that take node names and count what they do.
 
-What to do and when is the scenario's business; this is the list of verbs. `heal` undoes all of
-them but the deaths.
+The scenario decides which fault happens when. `heal` undoes all faults, but does not restart
+dead nodes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Faults:
     def partition(
         self, side_a: Sequence[str], side_b: Sequence[str], *, one_way: bool = False
     ) -> None:
-        """Nothing passes from one side to the other, nor back unless `one_way`."""
+        """Blocks all traffic from one side to the other, and back unless `one_way`."""
         self._count("partition_one_way" if one_way else "partition")
         self._tell(f"partition {' '.join(side_a)} {'->' if one_way else '|'} {' '.join(side_b)}")
         for a in side_a:
@@ -38,13 +38,13 @@ class Faults:
                     self._link(b, a).block()
 
     def isolate(self, name: str, *, also_store: bool = False) -> None:
-        """Cut one node off from all others."""
+        """Cuts one node off from all others."""
         self.partition([name], [other for other in self._world.nodes if other != name])
         if also_store:
             self.cut_store(name)
 
     def clog(self, source: str, target: str, seconds: float) -> None:
-        """One direction delivers nothing for a while; then everything, in order."""
+        """Delivers nothing in one direction for a while, then everything, in order."""
         self._count("clog")
         self._tell(f"{source} -> {target} is clogged for {seconds:.3f} s")
         link = self._link(source, target)
@@ -64,7 +64,7 @@ class Faults:
         link.bandwidth_bytes_per_s = bandwidth_bytes_per_s
 
     def reset_connections(self, one: str, other: str, chance: float = 1.0) -> int:
-        """Both ends of connections between two nodes find them reset; bytes under way are lost."""
+        """Resets connections between two nodes, at both ends. Bytes in transit are lost."""
         network = self._world.network
         times = network.reset_between(self._machine(one), self._machine(other), chance, self._draws)
         self._count("reset", times)
@@ -74,7 +74,8 @@ class Faults:
     def stall_connections(
         self, source: str, target: str, seconds: float, chance: float = 1.0
     ) -> int:
-        """Bytes on present connections from one to the other arrive late; new ones get through."""
+        """Delays the bytes on existing connections from one node to the other. New
+        connections work."""
         times = self._world.network.stall_between(
             self._machine(source), self._machine(target), seconds, chance, self._draws
         )
@@ -105,7 +106,7 @@ class Faults:
         self._world.store.set_outage(on)
 
     def lose_store_replies(self, chance: float) -> None:
-        """Commits are made and their makers not told."""
+        """Commits are applied, but their replies are lost."""
         self._count("lose_store_replies")
         store = self._world.store
         store.config = replace(store.config, lost_reply_chance=chance)
@@ -116,7 +117,7 @@ class Faults:
         store.config = replace(store.config, lost_request_chance=chance)
 
     def slow_store(self, seconds: float) -> None:
-        """Every request takes this much longer, each way."""
+        """Makes every request take this much longer, each way."""
         self._count("slow_store", int(seconds > 0))
         self._tell(f"the store takes {seconds:.3f} s more each way")
         self._world.store.extra_delay_s = seconds
@@ -127,7 +128,7 @@ class Faults:
         self._world.store.full = on
 
     def store_compact(self) -> None:
-        """Watches that are behind have lost their place."""
+        """Discards old revisions. Watches that are behind cannot resume."""
         self._count("store_compact")
         self._tell("the store forgets old changes")
         self._world.store.compact()
@@ -138,7 +139,7 @@ class Faults:
         self._world.store.extra_lag_s = seconds
 
     def lag_watch(self, name: str, seconds: float) -> None:
-        """One node hears of changes later than the others."""
+        """Makes one node receive changes later than the others."""
         self._count("lag_watch", int(seconds > 0))
         self._tell(f"the watch of {name} lags {seconds:.3f} s")
         self._world.store.lags_s[name] = seconds
@@ -176,7 +177,7 @@ class Faults:
         self._broker(name).stall_disk(seconds)
 
     def disk_faults(self, name: str, faults: DiskFaults | None) -> None:
-        """Let disk calls fail by chance; None ends it."""
+        """Makes disk calls fail at random. None ends it."""
         self._count("disk_faults", int(faults is not None))
         self._tell(f"the disk of {name} {'fails now and then' if faults else 'is well'}")
         disk = self._broker(name).disk
@@ -186,13 +187,13 @@ class Faults:
             disk.set_faults(faults)
 
     def fill_disk(self, name: str, room_bytes: int) -> None:
-        """Leave so much room on a broker's disk."""
+        """Leaves only this much free space on a broker's disk."""
         self._count("fill_disk")
         self._tell(f"the disk of {name} has {room_bytes} bytes left")
         self._broker(name).disk.leave_room(room_bytes)
 
     def heal(self, *, network: bool = True, store: bool = True, nodes: bool = True) -> None:
-        """Undo everything; who is dead stays dead."""
+        """Undoes all faults. Dead nodes stay dead."""
         self._tell("everything heals")
         world = self._world
         if network:

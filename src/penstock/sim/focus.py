@@ -1,9 +1,9 @@
 """Scenarios that concentrate on one part of the product.
 
 An ordinary seed draws from everything, so two events that must come close together for a bug to
-show seldom do. A focus keeps what a seed has drawn for times, sizes and delays, and replaces the
-clients and the faults by those of one part. One of four ordinary seeds has a focus. A planted bug
-is hunted with the focus of its part (`hunting`).
+show seldom do. A focus keeps the times, sizes and delays that a seed has drawn, and replaces the
+clients and the faults with those of one part. One of four ordinary seeds has a focus. A planted bug
+is searched for with the focus of its part (`hunting`).
 """
 
 from __future__ import annotations
@@ -64,39 +64,39 @@ def replication(scenario: Scenario) -> Scenario:
 
 
 def power(scenario: Scenario) -> Scenario:
-    """All brokers lose power at once, again and again; everything is synced."""
+    """All brokers lose power at once, again and again. Everything is synced."""
     faults = ("power_cut", "power_loss", "kill", "stall_disk", "cut_at_append")
     plain = _plain(scenario, "fsync")
     return replace(plain, faults=faults, transactors=("plain",), committed_readers=1, members=1)
 
 
 def metadata(scenario: Scenario) -> Scenario:
-    """Controllers that change, watches that lag, commits whose answers are lost."""
+    """Controllers that change, watches that lag, commits whose replies are lost."""
     faults = (
         *("cut_store", "cut_at_commit", "store_replies", "store_compact", "watch_lag"),
         *("slow_store", "store_outage", "freeze", "bounce", "kill", "clog", "power_silence"),
     )
     plain = _plain(scenario)
-    # Every other seed has sessions that outlast the time in which a store is not reached: leaders
-    # go on, with what they know of the metadata.
+    # Every other seed has sessions that last longer than a store is unreachable: leaders continue
+    # with the metadata that they have.
     session_s = 15.0 if scenario.seed % 2 else plain.session_timeout_s
     return replace(plain, faults=faults, lag_max_ms=500, session_timeout_s=session_s)
 
 
 def moves(scenario: Scenario) -> Scenario:
-    """Partitions that move while brokers come and go."""
+    """Partitions that move while brokers fail and restart."""
     faults = ("move", "move", "prefer", "grow", "kill", "bounce", "power_loss", "partition")
     return replace(_plain(scenario), brokers=max(4, scenario.brokers), faults=faults)
 
 
 def groups(scenario: Scenario) -> Scenario:
-    """Members of a group whose coordinators and members come and go."""
+    """Groups whose coordinators and members fail and restart."""
     faults = (*_DEATHS, *_NETWORK, "kill_client", "part_client", "cut_at_append")
     return replace(_plain(scenario), faults=faults, members=3, offsets_partitions=1)
 
 
 def transactions(scenario: Scenario) -> Scenario:
-    """Transactions, alone, copied and ended together, with coordinators that come and go."""
+    """Transactions, alone, copied and ended together, with coordinators that fail and restart."""
     faults = (
         *("kill", "bounce", "isolate", "cut_at_append", "kill_writer", "stall_client"),
         *("freeze_client", "clog", "reset", "power_loss"),
@@ -117,7 +117,7 @@ def transactions(scenario: Scenario) -> Scenario:
 
 
 def topics(scenario: Scenario) -> Scenario:
-    """Topics that operators change, delete, make again and compact."""
+    """Topics that operators change, delete, create again and compact."""
     faults = (
         *("alter_topic", "alter_topic", "recreate_topic", "delete_records", "scratch"),
         *("kill", "bounce", "power_loss", "move"),
@@ -147,7 +147,7 @@ def _synced(scenario: Scenario) -> Scenario:
 
 
 def bit_rot(scenario: Scenario) -> Scenario:
-    """Synced batches rot. In a large segment most of them lie above the stored recovery point."""
+    """Synced batches rot. In a large segment most of them are above the stored recovery point."""
     plain = _episode("bit_rot")(scenario)
     return replace(
         plain, topics=tuple(replace(topic, segment_bytes=1 << 20) for topic in plain.topics)
@@ -155,12 +155,12 @@ def bit_rot(scenario: Scenario) -> Scenario:
 
 
 def pipelining(scenario: Scenario) -> Scenario:
-    """Clients that read behind their own writes."""
+    """Clients that read right after their own writes, on the same connection."""
     return replace(_plain(scenario), faults=("clog", "bounce", "prefer"), pipeliners=2)
 
 
 def acks_one(scenario: Scenario) -> Scenario:
-    """Producers that ask for the leader's acknowledgement, where nobody but the leader is."""
+    """Producers with acks=1, on a partition whose only replica is the leader."""
     plain = _plain(scenario, "fsync")
     alone = replace(plain.topics[0], replication_factor=1, min_insync=1)
     producers = ("raw_acks_1", "real_acks_1", "real_idempotent")
@@ -205,12 +205,12 @@ FOCUSES: Final[dict[str, Focus]] = {
 ORDINARY: Final = (
     *("replication", "power", "metadata", "moves", "groups", "transactions", "topics"),
 )
-"""Those that ordinary seeds may have; the others are parts of ordinary seeds anyway."""
+"""The focuses that ordinary seeds may have. The others are parts of ordinary seeds anyway."""
 
 
 def drawn_focus(seed: int) -> str:
-    """The focus of an ordinary seed, mostly none."""
-    random = Random(f"focus {seed}")  # noqa: S311 - drawn anew from the seed by everybody
+    """Returns the focus of an ordinary seed. Mostly none."""
+    random = Random(f"focus {seed}")  # noqa: S311 - always drawn from the seed
     return random.choice(ORDINARY) if random.random() < SHARE else ""
 
 

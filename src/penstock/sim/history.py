@@ -1,14 +1,15 @@
-"""What the clients of a simulated cluster did and saw: the only thing the checkers go by.
+"""Records what the clients of a simulated cluster did and saw. The checkers use nothing else.
 
-An operation is one entry, made when it has ended: when it began, when it ended, and how. `ok` is an
-answer, `fail` a refusal after which nothing can have happened, `info` anything else: a connection
-that broke, a time that ran out. What was done under `info` may have taken effect, or may still.
+An operation is one entry, added when it has ended: with its start, its end and its status. `ok`
+means that it was answered, `fail` that it was refused and has had no effect, `info` anything else:
+a broken connection, a timeout. An operation with status `info` may have taken effect, or may still
+take effect.
 
-Values are texts, each sent once, so that a value found in a log says who wrote it. Places are
-`topic-partition`. Times are virtual milliseconds of one clock for all: whatever ended before
-another began came before it.
+Values are strings, each sent once, so that a value in a log identifies the process that wrote it.
+Places are topic partitions: `topic-partition`. Times are virtual milliseconds of one clock for all
+processes: an operation that ended before another began came before it.
 
-A history is written as JSON lines, one entry in each.
+A history is written as JSON lines, one entry per line.
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ ACKS_ALL: Final = -1
 READERS: Final = "readers"
 COPIERS: Final = "copiers"
 SINK: Final = "sink"
-"""The groups that commit offsets: who just reads, who copies, who counts its batches so."""
+"""The groups that commit offsets: plain readers, copiers, and sinks, which commit batch numbers."""
 SINK_IDS: Final = "sink#"
 SINK_MEMBERS: Final = 4
-"""How the transactional ids of a sink begin, and how many of them are always ended together."""
+"""The prefix of a sink's transactional ids, and how many of them always end together."""
 COPIES: Final = "copies"
-"""The topic to which copies are written, from partition to partition of the same number."""
+"""The topic that copies are written to, each to the partition with the same number as
+its source."""
 TABLE: Final = "table"
 """The compacted topic."""
 SOURCE_MARK: Final = "<"
-"""A copy's value ends with this and with where it was read: `c0.7<orders-1@23`."""
+"""A copy's value ends with this mark and the position it was read from: `c0.7<orders-1@23`."""
 
 Reads = Mapping[str, tuple[tuple[int, str], ...]]
-"""By place: the offsets and values that came, in the order they came."""
+"""By topic partition: the offsets and values that were read, in the order in which they came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,23 +61,23 @@ class Send(Entry):
     place: str
     value: str
     number: int
-    """Counts what this process has sent."""
+    """The number of this send among all sends of this process."""
     acks: int
     offset: int = -1
-    """Where the broker said it is; -1 if it did not."""
+    """The offset in the broker's response, or -1 without one."""
     once: bool = True
-    """It must not be there twice: the producer is idempotent, or sent it a single time."""
+    """The record must not be there twice: the producer is idempotent, or sent it only once."""
     ordered: bool = True
-    """What this process sent to a place before, and was acknowledged, must come before it."""
+    """What this process sent to the partition before, and was acknowledged, must come before it."""
     txn: str = ""
-    """The transaction it is part of; empty outside of any."""
+    """The transaction it belongs to. Empty outside of transactions."""
     synced_end: int | None = None
-    """Up to where the place was on disk when acks=1 was answered; None where that is not
-    promised."""
+    """Up to where the partition was on disk when acks=1 was answered. None if that is
+    not promised."""
 
     @property
     def is_promised(self) -> bool:
-        """Acknowledged by all: it must never be lost, be it that its transaction is aborted."""
+        """Acknowledged with acks=all: it must never be lost, even if its transaction is aborted."""
         return self.status == OK and self.acks == ACKS_ALL
 
 
@@ -85,14 +87,15 @@ class Poll(Entry):
 
     reads: Reads = field(default_factory=dict)
     moved: tuple[str, ...] = ()
-    """Places whose position was set since the last poll: assigned anew, sought, reset."""
+    """Topic partitions whose position was set since the last poll: assigned again,
+    sought, reset."""
     committed: bool = False
-    """Read by `read_committed`."""
+    """Read with `read_committed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain(Entry):
-    """All that a place holds in the end, read by one consumer from its start to its end."""
+    """Everything that a topic partition has in the end, read by one consumer from start to end."""
 
     kind: ClassVar[str] = "drain"
 
@@ -101,14 +104,14 @@ class Drain(Entry):
     end_offset: int
     records: tuple[tuple[int, str], ...] = ()
     committed: bool = False
-    """Read by `read_committed`: what was aborted is left out."""
+    """Read with `read_committed`: aborted records are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Txn(Entry):
-    """A transaction: `ok` if it was committed, `fail` if it was aborted, `info` if nobody knows.
+    """A transaction: `ok` if it was committed, `fail` if it was aborted, `info` if that is unknown.
 
-    What it wrote are the sends that name it. Many that were ended together are one.
+    Its writes are the sends that name it. Transactions that were ended together are one entry.
     """
 
     kind: ClassVar[str] = "txn"
@@ -116,16 +119,16 @@ class Txn(Entry):
     name: str
     transactional_id: str
     ending_ms: float = -1.0
-    """When its commit was first asked for; -1 if that was never done."""
+    """When its commit was first requested, or -1 if never."""
     reads: Reads = field(default_factory=dict)
-    """What it read, by `read_committed`, from its beginning to its end."""
+    """What it read, with `read_committed`, from its beginning to its end."""
     batch: int = -1
-    """Of a sink: which of its batches it is."""
+    """For a sink: the number of its batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deleted(Entry):
-    """What lies before an offset was deleted, on request."""
+    """Records before an offset were deleted on request."""
 
     kind: ClassVar[str] = "deleted"
 
@@ -135,7 +138,7 @@ class Deleted(Entry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latest(Entry):
-    """The end of a place, as a broker told it to a client."""
+    """The end offset of a topic partition, as a broker reported it to a client."""
 
     kind: ClassVar[str] = "latest"
 
@@ -145,16 +148,16 @@ class Latest(Entry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipelined(Entry):
-    """A read that was sent behind a write on the same connection; both were answered."""
+    """A read that was sent after a write on the same connection. Both were answered."""
 
     kind: ClassVar[str] = "pipelined"
 
     place: str
     request: str
     written_end: int
-    """Behind the last record of the write, by its answer."""
+    """The offset after the last record of the write, by its response."""
     seen_end: int
-    """The end of the place, by the answer to the read."""
+    """The end offset of the partition, by the response to the read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +174,7 @@ class Malformed(Entry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit(Entry):
-    """A member of a group commits how far it has read."""
+    """A member of a group commits offsets."""
 
     kind: ClassVar[str] = "commit"
 
@@ -179,13 +182,13 @@ class Commit(Entry):
     generation: int
     offsets: Mapping[str, int]
     late: bool = False
-    """An attempt at it that was given up may still arrive, and be taken: commits have no numbers
-    by which a broker could tell."""
+    """An attempt that was given up may still arrive and be accepted, because commits have no
+    sequence numbers by which a broker could recognize it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed(Entry):
-    """What a group has committed, as it was answered; -1 for nothing."""
+    """The committed offsets of a group, as they were returned. -1 for none."""
 
     kind: ClassVar[str] = "committed"
 
@@ -195,7 +198,7 @@ class Committed(Entry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stable(Entry):
-    """An offset of a group was answered as stable while a transaction was open that changed it, and
+    """An offset of a group was returned as stable while a transaction was open that changed it, and
     that was committed later."""
 
     kind: ClassVar[str] = "stable"
@@ -206,7 +209,7 @@ class Stable(Entry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined(Entry):
-    """A member was told its generation."""
+    """A member received its generation."""
 
     kind: ClassVar[str] = "joined"
 
@@ -216,7 +219,8 @@ class Joined(Entry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe(Entry):
-    """After all faults are over: whether something works again, and `ended_ms` says since when."""
+    """Whether something works when it must: during an episode, or after all faults are over.
+    `ended_ms` says since when."""
 
     kind: ClassVar[str] = "probe"
 
@@ -233,7 +237,8 @@ KINDS: Final[Mapping[str, type[Entry]]] = {
 
 
 class History:
-    """The entries in the order in which they ended."""
+    """The entries, in the order in which the operations ended. A deletion of records is added when
+    it begins, too."""
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries: list[Entry] = list(entries)
@@ -247,7 +252,7 @@ class History:
 
 
 def read_history(lines: Iterable[str]) -> History:
-    """A history from its JSON lines."""
+    """Reads a history from its JSON lines."""
     return History(_entry(json.loads(line)) for line in lines if line.strip())
 
 

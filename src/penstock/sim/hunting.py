@@ -1,10 +1,10 @@
-"""Where each planted bug is looked for, and within how many seeds it must be found.
+"""Searches for planted bugs: with which focus, and within how many seeds each must be found.
 
     penstock sim --bug all                       every bug, by its own focus and number of seeds
     penstock sim --bug no-divergence-check --seeds 0..200
 
-A bug that is not found within its number of seeds is a hole in the workload, in the faults or in
-the checks. Some bugs show in ordinary seeds, others need the focus of their part.
+A bug that is not found within its number of seeds is a gap in the workload, the faults or the
+checks. Some bugs show in ordinary seeds, others need the focus of their part.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _FOCUSED: Final[dict[str, tuple[str, ...]]] = {
     "acks_one": ("acks-one-answered-before-the-flush",),
     "pipelining": ("reads-overtake-writes",),
 }
-"""By focus: the bugs that need it. All others are looked for in ordinary seeds."""
+"""By focus: the bugs that need it. All others are searched for in ordinary seeds."""
 
 HUNTS: Final[dict[str, Hunt]] = {
     name: Hunt(focus) for focus, names in _FOCUSED.items() for name in names
@@ -105,8 +105,8 @@ SMOKE: Final[dict[str, tuple[str, ...]]] = {
     "records-not-checked": ("E16",),
     "one-round-truncation": ("E14",),
 }
-"""Bugs that a seed or two find, and the rules that they break: every run of the tests looks for
-these."""
+"""Bugs that one or two seeds find, and the rules that they break. Every run of the tests searches
+for these."""
 SMOKE_VIRTUAL_S: Final = 25.0
 
 
@@ -118,7 +118,7 @@ def tasks_for(name: str, chosen: argparse.Namespace) -> list[Task]:
 
 
 def hunt_one(name: str, chosen: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """The first seed that shows the bug and passes without it."""
+    """Finds the first seed that fails with the bug and passes without it."""
     tasks = {task.seed: task for task in tasks_for(name, chosen)}
     first: Report | None = None
     tried = 0
@@ -140,13 +140,14 @@ def hunt_one(name: str, chosen: argparse.Namespace, console: Console) -> dict[st
 
 
 def _fails_anyway(task: Task) -> bool:
-    """What fails without the bug as well says nothing about it."""
+    """Returns whether the seed fails without the bug as well. Then it proves nothing about
+    the bug."""
     sound = Task(task.seed, task.virtual_s, focus=task.focus, also=task.also)
     return bool(run_task(sound).failure)
 
 
 def run_bugs(chosen: argparse.Namespace, console: Console) -> int:
-    """The first seed that shows each bug; 1 if any stays hidden."""
+    """Finds the first seed that shows each bug. Returns 1 if any bug was not found."""
     names = list(BUGS) if chosen.bug == "all" else [chosen.bug]
     found: dict[str, dict[str, Any]] = {}
     for name in names:

@@ -1,16 +1,17 @@
-"""What must hold in the memory of all brokers, after every step of the simulation.
+"""Checks the replicas in the memory of all brokers after every simulated step.
 
-I1   logs are the same below their high watermarks, and wherever an offset has the same epoch in
-     both: that is, an epoch and an offset name one batch and all before it, for ever
-I2   the leader, and I3 every candidate, holds all that was ever committed; with `fsync`, on disk
-I4   the leader counts everybody who is in sync; what a follower takes for committed was committed
-I7   one leader for each epoch; epochs never fall within a log
-I8   the end that a leader tells clients never goes back
-I9   of an idempotent producer everything committed is there once, and in order
+I1   Logs are equal below their high watermarks, and wherever an offset has the same leader epoch
+     in both: a leader epoch and an offset identify one batch and everything before it, forever.
+I2   The leader has everything that was ever committed; with `fsync`, on disk.
+I3   The same holds for every candidate: in-sync replicas and eligible leader replicas.
+I4   The leader counts every in-sync replica. What a follower considers committed was committed.
+I7   Each leader epoch has one leader. Leader epochs never decrease within a log.
+I8   The end offset that a leader reports to clients never goes back.
+I9   Everything committed of an idempotent producer is in the log once and in order.
 
-The rules about the metadata alone are in `invariants_metadata`, those about transactions and about
-what is recovered (I9, I12) in `invariants_txns`. What is committed is what was below
-a leader's high watermark once: from then on it is the truth that all are measured by.
+The rules about metadata alone are in `invariants_metadata`. Those about transactions and recovery
+(I9, I12) are in `invariants_txns`. A batch is committed once it was below a leader's high
+watermark. From then on all replicas are compared with it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def _ignore(*told: object) -> None:
 
 
 class Watched(Protocol):
-    """A broker's node, as far as it is looked at."""
+    """The part of a broker's node that the invariants use."""
 
     @property
     def id(self) -> int: ...
@@ -50,23 +51,24 @@ class Watched(Protocol):
 
 @dataclass(slots=True)
 class Truth:
-    """What is committed in one partition, and how far producers are in it."""
+    """What is committed in one partition, and the state of its producers."""
 
     place: str
     marks: list[Mark] = field(default_factory=list)
     chains: dict[int, int] = field(default_factory=lambda: {0: 0})
-    """By end offset: the chain of all below."""
+    """By end offset: the chain hash of everything below."""
     end_offset: int = 0
     synced_end: int = 0
-    """The furthest that any replica has ever been on disk."""
+    """The largest recovery point that any replica ever had."""
     told_end: int = 0
-    """The furthest end that clients may have been told."""
+    """The largest end offset that clients may have received."""
     sequences: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By producer: its epoch and the next sequence."""
+    """By producer: its epoch and its next sequence number."""
     lasts: dict[int, int] = field(default_factory=dict)
-    """By producer: the offset of the last that is numbered."""
+    """By producer: the last offset of its last batch that has a sequence number."""
     batches: dict[tuple[int, int], int] = field(default_factory=dict)
-    """By epoch and offset: the chain up to and with that batch, of whatever log had it."""
+    """By leader epoch and base offset: the chain hash up to and including that batch, in the first
+    log that had it."""
 
     def extend(self, shadow: Shadow, high_watermark: int, txns: TrueTransactions) -> None:
         for mark in shadow.marks_between(self.end_offset, high_watermark):
@@ -90,11 +92,12 @@ class Truth:
         if mark.producer_epoch > epoch:
             due = 0
         if mark.base_sequence < 0 and mark.is_transactional:
-            # A marker, or offsets that a broker wrote for the producer: they are not numbered.
+            # A marker, or offsets that a broker wrote for the producer: these have no
+            # sequence number.
             self.sequences[mark.producer_id] = (mark.producer_epoch, due)
             return
-        # A replica that began where records had been deleted up to never saw the producer's last
-        # number. As leader it takes any, also one behind batches that were given up.
+        # A replica whose log began after records had been deleted never saw the producer's last
+        # sequence number. As leader it accepts any number, even if batches before it were given up.
         is_forgotten = self.lasts.get(mark.producer_id, start_offset) < start_offset
         if mark.base_sequence != due and not (is_forgotten and mark.base_sequence > due):
             text = (
@@ -109,7 +112,7 @@ class Truth:
 
 @dataclass(slots=True)
 class _Seen:
-    """A replica as it was at the last look."""
+    """A replica as it was at the last check."""
 
     hosted: HostedPartition
     key: tuple[str, int]
@@ -122,7 +125,8 @@ class _Seen:
 
 
 class Invariants:
-    """`on_store` is told every transaction; `check`, after every step, raises what is broken."""
+    """Receives every transaction of the store in `on_store`. `check`, called after every step,
+    raises the first broken invariant."""
 
     def __init__(
         self,
@@ -133,14 +137,17 @@ class Invariants:
         fences: Mapping[int, int] | None = None,
         watch: StateWatch | None = None,
     ) -> None:
-        """`note` is told, by place, what was seen to happen. `stepped` names the only broker that
-        can have changed since the last look, where that is known. `fences` has the epochs that
-        producers were given when they took a transactional id. With a `watch` replicas are looked
-        at only after a step that has set something of one."""
+        """Creates the checks.
+
+        `note` receives, by topic partition, the events that were seen. `stepped` returns the only
+        broker that can have changed since the last check, if that is known. `fences` has the epochs
+        that producers were given when they took over a transactional id. With a `watch`, replicas
+        are checked only after a step that changed a replica's state.
+        """
         self.metadata = TrueMetadata(note)
         self.txns = TrueTransactions({} if fences is None else fences)
         self.disturbed: dict[int, bool] = {}
-        """Brokers whose disks have failed: their logs may be begun anew."""
+        """Brokers whose disks have failed. Their logs may start again from nothing."""
         self.truths: dict[str, Truth] = {}
         self.checks = 0
         self._nodes = nodes
@@ -150,19 +157,22 @@ class Invariants:
         self._peek = peek
         self._seen: dict[int, tuple[Broker, dict[tuple[str, int], _Seen]]] = {}
         self._dirty: dict[tuple[str, int], None] = {}
-        """Partitions of which something changed since they were looked at as a whole."""
+        """Partitions that have changed since their replicas were last compared."""
         self._all_dirty = True
         self._broken: InvariantBroken | None = None
         self.on_led_append: Callable[[int, str], None] = _ignore
-        """Is told when a leader has appended to a partition, before anybody else has it."""
+        """Called when a leader has appended to a partition, before any other replica has
+        the batch."""
         self._topic_ids: dict[str, bytes] = {}
         self._unsynced: dict[str, None] = {}
-        """Topics that were switched to `fsync` and whose replicas have not synced all there is."""
+        """Topics that were switched to `fsync`, and whose replicas have not yet synced what
+        is committed."""
         self._durable: dict[str, bool] = {}
 
     def on_store(self, events: Sequence[WatchEvent]) -> None:
-        """A transaction was applied. What it breaks is raised by the next `check`: here the code
-        of whoever committed is running, and might take it for its own failure."""
+        """Applies a transaction of the store. A violation is raised by the next `check`, not
+        here: the code of the committing broker is running now, and might handle the exception as
+        its own."""
         try:
             self._check_images()
             self.metadata.apply(events)
@@ -178,7 +188,8 @@ class Invariants:
                 self.metadata.check_image(node.id, node.broker.cluster.image)
 
     def _on_topic(self, topic: Topic) -> None:
-        """A topic of the same name and another id is another one: nothing is known of it."""
+        """Forgets everything about a topic that was deleted and created again: same name,
+        other id."""
         name = topic.name
         if self._topic_ids.setdefault(name, topic.topic_id) != topic.topic_id:
             self._topic_ids[name] = topic.topic_id
@@ -192,6 +203,7 @@ class Invariants:
         self._durable[name] = durable
 
     def check(self) -> None:
+        """Checks what may have changed since the last call. Raises the first broken invariant."""
         self.checks += 1
         if self._broken is not None:
             raise self._broken
@@ -213,7 +225,7 @@ class Invariants:
             self._check_members()
 
     def _is_known(self, broker_id: int, broker: Broker) -> bool:
-        """Whether all replicas of the broker were looked at before."""
+        """Returns whether all replicas of the broker were seen before."""
         held = self._seen.get(broker_id)
         return (
             held is not None and held[0] is broker and len(held[1]) == len(broker.replicas._hosted)
@@ -222,13 +234,14 @@ class Invariants:
     # Logs
 
     def _look_at(self, broker_id: int, broker: Broker) -> None:
+        """Finds the replicas of a broker that changed since the last look, and checks each."""
         held = self._seen.get(broker_id)
         if held is None or held[0] is not broker:
             held = self._seen[broker_id] = (broker, {})
         seen, replicas = held[1], broker.replicas._hosted
         if len(seen) != len(replicas):
             self._meet(broker_id, seen, replicas)
-        # By their order, and one by one: this is done at every step of a run.
+        # Compares pairwise by position, because this runs at every step of a run.
         for one, hosted in zip(seen.values(), replicas.values(), strict=True):
             log, led = hosted.log, hosted.leadership
             if hosted is not one.hosted:
@@ -262,7 +275,7 @@ class Invariants:
         seen: dict[tuple[str, int], _Seen],
         replicas: Mapping[tuple[str, int], HostedPartition],
     ) -> None:
-        """Have the replicas of a broker in the same order as it has them itself."""
+        """Brings the known replicas of a broker into the order in which the broker has them."""
         known = dict(seen)
         seen.clear()
         for key, hosted in replicas.items():
@@ -274,11 +287,12 @@ class Invariants:
             seen[key] = one
 
     def _look_closer(self, broker_id: int, broker: Broker, one: _Seen) -> None:
+        """Checks one replica that has changed."""
         shadow, hosted = one.shadow, one.hosted
         if one.key[0] == TABLE or self._topic_ids.get(one.key[0], hosted.topic_id) != (
             hosted.topic_id
         ):
-            # Compaction takes records away; of a topic that was deleted nothing is promised.
+            # Compaction removes records, and nothing is promised about a deleted topic.
             return
         truth = self.truths.get(one.place)
         if truth is None:
@@ -347,7 +361,7 @@ class Invariants:
         )
 
     def _check_marks(self, broker_id: int, truth: Truth, shadow: Shadow, count: int) -> None:
-        """The last `count` batches are new here."""
+        """Checks the last `count` batches, which are new in this log."""
         first = len(shadow.marks) - count
         epoch = shadow.marks[first - 1].leader_epoch if first else -1
         for number in range(first, len(shadow.marks)):
@@ -396,13 +410,15 @@ class Invariants:
             raise broken("I8", place, text, high)
         truth.told_end = high
 
-    # Who has what
+    # Which replica has what
 
     def _partition(self, place: str) -> Partition | None:
         name, _, index = place.rpartition("-")
         return self.metadata.image.partition(name, int(index))
 
     def _check_members(self) -> None:
+        """Checks that the members of changed partitions have everything that is committed (I2
+        to I4)."""
         topics = self.metadata.image.topics
         if self._all_dirty:
             self.txns.forget(self.metadata.image, [*self.disturbed])
@@ -428,8 +444,8 @@ class Invariants:
         partition: Partition,
         truth: Truth,
     ) -> None:
-        # Until all is synced that was committed before, a topic counts as it did; but elections go
-        # by the new setting, so its leader must have everything.
+        # Until everything committed before the switch is synced, the topic is checked by its old
+        # setting. But elections use the new setting, so the leader must have everything.
         pending = topic.name in self._unsynced and not self._has_synced(topic)
         synced = is_synced(topic) and not pending
         for each in partition.isr + partition.eligible_leaders:
@@ -445,7 +461,8 @@ class Invariants:
                 continue
             noted = partition.member_epoch(each)
             if not info.has_kept(noted) and not (synced and info.has_synced(noted)):
-                # It has lost records, or its whole disk, and says so: the controller takes it out.
+                # It has lost records or its disk, and reports so. The controller will remove it
+                # from the ISR.
                 term = one.hosted.leadership
                 if not pending or term is None or term.epoch != partition.leader_epoch:
                     continue
@@ -460,7 +477,8 @@ class Invariants:
                     raise broken("I4", place, f"{text}: {partition}")
 
     def _has_synced(self, topic: Topic) -> bool:
-        """Whether all replicas have synced what was committed, since the topic asks for it."""
+        """Returns whether all replicas have synced what was committed since the switch
+        to `fsync`."""
         for index, partition in enumerate(topic.partitions):
             truth = self.truths.get(f"{topic.name}-{index}")
             for each in partition.isr + partition.eligible_leaders:

@@ -1,13 +1,14 @@
-"""What must hold of the metadata after every transaction of the store.
+"""Checks the metadata after every transaction of the store.
 
-I5   who joins the in-sync set is registered, as that very life; who is elected
-     was a member before. (An election may be decided before a broker is seen to leave or to come
-     back, and committed after: then it elects a life that is over, and the next one mends that.)
-I6   who is eligible is not in sync, and there is nobody eligible beside enough in sync; the leader
-     is in sync (which the decoding of stored topics asks for as well)
-I7   an epoch has one leader
-I11  every change of a partition raises its epoch; leader epochs never fall. A broker that has come
-     as far as the store knows every key as the store has it
+I5   A broker that joins the ISR is registered, with exactly the broker epoch it joins with. An
+     elected leader was a member before. (An election may be decided before a broker is seen to
+     leave or to come back, and committed afterwards. Then it elects a broker epoch that is over,
+     and the next election corrects that.)
+I6   An eligible leader replica is not in sync, and there are none while enough replicas are in
+     sync. The leader is in sync (the decoder of stored topics requires this as well).
+I7   A leader epoch has one leader.
+I11  Every change of a partition raises its partition epoch. Leader epochs never decrease. A broker
+     whose image has the store's revision has every key at the revision that the store has.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from penstock.sim.checker_logs import Violation
 
 
 class InvariantBroken(Exception):
-    """An invariant does not hold; ends the run."""
+    """An invariant does not hold. Ends the run."""
 
     def __init__(self, violation: Violation) -> None:
         super().__init__(str(violation))
@@ -50,21 +51,21 @@ def min_insync(topic: Topic, partition: Partition) -> int:
 
 
 def is_synced(topic: Topic) -> bool:
-    """Whether only what is on disk counts as committed."""
+    """Returns whether a record counts as committed only once it is on disk."""
     return topic.configs.get("durability", "fsync") == "fsync" or topic.is_internal
 
 
 @dataclass(slots=True)
 class TrueMetadata:
-    """The metadata as the store has it, whoever has heard of it."""
+    """The metadata as the store has it, whether or not any broker has received it."""
 
     note: Callable[[str, str], None]
-    """Is told, by place, of every change."""
+    """Receives every change, by topic partition."""
     image: ClusterImage = field(default_factory=ClusterImage)
     leaders: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    """By place and leader epoch: the broker and its epoch."""
+    """By topic partition and leader epoch: the leader and its broker epoch."""
     lives: dict[tuple[int, int], None] = field(default_factory=dict)
-    """Every broker and broker epoch there ever was."""
+    """Every broker id and broker epoch that was ever registered."""
     changes: int = 0
     elections: int = 0
     shrinks: int = 0
@@ -72,7 +73,7 @@ class TrueMetadata:
     joined_stopping: int = 0
 
     def apply(self, events: Iterable[WatchEvent]) -> None:
-        """One transaction of the store."""
+        """Applies one transaction of the store."""
         before: dict[str, Topic | None] = {}
         for event in events:
             try:
@@ -87,9 +88,9 @@ class TrueMetadata:
             self._check(TopicChange(name, topic, self.image.topics.get(name)))
 
     def check_image(self, broker_id: int, image: ClusterImage) -> None:
-        """Compare a broker's image with the store, if it has come as far.
+        """Compares a broker's image with the store, if the image has reached the store's revision.
 
-        The revisions of the keys are compared, not the values: that is cheap enough to do before
+        Compares the revisions of the keys, not the values: that is cheap enough to do before
         every transaction.
         """
         if image.revision < self.image.revision:
@@ -124,7 +125,7 @@ class TrueMetadata:
             return
         same = before is not None and before.topic_id == after.topic_id
         if not same:
-            # A topic that is made again begins with the first epoch again.
+            # A topic that is created again starts with the first leader epoch again.
             places = {f"{after.name}-{index}" for index in range(len(after.partitions))}
             for key in [key for key in self.leaders if key[0] in places]:
                 del self.leaders[key]
@@ -162,6 +163,7 @@ class TrueMetadata:
             raise broken("I7", place, f"epoch {new.leader_epoch} has two leaders: {new}")
 
     def _check_members(self, place: str, old: Partition | None, new: Partition) -> None:
+        """Checks the members and the leader of a changed partition (I5)."""
         if old is None:
             return
         elected = new.leader_epoch != old.leader_epoch
@@ -171,18 +173,20 @@ class TrueMetadata:
                 continue
             info = self.image.brokers.get(each)
             registered = info is not None and info.broker_epoch == life
-            # Of who stays it may be noted late what a life has proved that is over by now: it is
-            # no less true of that one, and the next has to prove the same of itself.
+            # For a member that stays, the leader may record late what an earlier broker epoch has
+            # proved. It is still true of that broker epoch, and the next one must prove it again
+            # for itself.
             noted = (elected or each in old.isr) and (each, life) in self.lives
             if not registered and not noted:
                 text = f"broker {each} joined the in-sync set as a life it has not: {new}"
                 raise broken("I5", place, f"{text}, and it is registered as {info}")
-            # Whoever commits may not have heard of it yet: it will leave with the broker.
+            # The committer may not know yet that it is stopping. The broker will leave the ISR when
+            # it stops.
             self.joined_stopping += each in self.image.stopping and each not in old.isr
         if new.leader != NO_LEADER and elected:
             if (new.leader, new.leader_broker_epoch) not in self.lives:
                 raise broken("I5", place, f"a life that never was is elected: {new}")
-            # At the end of a move who has just caught up may lead at once.
+            # At the end of a reassignment a replica that has just caught up may lead at once.
             members = old.isr + old.eligible_leaders + (new.isr if old.is_moving else ())
             if new.leader not in members:
                 raise broken("I5", place, f"who may lack records leads: {old} became {new}")

@@ -1,14 +1,15 @@
-"""What must hold of transactions in the memory and on the disks of all brokers, after every step.
+"""Checks transactions in the memory and on the disks of all brokers after every step.
 
-I9   nothing of a producer is committed that was written after another had taken its place, and was
-     told so; no two have the same id; a marker says what the coordinator decided, and comes after
-     the decision is committed; transactions that are committed together are decided by one batch;
-     readers of committed records are let as far as the first transaction
-     that is open, or whose marker is not committed
-I12  what a broker knows of transactions follows from its log alone: which are open and which were
-     aborted; of what it has synced nothing is missing when it opens its log again
+I9   No batch of a producer is committed that was written after another producer took over its
+     transactional id and was given a newer epoch. No two transactional ids have the same producer
+     id. A marker carries what the coordinator decided, and is written after the decision is
+     committed. Transactions that are committed together are decided by one batch. Readers of
+     committed records can read up to the first transaction that is open or whose marker is not
+     committed.
+I12  What a broker knows about transactions follows from its log alone: which are open and which
+     were aborted. Nothing that a broker has synced is missing when it opens its log again.
 
-What was decided is read from the coordinators' own log, as far as that is committed.
+The decisions are read from the committed part of the coordinators' own log.
 """
 
 from __future__ import annotations
@@ -27,25 +28,27 @@ from penstock.txns.formats import TOPIC, read_record
 
 @dataclass(slots=True)
 class TrueTransactions:
-    """All that was decided, and what may not be written any more."""
+    """All decisions, and the batches that must not be committed any more."""
 
     fences: Mapping[int, int] = field(default_factory=dict)
-    """By producer id: the epoch that somebody was given when it took over."""
+    """By producer id: the newest epoch that a producer received when it took over."""
     decided: dict[tuple[int, int, ControlType], None] = field(default_factory=dict)
-    """Producer id and epoch, as its markers carry them, and how its transaction ends."""
+    """The producer id and epoch that the markers carry, and how the transaction ends."""
     owners: dict[int, str] = field(default_factory=dict)
-    """By producer id: whose it is, by the transactional id."""
+    """By producer id: the transactional id that owns it."""
     late: dict[tuple[str, int, int], str] = field(default_factory=dict)
-    """By place, leader epoch and offset: batches that must not come to be committed, and why."""
+    """By topic partition, leader epoch and offset: batches that must not be committed, and why."""
     synced: dict[tuple[int, str], tuple[int, int | None]] = field(default_factory=dict)
-    """By broker and place: up to where a log was synced, and the chain of what is below."""
+    """By broker and topic partition: up to where a log was synced, and the chain hash of what
+    is below."""
     dropped: dict[tuple[int, str], None] = field(default_factory=dict)
-    """Brokers and places: who was taken off and may not have heard of it. Even if the broker is
-    taken back meanwhile, it deletes its log when it hears."""
+    """Broker and topic partition of replicas that were removed, perhaps without the broker knowing
+    it yet. Even if the replica is added again meanwhile, the broker deletes its log when it learns
+    of it."""
     _markers: list[tuple[str, int, Mark]] = field(default_factory=list)
 
     def on_written(self, broker_id: int, place: str, new: Sequence[Mark], *, leads: bool) -> None:
-        """A broker has appended these, or taken them from its leader."""
+        """Checks batches that a broker has appended as leader. Batches of followers are ignored."""
         if not leads:
             return
         for mark in new:
@@ -61,7 +64,7 @@ class TrueTransactions:
                 )
 
     def on_committed(self, place: str, mark: Mark, shadow: Shadow) -> None:
-        """A batch is committed."""
+        """Checks a batch when it is committed."""
         late = self.late.get((place, mark.leader_epoch, mark.base_offset))
         if late is not None:
             raise broken("I9", place, late, mark.base_offset)
@@ -74,7 +77,7 @@ class TrueTransactions:
                 raise broken("I9", place, text, mark.base_offset)
 
     def _note_decision(self, place: str, key: bytes | None, value: bytes | None) -> bool:
-        """Whether it decides to commit a transaction of a sink."""
+        """Notes a decision. Returns whether it commits a transaction of a sink."""
         entry = read_record(key, value)
         transaction = None if entry is None else entry.transaction
         if transaction is None:
@@ -93,11 +96,12 @@ class TrueTransactions:
 
     @property
     def has_markers(self) -> bool:
-        """Whether some were written that were not checked yet."""
+        """Whether markers were written that are not checked yet."""
         return bool(self._markers)
 
     def check_markers(self) -> None:
-        """After a step was looked at whole: a decision and its marker may be of one step."""
+        """Checks new markers. Runs after all replicas of a broker were checked, because a decision
+        and its marker can come in the same step."""
         markers, self._markers = self._markers, []
         for place, broker_id, mark in markers:
             assert mark.marker is not None
@@ -112,17 +116,18 @@ class TrueTransactions:
     def check_known(
         self, broker_id: int, place: str, shadow: Shadow, hosted: HostedPartition
     ) -> None:
-        """What a broker has worked out of a log, against the log itself.
+        """Compares what a broker derived from a log with the log itself.
 
-        A broker cannot know what a quarantined batch said. The log of such a replica is cut there
-        and fetched again, and is checked then.
+        A broker cannot know the contents of a quarantined batch. The log of such a replica is
+        truncated there and fetched again, and is checked then.
         """
         if not shadow.is_whole or shadow.log.damage:
             return
         log, high = hosted.log, hosted.high_watermark
         due = shadow.last_stable_offset(high)
-        # Of what had ended before it opened its log, or cut it, a broker does not know whether the
-        # markers are committed. What they tell is: if one is lost it is written again, the same.
+        # For transactions that ended before a broker opened or truncated its log, the broker does
+        # not know whether the markers are committed. Their decisions are: a lost marker is written
+        # again, with the same decision.
         told, most = hosted.last_stable_offset, shadow.last_stable_offset(high, shadow.settled_end)
         least, most = (min(max(each, log.log_start_offset), high) for each in (due, most))
         if not least <= told <= most:
@@ -137,7 +142,8 @@ class TrueTransactions:
             raise broken("I12", place, text)
 
     def check_aborted(self, broker_id: int, place: str, shadow: Shadow, first: int) -> None:
-        """The list that fetches are answered with, of all that ended since a look."""
+        """Checks that the transactions that ended since the last check are in the list of aborted
+        transactions that fetch responses use."""
         if not shadow.is_whole or shadow.log.damage:
             return
         log = shadow.log
@@ -157,7 +163,7 @@ class TrueTransactions:
                 )
                 raise broken("I12", place, text, each.first_offset)
 
-    # What is synced
+    # Synced data
 
     def note_synced(self, broker_id: int, place: str, shadow: Shadow) -> None:
         if shadow.is_whole and (broker_id, place) not in self.dropped:
@@ -165,8 +171,8 @@ class TrueTransactions:
             self.synced[broker_id, place] = (end, shadow.chain_at(end))
 
     def on_failed(self, broker_id: int, place: str, committed: Mapping[int, int]) -> None:
-        """Perhaps in the middle of a truncation, which may be half done: then what it was to take
-        away may be there or not. `committed` has chains by their ends."""
+        """Handles a log that failed, perhaps in the middle of a truncation. Then the batches to be
+        truncated may or may not be there. `committed` has the chain hashes by end offset."""
         end, chain = self.synced.get((broker_id, place), (0, None))
         if chain is not None and committed.get(end) != chain:
             del self.synced[broker_id, place]
@@ -188,12 +194,13 @@ class TrueTransactions:
             raise broken("I12", place, text, end)
 
     def forget_topic(self, name: str) -> None:
-        """It was deleted and made again: its logs begin anew."""
+        """Forgets a topic that was deleted and created again: its logs start from nothing."""
         for key in [key for key in self.synced if key[1].rpartition("-")[0] == name]:
             del self.synced[key]
 
     def forget(self, image: ClusterImage, disturbed: Sequence[int]) -> None:
-        """Logs may be begun anew by who was taken off a partition, and where a disk has failed."""
+        """Forgets logs that may start from nothing: of replicas that were removed, and on
+        failed disks."""
         for broker_id, place in [*self.synced]:
             name, _, index = place.rpartition("-")
             partition = image.partition(name, int(index))

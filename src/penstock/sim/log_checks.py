@@ -1,8 +1,8 @@
-"""What must hold of an open log, whatever happened to it before.
+"""Checks an open log against its model and against itself.
 
-Each check compares the log with the model or with itself and raises `Broken` with a sentence about
-what is wrong. They read through the same calls as everybody else; only the indexes are looked into,
-since a wrong index hides behind a linear search until somebody is unlucky.
+The checks hold whatever happened to the log before. A failed check raises `Broken` with a sentence
+about what is wrong. The checks read through the log's ordinary calls. Only the indexes are read
+directly, because a linear search can hide a wrong index for a long time.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from penstock.storage.timesearch import offset_for_time
 
 
 class Broken(Exception):
-    """The log broke a promise; the message says which."""
+    """The log broke a promise. The message says which."""
 
 
 def read_batches(log: Log, offset: int, bytes_max: int, upper: int | None = None) -> list[bytes]:
-    """The batches of one read, their CRCs checked again."""
+    """Returns the batches of one read, after checking their CRCs again."""
     found = log.read(offset, bytes_max, upper)
     if found is None:
         return []
@@ -42,7 +42,8 @@ def read_batches(log: Log, offset: int, bytes_max: int, upper: int | None = None
 
 
 def read_all(log: Log, bytes_max: Callable[[], int]) -> tuple[list[ModelBatch], list[int]]:
-    """Everything from the log start on, one read after the other, and the offsets refused."""
+    """Reads everything from the log start on, read by read. Returns the batches and the
+    refused offsets."""
     batches: list[ModelBatch] = []
     refused: list[int] = []
     offset = log.log_start_offset
@@ -82,7 +83,8 @@ def check_contents(
     found: Sequence[ModelBatch],
     refused: Sequence[int] = (),
 ) -> None:
-    """Byte for byte what was appended: nothing less, but for what was refused, nothing more."""
+    """Checks that the log has exactly the bytes that were appended, except at offsets that
+    it refused."""
 
     def counts(batch: ModelBatch) -> bool:
         return not _in_hole(log, batch) and not any(
@@ -109,7 +111,8 @@ def _in_hole(log: Log, batch: ModelBatch) -> bool:
 
 
 def check_read(log: Log, model: LogModel, offset: int, bytes_max: int, upper: int | None) -> None:
-    """One read gives a run of the model's batches from the one that holds the offset on."""
+    """Checks that one read returns consecutive batches of the model, from the one with the
+    offset on."""
     got = read_batches(log, offset, bytes_max, upper)
     bound = log.end_offset if upper is None else min(upper, log.end_offset)
     due = [batch for batch in model.readable() if batch.last_offset >= offset]
@@ -123,8 +126,8 @@ def check_read(log: Log, model: LogModel, offset: int, bytes_max: int, upper: in
 
 
 def check_committed(log: Log, model: LogModel, offset: int, bytes_max: int) -> None:
-    """Who reads committed records from an offset on finds those that were committed, and no other:
-    up to the first that is undecided."""
+    """Checks that a reader of committed records finds exactly the committed ones, from an offset up
+    to the first undecided one."""
     end = log.end_offset
     stable = log.producers.last_stable_offset(end, log.log_start_offset)
     due = model.stable_end(end)
@@ -162,9 +165,10 @@ def check_time(log: Log, model: LogModel, timestamp_ms: int) -> None:
 
 
 def check_indexes(log: Log, *, rotted: bool) -> None:
-    """Every entry stands for a batch that is there, and entries rise.
+    """Checks that every index entry refers to an existing batch, and that entries increase.
 
-    What rotted in a file is seen only when it is used, and never believed then: that is for reads.
+    Rot in an index file is noticed only when the entry is used, and the entry is never trusted
+    then. The checks of reads cover that.
     """
     for segment in () if rotted else log.segments:
         starts = {
@@ -214,7 +218,7 @@ def _check_time_index(segment: Segment) -> None:
 
 
 def check_epochs(log: Log, model: LogModel) -> None:
-    """Where each epoch began, but for one that has no record yet."""
+    """Checks where each leader epoch began, except for one that has no record yet."""
     entries = [entry for entry in log.epochs.entries if entry.start_offset < log.end_offset]
     batches = [
         batch
@@ -222,8 +226,8 @@ def check_epochs(log: Log, model: LogModel) -> None:
         if batch.last_offset >= log.log_start_offset and batch.next_offset <= log.end_offset
     ]
     epochs = sorted({batch.header.leader_epoch for batch in batches})
-    # An epoch may have been noted and written nothing, or all it wrote be gone: it does no harm
-    # as long as no batch lies where it says it wrote.
+    # An epoch may be stored without a record, or all its records may be gone. That does no harm as
+    # long as no batch of another epoch is in its range.
     if not {*epochs} <= {entry.epoch for entry in entries}:
         raise Broken(f"leader epochs are {entries}, those of the batches {model.epochs()}")
     for batch in batches:
@@ -237,8 +241,9 @@ def check_epochs(log: Log, model: LogModel) -> None:
 
 
 def check_producers(log: Log, model: LogModel) -> None:
-    """The producers are those of a replay. What lies below the log start may be forgotten; what
-    compaction removed may be missing among a producer's older batches."""
+    """Checks that the producer states equal those of a replay. State below the log start
+    may be forgotten, and batches that compaction removed may be missing among a producer's
+    older batches."""
     wanted = _by_producer(model.producers())
     found = _by_producer(log.producers.entries(5))
     for producer_id, entries in found.items():
@@ -252,7 +257,7 @@ def check_producers(log: Log, model: LogModel) -> None:
         ]
         here = found.get(producer_id)
         if model.compacted and batches[-1] not in left:
-            # Truncated back to a batch that compaction had dropped when it was not the last.
+            # Truncated back to a batch that compaction had removed when it was not the last one.
             continue
         if here is None:
             if batches[-1] >= start:
@@ -278,7 +283,8 @@ def _check_producer(
     compacted: bool,
 ) -> None:
     last, due = found[-1], wanted[-1]
-    # A marker or a transaction's beginning below the log start may have gone with its segment.
+    # A marker or the beginning of a transaction below the log start may be deleted with
+    # its segment.
     if due.current_transaction_first_offset < log_start:
         due = due._replace(current_transaction_first_offset=last.current_transaction_first_offset)
     if (log_start > 0 or compacted) and last.coordinator_epoch < 0:
@@ -290,7 +296,7 @@ def _check_producer(
             offset_delta=last.offset_delta,
         )
     if compacted:
-        # The newest record of the batch may be gone, and its time with it.
+        # The newest record of the batch may be gone, and its timestamp with it.
         due = due._replace(timestamp=last.timestamp)
     if last != due:
         raise Broken(f"producer {producer_id} is {last} and should be {due}")

@@ -1,15 +1,16 @@
-"""What a partition's log must hold, as plain lists: the other half of every crash case.
+"""A model of what a partition's log must contain, as plain lists, for the checks of crash cases.
 
-The model knows three things the log under test cannot be asked about:
+The model knows three things that the log under test cannot be asked for:
 
 - `ledger`: every batch that was appended and neither truncated nor declared lost, as it was
-  acknowledged. Deleting and compacting do not touch it: producer state is a replay of it.
-- `contents`: the batches a reader must find. Equal to the ledger until compaction thins it out.
-- `durable_end`: up to where a finished flush has promised that a power loss takes nothing.
+  acknowledged. Deletion and compaction do not change it: producer state is a replay of it.
+- `contents`: the batches that a reader must find. Equal to the ledger until compaction removes
+  some.
+- `durable_end`: up to where a finished flush has promised that a power loss loses nothing.
 
-When a process dies in the middle of an operation the outcome is open. `Outcome` is the set of
-states that recovery may then come up with: any prefix of what was appended (the batches in flight
-included) that keeps what was promised for this kind of death.
+When a process dies in the middle of an operation, the result is open. `Outcome` is the set of
+states that recovery may then produce: any prefix of what was appended (including the batches that
+were being appended) that keeps what was promised for this kind of crash.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from penstock.storage.producer_state import note_producer
 
 @dataclass(frozen=True, slots=True)
 class ModelBatch:
-    """A batch as it lies in the log, stamped."""
+    """A batch as it is stored in the log, stamped."""
 
     data: bytes
     header: BatchHeader
@@ -42,7 +43,7 @@ class ModelBatch:
 
 @lru_cache(maxsize=4096)
 def model_batch(stored: bytes) -> ModelBatch:
-    """A sound batch; the same few are read again and again."""
+    """Parses a valid batch. Cached, because the same few are read again and again."""
     header = read_header(stored)
     return ModelBatch(
         stored,
@@ -56,7 +57,7 @@ def model_batch(stored: bytes) -> ModelBatch:
 
 @dataclass(slots=True)
 class Outcome:
-    """Which logs may come out of a crash."""
+    """The set of logs that may result from a crash."""
 
     ledger: list[ModelBatch]
     """What was appended, then what was being appended, in order."""
@@ -66,7 +67,7 @@ class Outcome:
     start_min: int
     start_max: int
     may_be_cleaned: bool
-    """A compaction was under way: batches may be as they were, or thinned."""
+    """A compaction was in progress: batches may be as before, or compacted."""
     power_lost: bool = False
 
     @property
@@ -83,7 +84,7 @@ class LogModel:
     contents: list[ModelBatch] = field(default_factory=list)
     compacted: bool = False
 
-    # What happened
+    # Operations
 
     def append(self, batch: ModelBatch) -> None:
         self.ledger.append(batch)
@@ -94,7 +95,7 @@ class LogModel:
         self.durable_end = max(self.durable_end, end_offset)
 
     def cut_point(self, offset: int) -> int:
-        """The end of what a truncation to `offset` leaves: batches go whole."""
+        """Returns where the log ends after a truncation to `offset`: batches are removed whole."""
         left = [batch.next_offset for batch in self.contents if batch.next_offset <= offset]
         return left[-1] if left else 0
 
@@ -110,7 +111,7 @@ class LogModel:
     def delete_before(self, offset: int) -> None:
         self.log_start = max(self.log_start, offset)
 
-    # Death
+    # Crashes
 
     def outcome(
         self,
@@ -133,17 +134,18 @@ class LogModel:
         )
 
     def adopt(self, outcome: Outcome, log_start: int, end: int) -> None:
-        """Go on from the state that recovery came up with, checked to be one of the outcome's."""
+        """Continues from the state that recovery produced, which was checked to be allowed by
+        the outcome."""
         self.ledger, self.contents = outcome.ledger, outcome.contents
         self._cut(end)
         self.log_start = log_start
         self.end = end
         self.durable_end = min(self.durable_end, end)
 
-    # What follows from it
+    # Derived state
 
     def readable(self) -> list[ModelBatch]:
-        """The batches at or above the log start; the first may begin before it."""
+        """Returns the batches at or above the log start. The first may begin before it."""
         return [batch for batch in self.contents if batch.last_offset >= self.log_start]
 
     def epochs(self) -> tuple[EpochStart, ...]:
@@ -154,7 +156,7 @@ class LogModel:
         return tuple(entry for entry in epochs.entries if entry.start_offset < self.end)
 
     def producers(self) -> list[ProducerEntry]:
-        """The state of all producers that the whole ledger adds up to."""
+        """Returns the state of all producers after a replay of the whole ledger."""
         states = ProducerStates()
         for batch in self.ledger:
             if batch.header.has_producer:
@@ -162,14 +164,14 @@ class LogModel:
         return states.entries(BATCHES_REMEMBERED)
 
     def stable_end(self, high_watermark: int) -> int:
-        """Where reads of committed records end: the first offset of a transaction that is open, or
-        whose marker is not below the high watermark."""
+        """Returns where reads of committed records end: the first offset of a transaction that is
+        open, or whose marker is not below the high watermark."""
         firsts = [first for first, last in self._transactions() if last >= high_watermark]
         return min([*firsts, high_watermark])
 
     def _transactions(self) -> list[tuple[int, int]]:
-        """The first offset and the marker's of each transaction; of an open one no marker's is
-        low enough."""
+        """Returns the first offset and the marker's offset of each transaction. An open transaction
+        has a very large marker offset."""
         found: list[tuple[int, int]] = []
         begun: dict[int, int] = {}
         for batch in self.ledger:
@@ -183,7 +185,7 @@ class LogModel:
         return [*found, *((first, 2**63) for first in begun.values())]
 
     def aborted(self) -> set[int]:
-        """The base offsets of the batches that belong to aborted transactions."""
+        """Returns the base offsets of the batches that belong to aborted transactions."""
         found: set[int] = set()
         begun: dict[int, list[int]] = {}
         for batch in self.ledger:
@@ -197,7 +199,7 @@ class LogModel:
         return found
 
     def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """The first record, in offset order, that is as late."""
+        """Returns the first record, in offset order, with this timestamp or a later one."""
         for batch in self.readable():
             if batch.header.is_control:
                 continue
@@ -214,8 +216,9 @@ def thinned_wrongly(
     now_ms: int,
     aborted: Collection[int] = (),
 ) -> str | None:
-    """What is wrong with `after` as a compaction of `before`, None if it is a right one. `aborted`
-    are the base offsets of batches that may go, and have no say in what else goes."""
+    """Returns what is wrong with `after` as a compaction of `before`, or None if it is correct.
+    `aborted` has the base offsets of aborted batches: they may be removed, and do not supersede
+    other records."""
     left = {batch.base_offset: batch for batch in after}
     newest = {record.key: record.offset for record in _counting(before, aborted)}
     oldest_left = {record.key: record.offset for record in reversed(_counting(after, aborted))}
@@ -257,7 +260,8 @@ def _counting(batches: Sequence[ModelBatch], aborted: Collection[int]) -> list[R
 def _marker_wrongly(
     old: ModelBatch, new: ModelBatch | None, now_ms: int, *, is_needed: bool
 ) -> str | None:
-    """A marker is stamped once not a batch of its transaction is left, and goes later."""
+    """Checks a marker. It gets a delete horizon once no batch of its transaction is left, and is
+    removed later."""
     if is_needed:
         return f"the marker {old} was compacted, and what it decides was not"
     if new is not None and new.records == old.records:
@@ -294,7 +298,7 @@ def _batch_wrongly(
 
 
 def _identity(header: BatchHeader) -> tuple[int, ...]:
-    """What no compaction may change: offsets, leader epoch, producer."""
+    """Returns what compaction must not change: offsets, leader epoch, producer."""
     return (
         header.base_offset,
         header.last_offset_delta,

@@ -1,10 +1,10 @@
-"""The life of a process that has one log open on a simulated disk: it dies, opens, is judged.
+"""A process with one log open on a simulated disk: it crashes, opens the log again, and is checked.
 
-The process can die at any disk call. `arm` lights a fuse that burns down by one with each call that
-changes the disk; at its end `Crashed` is thrown into whatever the log was doing. It is no
-`Exception`, so nothing on the way handles it, and what `finally` blocks still try is refused in the
-same way: code of a dead process does nothing. Then the disk loses its power or only the process,
-a new process opens the log, and the model says whether what came up is one of the states allowed.
+The process can die at any disk call. `arm` sets a countdown that decreases with each call that
+changes the disk. At zero `Crashed` is raised inside whatever the log is doing. It is not an
+`Exception`, so no code on the way handles it, and disk calls of `finally` blocks raise it again:
+code of a dead process must do nothing. Then the machine loses power or only the process is killed,
+a new process opens the log, and the model says whether the result is one of the allowed states.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ START_MS = 1_700_000_000_000
 CHANGING = frozenset(
     ("create", "pwrite", "truncate", "fsync", "rename", "unlink", "mkdir", "sync_directory")
 )
-"""The calls after which a crash finds another disk than before."""
+"""The calls that change the disk, so that a crash before and after them differs."""
 
 
 class Crashed(BaseException):
@@ -53,12 +53,12 @@ class Crashed(BaseException):
 
 
 class LoudLoss(Exception):
-    """Rot was met and reported as it must be; the case has nothing left to prove."""
+    """Rot was found and reported as it must be. The case has nothing left to prove."""
 
 
 @dataclass(slots=True)
 class Flight:
-    """What the log is in the middle of."""
+    """The operation that the log is in the middle of."""
 
     appending: Sequence[ModelBatch] = ()
     truncating_to: int | None = None
@@ -79,13 +79,14 @@ class LogProcess:
         self.pool: FilePool
         self.rotted: set[str] = set()
         self.cache_is_intact = False
-        """No power was lost and no fsync failed since the log was last opened."""
+        """No power loss and no failed fsync since the log was last opened."""
         self.committed_offset = 0
         self._notes: dict[LogOffsets, tuple[ModelBatch, ...]] = {}
-        """What was noted of the log, and the batches that were committed then."""
+        """By stored offsets of the log: the batches that were committed at that time."""
         self.uncleanable_offset = 0
         self.agreed_offset = 0
-        """Below it no leader ever asks for a truncation: compaction has relied on markers there."""
+        """No leader ever asks for a truncation below this offset: compaction has relied on
+        markers there."""
         self.between_calls: Callable[[], None] | None = None
         """Runs between the disk calls of a flush: what the event loop does meanwhile."""
         self.flight = Flight()
@@ -101,10 +102,10 @@ class LogProcess:
     def count(self, name: str, by: int = 1) -> None:
         self.counters[name] = self.counters.get(name, 0) + by
 
-    # Dying
+    # Crashes
 
     def arm(self, calls: int) -> None:
-        """Die at the disk call after so many that change something."""
+        """Crashes the process at a disk call, after this many calls that change the disk."""
         self._fuse = calls
         self.disk.observe(self._before_call)
 
@@ -135,7 +136,7 @@ class LogProcess:
             self.disk.shorten_next(1 + self.draws.randrange(0, 80), path_contains=path)
 
     def crash(self, *, power: bool) -> None:
-        """The process is gone, and perhaps the power with it; nothing runs until `recover`."""
+        """Kills the process, perhaps with a power loss. Nothing runs until `recover`."""
         if self._outcome is None:
             flight = self.flight
             self._outcome = self.model.outcome(
@@ -162,7 +163,7 @@ class LogProcess:
     # Opening
 
     def create(self) -> None:
-        """Make the log; a crash in the middle leaves none, or an empty one."""
+        """Creates the log. A crash in the middle leaves no log or an empty one."""
         while not self._created:
             try:
                 resources = self._resources()
@@ -191,19 +192,19 @@ class LogProcess:
         )
 
     def pending(self) -> Outcome:
-        """What the next opening may come up with."""
+        """Returns the states that the next opening may find."""
         if self._outcome is None:
             self._outcome = self.model.outcome()
         return self._outcome
 
     def excuse_loss_from(self, offset: int) -> None:
-        """Bytes that nobody could tell from a torn tail went bad there."""
+        """Allows a loss from this offset on: bytes rotted there that look like a torn tail."""
         outcome = self.pending()
         outcome.end_min_kill = min(outcome.end_min_kill, offset)
         outcome.end_min_power = min(outcome.end_min_power, offset)
 
     def note(self, committed: int) -> None:
-        """Have the next opening know of what is synced, and of what is committed."""
+        """Stores what is synced and what is committed, for the next opening."""
         log = self.log
         noted = LogOffsets(TOPIC_ID, log.generation, log.recovery_point, committed)
         self._notes[noted] = tuple(
@@ -214,7 +215,7 @@ class LogProcess:
             write_offsets(self.disk, ROOT, {DIRECTORY.rpartition("/")[2]: noted})
 
     def known(self) -> LogOffsets | None:
-        """What the next opening is told."""
+        """Returns the stored offsets that the next opening uses."""
         try:
             return read_offsets(self.disk, ROOT).get(DIRECTORY.rpartition("/")[2])
         except CorruptFile as error:
@@ -235,7 +236,7 @@ class LogProcess:
         return report
 
     def recover(self) -> None:
-        """Open until it works, judge what came up, and go on with it."""
+        """Opens the log until it works, checks the result, and continues with it."""
         outcome = self.pending()
         while True:
             self.now_ms += 10
@@ -259,7 +260,8 @@ class LogProcess:
         self._judge_committed(known)
 
     def _open_failed(self, error: OSError) -> None:
-        """A fault of the disk may keep a log from opening, but only as long as it lasts."""
+        """Handles a failed opening. A disk fault may prevent it, but only as long as the
+        fault lasts."""
         if not self.fault_armed:
             raise Broken(f"the log does not open: {error!r}") from error
         self.tell(f"opening fails: {error}")
@@ -286,7 +288,7 @@ class LogProcess:
             f"cut {report.cut_bytes}, notes {report.notes}"
         )
 
-    # Judging
+    # Checking the result
 
     def _judge(self, outcome: Outcome) -> None:
         log, model = self.log, self.model
@@ -316,7 +318,8 @@ class LogProcess:
         self.check(may_be_cleaned=outcome.may_be_cleaned)
 
     def _judge_committed(self, known: LogOffsets | None) -> None:
-        """Readers are shown nothing but what was committed, and of that all that was noted."""
+        """Checks that the restored high watermark covers only committed batches, and all that
+        was stored."""
         log, offset = self.log, self.log.restored_high_watermark
         self.committed_offset = offset
         if known is None:
@@ -335,7 +338,8 @@ class LogProcess:
             self.count("high watermarks restored", offset > 0)
 
     def _check_moved_start(self, outcome: Outcome) -> None:
-        """Without its checkpoint a log begins where its files do; the rest must still be right."""
+        """Checks a log that lost its checkpoint: it begins where its files do, and the rest must
+        be correct."""
         found, refused = read_all(self.log, lambda: 1000)
         kept = [batch for batch in found if batch.base_offset >= outcome.start_max]
         due = [batch for batch in outcome.contents if batch.base_offset >= outcome.start_max]
@@ -345,9 +349,10 @@ class LogProcess:
         raise LoudLoss(f"the checkpoint is rebuilt and the log starts at {self.log}")
 
     def check(self, *, may_be_cleaned: bool = False) -> None:
-        """Everything about the open log, against the model and against itself.
+        """Checks everything about the open log, against the model and against itself.
 
-        Nobody dies meanwhile, although reading may write: a wrong index is mended when it is met.
+        The process does not crash meanwhile, although reading may write: a wrong index is repaired
+        when it is found.
         """
         fuse = self._fuse
         self.disarm()
@@ -423,7 +428,7 @@ class LogProcess:
             raise Broken(f"{len(open_paths)} files are open, {len(self.pool)} of them in the pool")
 
     def check_idempotent(self) -> None:
-        """Opening once more, with nothing in between, changes neither files nor log."""
+        """Checks that opening once more, with nothing in between, changes neither files nor log."""
         before, files = self._state(), self.disk.files()
         self.disk.kill()
         self.now_ms += 10

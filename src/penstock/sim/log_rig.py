@@ -1,8 +1,8 @@
-"""A log on a simulated disk, beside its model: every call on one is told to the other.
+"""A log on a simulated disk together with its model: every call on the log is applied to both.
 
-A call that is refused by a fault of the disk must leave the log as it was (`DiskFull`,
-`DiskTrouble`) or offline until it is opened again (`LogOffline`); nothing else may come out. A call
-that the death of the process cuts short ends with the log open again, recovered and judged.
+A call that a disk fault prevents must leave the log as it was (`DiskFull`, `DiskTrouble`) or
+offline until it is opened again (`LogOffline`). No other error may be raised. A call that a crash
+interrupts ends with the log open again, recovered and checked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class LogRig(LogProcess):
     def attempt(
         self, name: str, call: Callable[[], object], flight: Flight, *, may_fail: bool = False
     ) -> bool:
-        """Whether the call returned. If the log went down in it, it is up again afterwards."""
+        """Runs a call and returns whether it succeeded. If the log went down in it, it is up
+        again afterwards."""
         outer, self.flight = self.flight, flight
         nested = self._depth > 0
         self._depth += 1
@@ -68,21 +69,22 @@ class LogRig(LogProcess):
         return True
 
     def _refused(self, error: StorageError) -> None:
-        # A cut replays what is left, and gives up the log if that turns out to be rotten.
+        # A truncation replays what is left, and gives up the log if that turns out to be damaged.
         met_rot = not isinstance(error, LogOffline) or isinstance(error.__context__, LogDamaged)
         if self.rotted and met_rot:
             raise LoudLoss(f"{type(error).__name__}: {error}") from error
         if not self.fault_armed:
             raise Broken(f"refused without a fault: {type(error).__name__}: {error}") from error
         self.count("went offline" if isinstance(error, LogOffline) else "calls failed")
-        # The broker notes at once that a log failed, and then trusts the page cache no more.
+        # The broker notes at once that a log failed, and does not trust the page cache from
+        # then on.
         self.cache_is_intact = False
         self.heal()
         if isinstance(error, LogOffline):
             self._must_stay_offline()
         self.crash(power=self.draws.random() < 0.5)
-        # After a failed fsync the page cache shows what the disk may not have: only what had been
-        # promised before can be asked for.
+        # After a failed fsync the page cache shows bytes that the disk may not have. Only what had
+        # been promised before can be required.
         outcome = self.pending()
         outcome.end_min_kill = outcome.end_min_power
         self.recover()
@@ -135,11 +137,12 @@ class LogRig(LogProcess):
     def flushed(self, end: int) -> None:
         if self.log.recovery_point < end:
             raise Broken(f"after a flush of {end} the recovery point is {self.log.recovery_point}")
-        # What the log says is what waiting producers are told, if it says more than was asked.
+        # Waiting producers are acknowledged up to the recovery point, even if that is above the
+        # flushed end.
         self.model.flushed(self.log.recovery_point)
 
     def finish_flush(self, plan: FlushPlan) -> None:
-        """What a thread does with a plan, and the event loop afterwards."""
+        """Runs a flush plan as a thread does, and then what the event loop does."""
         log = self.log
 
         def call() -> None:
@@ -197,9 +200,10 @@ class LogRig(LogProcess):
         self.attempt("purge", self.log.purge, Flight())
 
     def clean(self, meanwhile: Callable[[], None]) -> None:
-        """One round of compaction, with other calls on the log while its thread works."""
+        """Runs one round of compaction, with other calls on the log while its thread works."""
         log = self.log
-        # What compaction takes for decided must stay so, whatever power loss or leader comes next.
+        # What compaction considers decided must stay so, after any power loss and with any
+        # next leader.
         stable = self.model.stable_end(log.noted_point)
         tasks: list[CleanTask | None] = []
 
@@ -230,16 +234,16 @@ class LogRig(LogProcess):
             self.arm(self.draws.randrange(0, 9 * len(task.done) + 2))
         joined = max((len(replaced) for _, replaced in task.done), default=0)
         if not self.armed and self.config.crash_chance and joined > 1:
-            # While segments that are joined go one after the other only a swap that is finished
-            # saves what was in them: too short a moment to be met by chance alone. The clock
-            # stands in for a draw, so that other cases stay as they are.
+            # While joined segments are removed one after the other, only a completed swap preserves
+            # their contents. This moment is too short to be hit by chance alone. The clock replaces
+            # a random draw here, so that other cases stay the same.
             self.arm(5 + self.now_ms % (4 * joined + 4))
         flight = Flight(cleaning=True)
-        # Also below the log start, where nobody reads: producers are replayed from there.
+        # Also below the log start, where no client reads: producers are replayed from there.
         self.model.compacted = True
         self.attempt("install the compacted", lambda: task.install(log), flight)
         if self.log is log:
-            # A disk too full to note the round has swapped it in all the same.
+            # If the disk was too full to store the round, the round was swapped in all the same.
             self.check(may_be_cleaned=True)
 
     def _run_clean(self, task: CleanTask) -> bool:

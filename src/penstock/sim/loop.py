@@ -1,22 +1,23 @@
-"""An event loop in virtual time, under a seed, with several processes on it.
+"""A deterministic event loop in virtual time that runs several simulated processes under a seed.
 
-Time stands still while anything can run (it creeps when that goes on and on) and then jumps to the
-next timer, so a minute takes as long as its work does. Timers are ordered by time, then by when
-they were set.
+Time stands still while anything can run, and then jumps to the next timer, so that a simulated
+minute takes only as long as its work. (After many steps without a pause each further step takes a
+little time.) Timers are ordered by time, then by the order in which they were set.
 
-Order. asyncio promises that callbacks run in the order they were asked for, and a real process
-holds that promise for itself; between processes there is none. So each process has a queue that is
-served in order, and which process goes next is drawn. (Most of the interleaving comes from drawn
-delays, which rarely coincide; this is for when they do, and for processes that wake one another.)
+Order. asyncio runs callbacks in the order in which they were scheduled. A real process keeps that
+order for itself, but there is no order between processes. So each process has its own queue, which
+is served in order, and the seed decides which process runs next. (Most of the interleaving comes
+from random delays, which rarely coincide. This rule matters when they do, and for processes that
+wake one another.)
 
-A process can be frozen (its callbacks wait, timers that fall due among them, as after SIGSTOP),
-slowed, or killed. Killed means that nothing of it runs again: no `finally`, no `__aexit__`, for a
-crash runs none. What it held is kept until the run ends, for collecting a suspended coroutine
-would run exactly that.
+A process can be frozen (its callbacks wait, and so do its timers that become due, as after
+SIGSTOP), slowed, or killed. Nothing of a killed process runs again: no `finally`, no `__aexit__`,
+because a crash runs none. Its objects are kept until the run ends, because the garbage collection
+of a suspended coroutine would run its `finally` blocks.
 
-What could make two runs of a seed differ is taken away: sets of tasks and futures are ordered by
-number, not address; cyclic garbage is collected at fixed steps only; a callback that fails, an
-exception that nobody retrieved and a livelock end the run.
+Sources of differences between two runs of a seed are removed: sets of tasks and futures are ordered
+by number, not by address; cyclic garbage is collected only at fixed steps; a callback that fails,
+an exception that was never retrieved and a livelock make the run fail.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from asyncio import events
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
-from random import Random  # noqa: TID251 - only named: it comes seeded
+from random import Random  # noqa: TID251 - only for the type: instances are seeded
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from penstock.sim.process import PROCESS, Process, SimFuture, SimHandle, SimTask
@@ -39,21 +40,22 @@ from penstock.sim.trace import FLUSH_BYTES, Trace, pack_step
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    # To the type checker every method of the abstract one is missing; asyncio itself lets them be.
+    # The type checker wants every abstract method implemented; asyncio itself does not need
+    # them all.
     _Base = asyncio.BaseEventLoop
 else:
     _Base = asyncio.AbstractEventLoop
 
 START_S: Final = 1000.0
-"""Where virtual time begins: not at 0, which code might take for `never`."""
+"""Where virtual time begins. Not at 0, which code might interpret as `never`."""
 _STEPS_FREE: Final = 2000
-"""How many steps without a pause take no time."""
+"""How many steps without a pause take no virtual time."""
 _STEP_S: Final = 1e-6
 _CLOSES_MAX: Final = 1000
 
 
 class SimulationError(Exception):
-    """The run itself cannot go on."""
+    """The run itself cannot continue."""
 
 
 class Deadlock(SimulationError):
@@ -61,7 +63,7 @@ class Deadlock(SimulationError):
 
 
 class Livelock(SimulationError):
-    """Steps without end and without a pause."""
+    """Too many steps without a pause."""
 
 
 class Overtime(SimulationError):
@@ -81,12 +83,12 @@ class SimLoop(_Base):
         self.steps = 0
         self.world = Process("world", 0)
         self.stepped = self.world
-        """Whose step was the last."""
+        """The process that ran the last step."""
         self.trace = trace or Trace(self.time)
         self.horizon_s = float("inf")
-        """The run ends with `Overtime` when time gets there."""
+        """The run ends with `Overtime` when time reaches this."""
         self.unexpected: list[str] = []
-        """Failures of callbacks, and exceptions that nobody retrieved."""
+        """Failures of callbacks, and exceptions that were never retrieved."""
         self._draw = draws.random
         self._gc_every = gc_every_steps
         self._steps_per_instant_max = steps_per_instant_max
@@ -118,7 +120,7 @@ class SimLoop(_Base):
         self._enlist(process)
 
     def kill(self, process: Process) -> None:
-        """Nothing of it runs again."""
+        """Stops the process for good: nothing of it runs again."""
         process.dead = True
         self._unlist(process)
         self._remains.extend(process.ready)
@@ -130,7 +132,7 @@ class SimLoop(_Base):
         )
 
     def on_step(self, hook: Callable[[], None], every: int = 1) -> None:
-        """Call the hook between steps; what it raises ends the run."""
+        """Calls the hook between steps. An exception that it raises ends the run."""
         self._hooks.append((every, hook))
 
     def _enlist(self, process: Process) -> None:
@@ -213,7 +215,7 @@ class SimLoop(_Base):
             context = copy_context()
         self._numbers += 1
         task = SimTask.__new__(SimTask)
-        # Before it is made: making it registers it, by its hash.
+        # The number must be set before `__init__`, which registers the task by its hash.
         task.number = self._numbers
         task.process = context.get(PROCESS) or self.world
         task.__init__(  # type: ignore[misc]
@@ -224,11 +226,12 @@ class SimLoop(_Base):
     # Running
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine in the world's process to its end."""
+        """Runs the coroutine to its end, in the world's process."""
         with self._switched_on():
             task = self.create_task(main, context=self.world.context)
             self._serve(task)
-            # What failed and lies about unseen is found now or never.
+            # Collects garbage so that exceptions that were never retrieved are reported in
+            # this run.
             gc.collect()
             result: T = task.result()
             return result
@@ -238,7 +241,8 @@ class SimLoop(_Base):
     @contextmanager
     def _switched_on(self) -> Generator[None, None, None]:
         hooks, was_enabled = sys.get_asyncgen_hooks(), gc.isenabled()
-        # A process that runs many seeds has frozen what it imported, and nothing of any run.
+        # A process that runs many seeds has already frozen the objects of its imports, before
+        # any run.
         self._freezes = gc.get_freeze_count() == 0
         callbacks, gc.callbacks[:] = list(gc.callbacks), []
         gc.disable()
@@ -258,6 +262,7 @@ class SimLoop(_Base):
                 gc.enable()
 
     def _serve(self, main: SimTask) -> None:
+        """Runs steps until the main task is done."""
         runnable, draw, timers = self._runnable, self._draw, self._timers
         trace, hooks, gc_every = self.trace, self._hooks, self._gc_every
         buffer, names = trace.buffer, trace.steps
@@ -286,7 +291,7 @@ class SimLoop(_Base):
                 names.append((self.now, process.index, _name(handle._callback)))
             try:
                 handle._context.run(handle._callback, *handle._args)
-            except Exception as error:  # noqa: BLE001 - told to whoever judges the run
+            except Exception as error:  # noqa: BLE001 - the exception handler records it
                 self.call_exception_handler(
                     {"message": f"a callback failed: {handle!r}", "exception": error}
                 )
@@ -301,8 +306,11 @@ class SimLoop(_Base):
                 self._creep(handle)
 
     def _creep(self, handle: SimHandle) -> None:
-        """So many steps take time. Real time moves while code spins: a timer that fires a rounding
-        error too early is set again until it is not, which here would be for ever."""
+        """Advances time by a little after many steps without a pause.
+
+        Real time moves while code spins. A timer that fires early by a rounding error is set again
+        until it is late enough; with time standing still that would never end.
+        """
         self.now += _STEP_S
         limit = self._steps_per_instant_max
         if self.steps - self._instant_from > limit:
@@ -312,7 +320,7 @@ class SimLoop(_Base):
             )
 
     def _jump(self, main: SimTask) -> None:
-        """To the next moment at which something can run."""
+        """Moves time to the next moment at which something can run."""
         timers = self._timers
         while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
@@ -334,7 +342,7 @@ class SimLoop(_Base):
                 self._enlist(process)
 
     def _hold(self, process: Process) -> None:
-        """Let the process pay for the step it has made."""
+        """Delays the process by the time that its step takes."""
         process.held = True
         self._unlist(process)
         self.call_later(process.slow_s, self._release, process, context=self.world.context)
@@ -355,20 +363,20 @@ class SimLoop(_Base):
         return [task for task in asyncio.all_tasks(self) if isinstance(task, SimTask)]
 
     def _finalize(self, generator: AsyncGenerator[Any, Any]) -> None:
-        """An asynchronous generator was let go of unfinished: its owner's loop ends it."""
+        """Closes an asynchronous generator that was dropped before it finished."""
         if not self._closed:
             self.call_soon(self.create_task, generator.aclose())
 
-    # The end
+    # Closing
 
     def close(self) -> None:
-        """Let go of everything that is still suspended. Its cleanup runs now, and finds a loop that
+        """Releases everything that is still suspended. Its cleanup code runs now, on a loop that
         does nothing any more."""
         if self._closed:
             return
         self._closed = True
         hook, sys.unraisablehook = sys.unraisablehook, _ignore
-        # What the finally blocks of half-run coroutines complain of is of no interest.
+        # Exceptions from the finally blocks of suspended coroutines are of no interest.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             events._set_running_loop(self)
@@ -390,7 +398,7 @@ class SimLoop(_Base):
         self._timers.clear()
         self._hooks.clear()
 
-    # What asyncio asks of a loop
+    # The rest of asyncio's loop interface
 
     def get_debug(self) -> bool:
         return False
@@ -423,7 +431,8 @@ class SimLoop(_Base):
 
 
 def _end(coroutine: Any) -> None:
-    """Close it for good: a finally block that awaits is suspended there, and closed again."""
+    """Closes a coroutine completely. A finally block that awaits suspends again, and is
+    closed again."""
     for _ in range(_CLOSES_MAX):
         with suppress(BaseException):
             coroutine.close()
@@ -444,6 +453,6 @@ def _name(callback: Any) -> str:
 
 
 def _lines(error: BaseException) -> list[str]:
-    import traceback  # noqa: PLC0415 - only when a run fails
+    import traceback  # noqa: PLC0415 - needed only when a run fails
 
     return traceback.format_exception(error)

@@ -1,4 +1,4 @@
-"""A client that sends batches whose CRC is right and whose records cannot be decoded.
+"""A client that sends batches with a valid CRC whose records cannot be decoded.
 
 The broker must refuse each with an error and append nothing. Once such a batch is in the log, no
 reader gets past it.

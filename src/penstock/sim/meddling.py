@@ -1,8 +1,8 @@
-"""What clients suffer and what people do while a cluster is at work: a part of `mischief`.
+"""Faults of clients and actions of operators during a run: a part of `mischief`.
 
-Clients are killed, frozen, and parted from what they have sent: bytes of theirs arrive when they
-have long given up the connection, and gone on over another. People ask for leaders, for moves, for
-brokers, for topics, and have records deleted.
+Clients are killed, frozen, and separated from what they have sent: their bytes arrive long after
+they gave up the connection and continued on another one. Operators elect leaders, move replicas,
+add brokers, create, change and delete topics, and delete records.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ _SCRATCH_MAX: Final = 2
 
 
 class Meddling:
+    """The part of `Mischief` that concerns clients and operators."""
+
     def __init__(self, world: World, stage: Stage, timeline: Timeline, actors: Actors) -> None:
         self._world = world
         self._faults: Any = Told(timeline, world.faults)
@@ -47,7 +49,7 @@ class Meddling:
         self._errands: asyncio.TaskGroup | None = None
         self._scratches = 0
         self._wounded: dict[int, int] = {}
-        """By broker: the epoch it had when it lost something."""
+        """By broker: the broker epoch it had when it lost data."""
         node = world.client("operator")
         self._operator = Actor(stage, node.env, "operator", world.draws("operator"))
         self._spawn_there = node.spawn
@@ -58,13 +60,14 @@ class Meddling:
     def _duration_s(self) -> float:
         return self._draws.choice((0.3, 1.0, 3.0, 8.0, 15.0)) * (0.5 + self._draws.random())
 
-    # What clients suffer
+    # Faults of clients
 
     def _do_kill_client(self) -> None:
         self._kill_one("kill_client", self._actors.mortal)
 
     def _do_kill_writer(self) -> None:
-        """In the middle of a transaction, mostly; another with the same id comes after it."""
+        """Kills a client, mostly in the middle of a transaction. A new one takes over its
+        transactional id."""
         self._kill_one("kill_writer", self._actors.writers)
 
     def _kill_one(self, fault: str, names: list[str]) -> None:
@@ -75,25 +78,27 @@ class Meddling:
             self._actors.restart(name)
 
     def _do_freeze_client(self) -> None:
-        """It goes on where it was, when its transaction is over and its id another's perhaps."""
+        """Freezes a client. It continues where it was, perhaps after its transaction has ended and
+        another client has taken over its transactional id."""
         name = self._draws.choice(self._actors.names)
         self._faults.freeze(name)
         self._later(self._duration_s(), lambda: self._faults.resume(name))
 
     def _do_stall_client(self) -> None:
-        """What it has sent arrives late, when it has given up and sent it again elsewhere."""
+        """Delays what a client has sent, until it has given up and sent it again on
+        another connection."""
         name = self._draws.choice(self._actors.writers or self._actors.names)
         nodes = self._world.brokers
         if self._draws.random() < 0.6:
-            # One alone may be the coordinator, while everything else goes on.
+            # This one broker may be the coordinator, while everything else goes on.
             nodes = [self._draws.choice(nodes)]
         for node in nodes:
             self._faults.stall_connections(name, node.name, 2 + 12 * self._draws.random())
 
-    # What people do meanwhile
+    # Actions of operators
 
     def _do_grow(self) -> None:
-        """One more broker, to which partitions may be moved."""
+        """Adds a broker, to which partitions may be moved."""
         if len(self._world.brokers) < _BROKERS_MAX:
             node = self._world.add_broker()
             self._timeline.add("", f"{node.name} is new")
@@ -109,7 +114,8 @@ class Meddling:
         self._ask("prefer", request, ElectLeadersResponse)
 
     def _do_move(self) -> None:
-        """Other replicas for a partition, as many as before; at times it is called off."""
+        """Moves a partition to other replicas, as many as before. Sometimes cancels
+        the reassignment."""
         place = parse_place(self._draws.choice(self._scenario.places))
         count = self._scenario.topic_of(str(place)).replication_factor
         ids = [node.id for node in self._world.brokers]
@@ -126,7 +132,7 @@ class Meddling:
         self._ask("move", request, AlterPartitionReassignmentsResponse)
 
     def _do_scratch(self) -> None:
-        """A topic that is made, and deleted with transactions open on it."""
+        """Creates a topic, and deletes it while transactions are open on it."""
         if len(self._stage.scratch) >= _SCRATCH_MAX:
             return
         self._scratches += 1
@@ -163,7 +169,7 @@ class Meddling:
                 place=place,
                 offset=offset,
             )
-            # Written down before it is done: a reader may be the first to know.
+            # Recorded before the deletion: a reader may be the first to see it.
             stage.history.add(entry)
             await admin.delete_records({at: offset})
             stage.history.add(replace(entry, status=OK, ended_ms=stage.now_ms()))
@@ -172,7 +178,7 @@ class Meddling:
         self._by_admin("delete records", delete)
 
     def _do_alter_topic(self) -> None:
-        """Another durability, min.insync.replicas or cleanup policy."""
+        """Changes a topic's durability, min.insync.replicas or cleanup policy."""
         change = draw_change(self._operator, self._draws, len(self._wounded))
         if change is not None:
             self._by_admin("alter a topic", change)
@@ -205,7 +211,7 @@ class Meddling:
         self._run_there(name, ask())
 
     def _run_there(self, what: str, work: Coroutine[Any, Any, None]) -> None:
-        """In the operator's process."""
+        """Runs the work in the operator's process."""
         self._timeline.add("", f"the operator asks: {what}")
         task = self._spawn_there(work)
 

@@ -1,9 +1,9 @@
-"""The end of a run: all faults are over; does everything work again, and is everything there?
+"""Checks at the end of a run that everything works again and that all data is there.
 
-First the cluster must come together: all brokers up, every replica in sync, no move under way. Then
-a fresh producer writes to every partition, and a fresh consumer reads each from its start to its
-end, once all there is and once what is committed. All of it has an end in virtual time: what takes
-longer is E14.
+First the cluster must recover: all brokers up, every replica in sync, no reassignment in progress.
+Then a new producer writes to every partition, and a new consumer reads each from start to end, once
+with all records and once with `read_committed`. All of it has a limit in virtual time: exceeding it
+is a violation of E14.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.sim.world import World
 
 
 def what_is_wrong(world: World, invariants: Invariants) -> str:
-    """Why the cluster is not whole; empty when it is."""
+    """Returns why the cluster has not recovered. Empty if it has."""
     image = invariants.metadata.image
     for node in world.brokers:
         if node.state != "ready":
@@ -50,7 +50,8 @@ def what_is_wrong(world: World, invariants: Invariants) -> str:
 
 
 def _what_it_hosts_wrongly(node: BrokerNode, image: ClusterImage) -> str:
-    """A broker hosts the replicas that the metadata gives it, of the topics as they are now."""
+    """Checks that a broker hosts exactly the replicas that the metadata assigns to it, of the
+    current topics."""
     due = {
         (topic.name, index): topic.topic_id
         for topic in image.topics.values()
@@ -95,7 +96,7 @@ async def come_together(world: World, stage: Stage, invariants: Invariants) -> b
 
 
 async def probe_producing(actor: Actor) -> None:
-    """One record to every partition."""
+    """Writes one record to every partition."""
     stage = actor.stage
     begun_ms = stage.now_ms()
     limit_ms = int(stage.scenario.mend_s * 1000)
@@ -141,7 +142,7 @@ async def send_one(
 
 
 async def probe_group(actor: Actor) -> None:
-    """What the group has committed, and where partitions end, once more."""
+    """Asks once more for the group's committed offsets and for the ends of partitions."""
     stage = actor.stage
     keywords: dict[str, Any] = {
         **CLIENT_KEYWORDS,
@@ -166,7 +167,7 @@ async def probe_group(actor: Actor) -> None:
 
 
 async def probe_joining(actor: Actor) -> None:
-    """A new member of a new group is given everything, and reads."""
+    """A new member of a new group is assigned everything, reads and commits."""
     stage = actor.stage
     begun_ms = stage.now_ms()
     error = ""
@@ -191,10 +192,12 @@ async def probe_joining(actor: Actor) -> None:
 
 
 async def drain(actor: Actor, *, committed: bool = False) -> None:
-    """Read every partition from its start to its end.
+    """Reads every partition from its start to its end.
 
-    The end is that of whoever drained it before, if anybody: what is written later was sent by
-    somebody who has given it up, or is a copy of it, and reached a broker late."""
+    If the partition was drained before, the end is that of the earlier drain: what is written
+    later is a request that its sender has given up, or a copy of such a record, that reached a
+    broker late.
+    """
     stage = actor.stage
     drained = {
         entry.place: entry.end_offset

@@ -1,9 +1,10 @@
-"""What goes wrong in a run, and when: faults drawn one after the other from the seed.
+"""Decides which faults happen in a run, and when. The seed determines both.
 
-Time goes in periods, of which a quarter is quiet: all is healed at its start. In the others faults
-come as arrivals do, each with an end of its own. How many brokers may be short of what they wrote
-is bound by what is promised (`Scenario.losses_max`): who has lost power counts until it is in sync
-again in all it holds, as the life it has now.
+Time is divided into periods. A quarter of them are quiet: everything is healed when they start. In
+the others faults arrive at random intervals, and each has its own duration. The number of brokers
+that may be missing data that they had written is limited by what the product promises
+(`Scenario.losses_max`). A broker that lost power counts as missing data until it is in sync again
+in all its partitions, with its current broker epoch.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ QUIET_SHARE: Final = 0.25
 
 
 class Mischief(Meddling):
-    """Runs beside the load until `stage.over`; the invariants know the metadata as it truly is."""
+    """Causes faults during the load, until `stage.over`. It reads the metadata from the invariants,
+    which have it exactly as the store has it."""
 
     def __init__(
         self,
@@ -44,13 +46,14 @@ class Mischief(Meddling):
         self._image = invariants.metadata.image
         self._disturbed = invariants.disturbed
         self._failing: dict[int, bool] = {}
-        """Brokers on whose disks calls fail, and whether that is all that is wrong with them."""
+        """Brokers whose disk calls currently fail, and whether nothing else is wrong with them."""
         self._struck: dict[int, bool] = {}
-        """Brokers on whose disks calls have failed, since all was last healed."""
+        """Brokers whose disk calls have failed since everything was last healed."""
         self._cuts_due = False
         self._in_sync: dict[tuple[str, int], int] = {}
         self._trap: str | None = None
-        """How the partition's name begins whose next append cuts its leader off."""
+        """The prefix of a partition's name. The next append to such a partition cuts off
+        its leader."""
         invariants.on_led_append = self._on_led_append
         hands = Hands(
             self._faults,
@@ -64,7 +67,7 @@ class Mischief(Meddling):
         world.store.listen(self._on_store)
 
     async def run(self) -> None:
-        """Make trouble until the load is over."""
+        """Causes faults until the load is over."""
         if not self._scenario.faults:
             await self._stage.over.wait()
             return
@@ -83,6 +86,7 @@ class Mischief(Meddling):
         self._errands = None
 
     async def _period(self, end_s: float) -> None:
+        """Causes random faults until the period ends."""
         names = [*self._scenario.faults]
         weights = [(FAULTS | CLIENT_FAULTS | EDGE_FAULTS)[name] for name in names]
         while not self._stage.over.is_set():
@@ -96,7 +100,7 @@ class Mischief(Meddling):
     async def _wait_until(self, end_s: float) -> None:
         while self._world.now < end_s and not self._stage.over.is_set():
             due_s = min([at for at, _ in self._undo], default=end_s)
-            # Never for nothing: differences of times may be less than time moves by.
+            # Rest for a minimum time: a difference of times can be too small to advance the clock.
             await self._stage.rest(max(0.001, min(due_s, end_s) - self._world.now))
             self._undo_due()
 
@@ -108,6 +112,7 @@ class Mischief(Meddling):
             undo()
 
     def _calm(self) -> None:
+        """Heals all faults, and restarts brokers that are down or have lost logs."""
         self._timeline.add("", "all faults are healed")
         due, self._undo = self._undo, []
         self._cuts_due, self._trap = False, None
@@ -121,7 +126,7 @@ class Mischief(Meddling):
         self._start_dead()
 
     def mend(self) -> None:
-        """The load is over, and so are all faults."""
+        """Ends all faults when the load is over."""
         self._calm()
 
     def _start_dead(self) -> None:
@@ -129,7 +134,8 @@ class Mischief(Meddling):
             self._start(node)
 
     def _start(self, node: BrokerNode) -> None:
-        """On a disk that is well: on another the broker would end again, as it should."""
+        """Starts a broker, after repairing its disk: on a failing disk it would exit again, as
+        it should."""
         if node.state == "down":
             self._repair_disk(node)
             node.start()
@@ -137,7 +143,7 @@ class Mischief(Meddling):
     # Drawing
 
     def _broker(self) -> BrokerNode:
-        """Any of them, but more often one that leads something."""
+        """Returns a random broker, more often one that leads a partition."""
         brokers = self._world.brokers
         if self._draws.random() < 0.5:
             image = self._image
@@ -164,7 +170,7 @@ class Mischief(Meddling):
     def _start_after(self, node: BrokerNode, seconds: float) -> None:
         self._later(seconds, lambda: self._start(node))
 
-    # Brokers that go and come
+    # Broker failures
 
     def _do_kill(self) -> None:
         node = self._broker()
@@ -173,7 +179,7 @@ class Mischief(Meddling):
             self._start_after(node, self._duration_s())
 
     def _do_bounce(self) -> None:
-        """Down and up before anybody takes it for dead."""
+        """Kills a broker and restarts it before its session expires."""
         node = self._broker()
         if node.is_up:
             self._faults.kill(node.name)
@@ -186,7 +192,8 @@ class Mischief(Meddling):
         self._lose_power(self._draws.random() * 0.3)
 
     def _do_power_silence(self) -> None:
-        """The machine is back at once and registers, but others hear of it only later."""
+        """A broker loses power and registers again at once, but cannot reach the other brokers for
+        a while."""
         node = self._broker()
         for other in self._names():
             if other != node.name:
@@ -210,7 +217,8 @@ class Mischief(Meddling):
                 self._start_after(node, self._draws.choice((0.1, 1.0, 5.0)) * self._draws.random())
 
     def _may_wound(self, node: BrokerNode) -> bool:
-        """Whether it may lose what it has written but not synced; if so, it counts as if it had."""
+        """Returns whether the broker may lose data that it has written but not synced. If so, the
+        broker is counted as if it had."""
         self._heal_wounds()
         if len({*self._wounded, node.id}) > self._losses_max():
             return False
@@ -219,8 +227,9 @@ class Mischief(Meddling):
         return True
 
     def _losses_max(self) -> int:
-        """By the weakest promise that any topic has made in this run: a topic may have been
-        switched to `replicated`, or to fewer in-sync replicas, by an operator."""
+        """Returns how many brokers may lose data at once. The weakest promise of any topic in
+        this run decides: an operator may have switched a topic to `replicated`, or to fewer
+        in-sync replicas."""
         return min(self._scenario.losses_max, self._stage.losses_max)
 
     def _heal_wounds(self) -> None:
@@ -245,7 +254,7 @@ class Mischief(Meddling):
             self._later(self._duration_s(), lambda: self._faults.resume(node.name))
 
     def _do_stop(self) -> None:
-        """A clean restart, as in a rolling upgrade."""
+        """Restarts a broker cleanly, as in a rolling upgrade."""
         node = self._broker()
         if node.state == "ready" and not node.is_frozen:
             self._stage.count("fault_stop")
@@ -256,8 +265,8 @@ class Mischief(Meddling):
         try:
             await node.stop(timeout_s=20.0)
         except TimeoutError:
-            # Killed, frozen or cut off while it stops, it never says that it has. Whoever has
-            # stopped it waits no longer.
+            # A broker that is killed, frozen or cut off while it stops never reports that it has
+            # stopped. The operator gives up waiting.
             if node.state == "stopping":
                 self._faults.kill(node.name)
         await self._stage.rest(self._duration_s() / 3)
@@ -329,7 +338,8 @@ class Mischief(Meddling):
         self._later(self._duration_s(), lambda: self._faults.cut_store(node.name, on=False))
 
     def _do_cut_at_commit(self) -> None:
-        """The next time a replica joins an in-sync set, the leader does not hear of it."""
+        """The next time a replica joins an ISR, the leader is cut off from the store and does not
+        learn of it."""
         self._cuts_due = True
         self._leaders_of_grown()
 
@@ -347,7 +357,8 @@ class Mischief(Meddling):
             )
 
     def _leaders_of_grown(self) -> list[int]:
-        """Leaders of the partitions that have more in-sync replicas than at the last look."""
+        """Returns the leaders of partitions that have gained in-sync replicas since the
+        last call."""
         leaders = []
         for topic in self._image.topics.values():
             for index, partition in enumerate(topic.partitions):
@@ -358,8 +369,8 @@ class Mischief(Meddling):
         return leaders
 
     def _do_cut_at_append(self) -> None:
-        """A leader is cut off from the other brokers with what it has just appended; clients may
-        still hear from it. Soon it is killed, or loses power, or stays alone for a while."""
+        """Cuts a leader off from the other brokers right after an append. Clients may still reach
+        it. Soon it is killed, or loses power, or stays isolated for a while."""
         self._trap = self._draws.choice(("", DECISIONS, DECISIONS))
 
     def _on_led_append(self, broker_id: int, place: str) -> None:
@@ -392,7 +403,7 @@ class Mischief(Meddling):
         self._later(self._duration_s(), lambda: self._faults.lose_store_replies(0.0))
 
     def _do_slow_store(self) -> None:
-        """The disk under the store takes long for everything."""
+        """Slows down every access to the store's disk."""
         self._faults.slow_store(self._draws.choice((0.1, 0.4, 1.0)))
         self._later(self._duration_s(), lambda: self._faults.slow_store(0.0))
 
@@ -409,7 +420,7 @@ class Mischief(Meddling):
         self._faults.stall_disk(self._broker().name, self._duration_s() / 2)
 
     def _do_disk_errors(self) -> None:
-        """Some calls fail, and so do the logs they were for."""
+        """Makes some disk calls fail, and with them the logs that they were for."""
         node = self._broker()
         self._heal_wounds()
         was_whole = node.id not in self._wounded
@@ -427,8 +438,9 @@ class Mischief(Meddling):
         self._later(self._duration_s() / 3, lambda: self._repair(node))
 
     def _repair(self, node: BrokerNode) -> None:
-        """The disk is mended. Now the broker is started again, or left to open its logs by itself:
-        it does, where somebody else leads meanwhile. Where nobody can, it waits for a restart."""
+        """Repairs the disk. Then the broker is restarted, or left to reopen its logs by itself:
+        it does so for partitions that another broker leads meanwhile, and needs a restart for
+        the others."""
         if node.id not in self._failing:
             return
         was_whole = self._failing[node.id]
@@ -452,7 +464,7 @@ class Mischief(Meddling):
             self._faults.disk_faults(node.name, None)
 
     def _has_lost_logs(self, node: BrokerNode) -> bool:
-        """Whether some of its logs are offline, or could not be opened at its start."""
+        """Returns whether some of its logs are offline, or could not be opened when it started."""
         broker = node.broker
         if broker is None or node.state != "ready":
             return False

@@ -1,12 +1,13 @@
 """The network between simulated machines.
 
-Every ordered pair of machines has a link of its own, so that a fault can be one-sided: A hears B
-and B does not hear A. A blocked link holds everything up (TCP sends it again until it gets through)
-and nothing is lost; a connect waits likewise, until its timeout. A machine without power answers
-nothing; once it is back, it answers old connections with a reset, as an operating system does that
-never heard of them. A process that dies on a living machine has its connections closed for it.
+Every ordered pair of machines has its own link, so that a fault can be one-sided: A receives
+from B and B does not receive from A. A blocked link delays everything (TCP retransmits until it
+gets through) and loses nothing. A connect waits likewise, until its timeout. A machine without
+power answers nothing. Once it is back, it answers old connections with a reset, as an operating
+system does that does not know them. When a process dies on a running machine, the machine closes
+its connections.
 
-Delays are drawn per send, not per byte: all that is written in one instant is one segment.
+Delays are drawn per send, not per byte: everything that is written at one instant is one segment.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log
-from random import Random  # noqa: TID251 - only named: it comes seeded
+from random import Random  # noqa: TID251 - only for the type: instances are seeded
 from typing import Final
 
 from penstock.ports import Listener, Receiver, Transport
@@ -27,19 +28,19 @@ from penstock.sim.process import PROCESS, Process
 _FIRST_PORT: Final = 40_000
 _SYN_BYTES: Final = 60
 BACKOFF_S_MAX: Final = 4.0
-"""The longest pause between two attempts to send what does not get through."""
+"""The longest pause between two attempts to retransmit."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
     delay_min_s: float = 0.0002
     delay_mean_s: float = 0.0008
-    """Of what is drawn on top of the least delay."""
+    """The mean of the random part of the delay, on top of the minimum."""
     tail_chance: float = 0.005
     tail_s: float = 0.2
-    """Now and then something takes up to this much longer."""
+    """Occasionally a delay is up to this much longer."""
     cut_chance: float = 0.1
-    """That a read gives less than there is."""
+    """The chance that a read returns less than is available."""
     window_bytes: int = 256 << 10
     bandwidth_bytes_per_s: float | None = None
 
@@ -84,7 +85,8 @@ class Link:
             self._blocked_at = self._loop.now
 
     def unblock(self) -> None:
-        """Let everything through: old connections try less and less often, so they come late."""
+        """Lets everything through. Old connections retry less and less often, so their bytes
+        come late."""
         self.blocked = False
         stalled, self.stalled = self.stalled, {}
         backoff_s = min(self._loop.now - self._blocked_at, BACKOFF_S_MAX)
@@ -105,7 +107,7 @@ class Link:
 
 
 class Machine:
-    """What a machine's operating system knows of the network. It outlives its processes."""
+    """The network state of a machine's operating system. It outlives the machine's processes."""
 
     def __init__(self, network: SimNetwork, name: str, host: str) -> None:
         self._network = network
@@ -123,7 +125,7 @@ class Machine:
         return self._next_port
 
     def on_killed(self, process: Process) -> None:
-        """The system closes what the process had open: a reset where bytes were left unread."""
+        """Closes the connections of a process, with a reset where bytes were left unread."""
         self._drop_listeners(process)
         for end in [end for end in self.ends if end.process is process]:
             end.vanish()
@@ -139,14 +141,14 @@ class Machine:
             end.incoming.kick()
 
     def on_power(self) -> None:
-        """Back: whoever still sends to connections of before is told that there are none."""
+        """Turns the machine on again. Peers that still send on old connections receive a reset."""
         self.powered = True
         unanswered, self._unanswered = self._unanswered, {}
         for stream in unanswered:
             self.refuse_bytes(stream)
 
     def refuse_bytes(self, stream: Stream) -> None:
-        """Bytes came for a connection that nobody has."""
+        """Handles bytes for a connection that no longer exists here."""
         if self.powered:
             stream.forget()
             self._network.reset_end(stream.source, self)
@@ -165,7 +167,7 @@ class SimNetwork:
         self._draws = draws
         self._links: dict[tuple[str, str], Link] = {}
         self.machines: dict[str, Machine] = {}
-        """By host: the address that is connected to."""
+        """By host: the address to connect to."""
 
     def add_machine(self, name: str, host: str) -> Machine:
         machine = self.machines[host] = Machine(self, name, host)
@@ -179,14 +181,14 @@ class SimNetwork:
         return found
 
     def heal(self) -> None:
-        """Every link as configured; what was held up comes through."""
+        """Resets every link to its configuration. Delayed bytes get through."""
         for link in self._links.values():
             link.heal()
         for machine in self.machines.values():
             machine.read_bytes_per_s = None
 
     def reset_between(self, one: Machine, other: Machine, chance: float, draws: Random) -> int:
-        """Reset connections between two machines; returns how many."""
+        """Resets connections between two machines. Returns how many."""
         ends = [end for end in one.ends if end.outgoing.target.machine is other]
         chosen = [end for end in ends if chance >= 1.0 or draws.random() < chance]
         for end in chosen:
@@ -203,21 +205,22 @@ class SimNetwork:
     def stall_between(
         self, source: Machine, target: Machine, seconds: float, chance: float, draws: Random
     ) -> int:
-        """Hold up what connections carry from one machine to another, though others get through:
-        so bytes arrive when their sender has long gone on elsewhere. Returns how many."""
+        """Delays the bytes of connections from one machine to another, while new connections
+        get through. So bytes arrive long after their sender continued elsewhere. Returns how
+        many connections."""
         ends = [end for end in source.ends if end.outgoing.target.machine is target]
         chosen = [end for end in ends if chance >= 1.0 or draws.random() < chance]
         for end in chosen:
             end.outgoing.hold_until(self.loop.now + seconds)
         return len(chosen)
 
-    # For streams
+    # Used by streams
 
     def mark(self, kind: str, target: SimTransport, size: int) -> None:
         self.loop.trace.mark(kind, target.process.index, size, target.process.name)
 
     def piece(self, size: int, machine: Machine) -> int:
-        """How many of the bytes that are there one read gives."""
+        """Returns how many of the available bytes one read gives."""
         if machine.read_bytes_per_s is not None:
             size = min(size, SLOW_READ_BYTES)
         if size > 1 and self._draws.random() < self.config.cut_chance:
@@ -225,12 +228,12 @@ class SimNetwork:
         return size
 
     def acknowledge(self, stream: Stream) -> None:
-        """Tell the sender that there is room, by the way back."""
+        """Notifies the sender, over the reverse link, that the window has space."""
         back = self.link(stream.target.machine, stream.source.machine)
         _Acknowledgement(self.loop, back, stream.source).resend()
 
     def reset_end(self, end: SimTransport, machine: Machine) -> None:
-        """A machine answers this end with a reset."""
+        """Answers this end with a reset from a machine."""
         link = self.link(machine, end.machine)
         self.loop.call_later(
             link.delay(0),
@@ -241,7 +244,7 @@ class SimNetwork:
 
 
 class _Acknowledgement:
-    """The word of a receiver that there is room again, on its way."""
+    """A receiver's notification, in flight, that its window has space again."""
 
     __slots__ = ("_end", "_link", "_loop")
 
@@ -260,7 +263,7 @@ class _Acknowledgement:
 
 
 class _Connecting:
-    """A connect under way."""
+    """A connect in progress."""
 
     def __init__(
         self,
@@ -284,7 +287,7 @@ class _Connecting:
         self._end: SimTransport | None = None
 
     def resend(self, pause_s: float = 0.0) -> None:
-        """Send what was held up, or begin."""
+        """Sends what was delayed, or starts the connect."""
         loop = self._network.loop
         if self._end is None:
             delay_s = pause_s + self._there.delay(_SYN_BYTES)
@@ -294,7 +297,7 @@ class _Connecting:
             loop.call_later(delay_s, self._answered, context=self._process.context)
 
     def _asked(self) -> None:
-        """At the target."""
+        """Handles the connect at the target."""
         target, loop = self._target, self._network.loop
         if self._there.blocked:
             self._there.stalled[self] = None
@@ -328,7 +331,7 @@ class _Connecting:
         self.resend()
 
     def _answered(self) -> None:
-        """Back at the source, in the context of who connects."""
+        """Handles the answer at the source, in the context of the connecting process."""
         if self._back.blocked:
             self._back.stalled[self] = None
             return

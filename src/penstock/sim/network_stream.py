@@ -1,12 +1,12 @@
-"""One simulated connection: two ends, and a directed stream of bytes from each to the other.
+"""One simulated connection: two ends, and a directed byte stream from each end to the other.
 
-Bytes arrive in order and, unless the connection is reset, all of them; how late, and cut into which
-pieces, is drawn. What is under way is not lost with its sender: bytes of an end that has given up
-still arrive, after a partition minutes later, followed by the reset that says so. Only what had not
-left its sender (the write buffer) dies with it.
+Bytes arrive in order and, unless the connection is reset, completely. The delays and the sizes of
+the pieces are random. Bytes in flight are not lost with their sender: bytes of an end that has
+given up still arrive, perhaps minutes later after a partition, followed by the reset. Only bytes
+that had not left the sender (its write buffer) are lost with it.
 
-A window bounds what is under way and unread. A receiver that reads nothing fills it; then the
-sender's buffer grows, and the sender is told to pause, as asyncio does.
+A window limits how many bytes are in flight or unread. A receiver that does not read fills it; then
+the sender's buffer grows, and the sender is asked to pause, as in asyncio.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ class Stream:
         self._timer: SimHandle | None = None
         self.unsent_bytes = 0
         self.ended = False
-        """A FIN or a reset is under way: nothing comes after it."""
+        """A FIN or a reset is in flight. Nothing comes after it."""
         self.link = link
         self.source: SimTransport
         self.target: SimTransport
 
-    # The sender's side
+    # Sender side
 
     def push(self, data: bytes) -> None:
         if not self._unsent and self._flying + len(data) <= self._window:
@@ -87,7 +87,7 @@ class Stream:
         self.pump()
 
     def pump(self) -> None:
-        """Send what the window has room for."""
+        """Sends as much as the window has space for."""
         unsent = self._unsent
         while unsent and (room := self._window - self._flying) > 0:
             data = unsent.popleft()
@@ -98,7 +98,7 @@ class Stream:
             self._launch_data(data)
 
     def end(self, kind: int) -> None:
-        """The last that comes out of this stream; a reset takes unsent bytes along."""
+        """Ends the stream with a FIN or a reset. A reset discards unsent bytes."""
         if kind == RESET:
             self._unsent.clear()
             self.unsent_bytes = 0
@@ -107,13 +107,13 @@ class Stream:
             self._launch(_Segment(kind, self._network.loop.now, self._arrival(0)))
 
     def cut_off(self) -> None:
-        """The sender is gone without a word: what had left it arrives, and then nothing."""
+        """Ends the stream without a FIN: what had left the sender arrives, and then nothing."""
         self._unsent.clear()
         self.unsent_bytes = 0
         self.ended = True
 
     def forget(self) -> None:
-        """Nothing of it arrives any more."""
+        """Discards everything: nothing of this stream arrives any more."""
         self._unsent.clear()
         self._flight.clear()
         self.unsent_bytes = self._flying = 0
@@ -147,10 +147,10 @@ class Stream:
         context = (self._network.loop.world if process.dead else process).context
         self._timer = self._network.loop.call_at(when, self._arrive, context=context)
 
-    # The receiver's side
+    # Receiver side
 
     def kick(self) -> None:
-        """Look again: the link is open, the receiver reads again, or it has died."""
+        """Tries to deliver again: the link is open, the receiver reads again, or it has died."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -158,11 +158,12 @@ class Stream:
             self._set_timer(max(self._flight[0].arrival, self._network.loop.now))
 
     def hold_until(self, when: float) -> None:
-        """Nothing of it arrives before that."""
+        """Delays all arrivals until that time."""
         self._next_read = max(self._next_read, when)
 
     def resend(self, pause_s: float = 0.0) -> None:
-        """As `kick`, after an outage: what was held up is sent anew and takes its time."""
+        """Like `kick`, after an outage: delayed bytes are sent again, which takes the
+        usual time."""
         if self._flight:
             first = self._flight[0]
             delay_s = pause_s + self.link.delay(first.size)
@@ -191,7 +192,7 @@ class Stream:
             else:
                 self.forget()
         elif target.closing and self._flight[0].kind == DATA:
-            # Nobody reads here any more, and what follows must get through.
+            # No code reads here any more, but what follows must get through.
             self._flying -= self._flight.popleft().size
             self.kick()
         elif target.made and (target.reading or self._flight[0].kind == RESET):
@@ -222,7 +223,7 @@ class Stream:
         self._network.mark("bytes", target, size)
         left = target.receive(data)
         if left:
-            # Reading was paused in the middle.
+            # The receiver paused reading in the middle.
             self._put_back(left)
         if self._unsent:
             self._network.acknowledge(self)
@@ -242,7 +243,7 @@ class Stream:
 
 
 class SimTransport:
-    """One end: the `Transport` port, with asyncio's semantics."""
+    """One end of a connection: the `Transport` port, with asyncio's semantics."""
 
     __slots__ = (
         "_high_bytes",
@@ -280,7 +281,7 @@ class SimTransport:
         self.reading = True
         self.closing = False
         self.lost = False
-        """No more is heard or said here: the owner was told, or is about to be."""
+        """The connection is lost at this end: its owner was notified, or is about to be."""
 
     def join(self, incoming: Stream, outgoing: Stream) -> None:
         self.incoming, self.outgoing = incoming, outgoing
@@ -288,13 +289,13 @@ class SimTransport:
         self.machine.ends[self] = None
 
     def open(self, receiver: Receiver) -> None:
-        """In the context of its process: the owner is there and reads."""
+        """Connects the receiver, which reads from now on. Runs in the context of its process."""
         self._receiver = receiver
         self.made = True
         receiver.connection_made(self)
         self.incoming.kick()
 
-    # The port
+    # The Transport port
 
     def write(self, data: Buffer) -> None:
         if self.closing or self.lost or not len(data):
@@ -343,10 +344,10 @@ class SimTransport:
             return default
         return self._names.get(name, default)
 
-    # What the network does to it
+    # Called by the network
 
     def receive(self, data: bytes) -> bytes:
-        """Hand bytes to the owner; returns those it did not take because it paused."""
+        """Passes bytes to the receiver. Returns those that it did not take because it paused."""
         receiver = self._receiver
         if not hasattr(receiver, "get_buffer"):
             cast(StreamReceiver, receiver).data_received(data)
@@ -367,7 +368,7 @@ class SimTransport:
             self.close()
 
     def on_acknowledged(self) -> None:
-        """In the context of its process: the window has room again."""
+        """The window has space again. Runs in the context of its process."""
         if self.lost:
             return
         outgoing = self.outgoing
@@ -380,13 +381,13 @@ class SimTransport:
             self._finish()
 
     def lose(self, error: Exception | None) -> None:
-        """The connection is gone; the owner is told."""
+        """Ends the connection here, and notifies the owner."""
         if not self.lost:
             self.outgoing.cut_off()
             self._go(error)
 
     def vanish(self) -> None:
-        """Its process is dead: nobody is told."""
+        """Ends the connection without notifying the owner: its process is dead."""
         self.lost = self.closing = True
         self.machine.ends.pop(self, None)
         self._receiver = None

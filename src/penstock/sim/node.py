@@ -1,8 +1,7 @@
-"""Machines of a simulated cluster, and the processes that come and go on them.
+"""The machines of a simulated cluster, and the processes that run on them.
 
-A node is a machine: an address, a disk, a wall clock. What runs on it is a process, and each start
-is another one: after a kill nothing of the old one is ever heard of again, though what it held is
-kept until the run ends.
+A node is a machine: an address, a disk, a wall clock. A process runs on it, and each start creates
+a new one. Nothing of a killed process runs again, although its objects are kept until the run ends.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ class Node:
         self.host = host
         self.machine = world.network.add_machine(name, host)
         self.skew_ms = 0
-        """How far its wall clock is ahead."""
+        """How many milliseconds its wall clock is ahead."""
         self.life = -1
-        """How often it was started, but for the first time."""
+        """How many times it was restarted. -1 before its first start."""
         self.process: Process | None = None
         self._died: asyncio.Future[None] | None = None
         self._slow_s = 0.0
@@ -67,7 +66,7 @@ class Node:
 
     @property
     def slow_s(self) -> float:
-        """How long every step of it takes, in virtual seconds."""
+        """How long each of its steps takes, in virtual seconds."""
         return self._slow_s
 
     @slow_s.setter
@@ -77,7 +76,8 @@ class Node:
             self.process.slow_s = seconds
 
     def freeze(self) -> None:
-        """SIGSTOP: its connections stay, the machine takes in what comes, nothing runs."""
+        """Like SIGSTOP: its connections stay, the machine buffers what arrives, and no
+        code runs."""
         if self.process is not None:
             self._world.tell(f"{self.name} freezes")
             self._loop.freeze(self.process)
@@ -88,7 +88,8 @@ class Node:
             self._loop.resume(self.process)
 
     def kill(self) -> None:
-        """SIGKILL: nothing of the process runs again; its machine closes its connections."""
+        """Like SIGKILL: nothing of the process runs again, and its machine closes
+        its connections."""
         if self.process is not None:
             self._world.tell(f"{self.name} is killed")
             self._end_process(self.process)
@@ -116,7 +117,7 @@ class Node:
 
 
 class ClientNode(Node):
-    """A machine that runs what it is given: clients, mostly."""
+    """A machine that runs any coroutines: mostly clients."""
 
     def __init__(self, world: World, name: str, host: str) -> None:
         super().__init__(world, name, host)
@@ -124,18 +125,18 @@ class ClientNode(Node):
         self.start()
 
     def start(self) -> None:
-        """A new process, after the last was killed."""
+        """Starts a new process, after the last one was killed."""
         self._begin_process()
 
     def spawn(self, work: Coroutine[Any, Any, T], name: str | None = None) -> asyncio.Task[T]:
-        """Run something in the node's process. If that is killed, the task never ends."""
+        """Runs a coroutine in the node's process. If the process is killed, the task never ends."""
         if self.process is None:
             work.close()
             raise RuntimeError(f"{self.name} is down: start it first")
         return self._loop.create_task(work, name=name, context=self.process.context.copy())
 
     async def join(self, *tasks: asyncio.Task[Any]) -> bool:
-        """Wait until all are done, or the process they are in is dead; whether all are done."""
+        """Waits until all tasks are done or their process is dead. Returns whether all are done."""
         died = self._died
         assert died is not None
         while pending := [task for task in tasks if not task.done()]:
@@ -147,14 +148,15 @@ class ClientNode(Node):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A broker ended by itself."""
+    """A broker that exited by itself."""
 
     at_s: float
     error: BaseException | None
 
 
 class BrokerNode(Node):
-    """A machine with a broker, and the supervisor that starts it again when it ends by itself."""
+    """A machine with a broker, and the supervisor that restarts the broker when it exits
+    by itself."""
 
     def __init__(self, world: World, broker_id: int, host: str) -> None:
         super().__init__(world, f"broker-{broker_id}", host)
@@ -181,7 +183,7 @@ class BrokerNode(Node):
         self.state = DOWN
         self.supervised = True
         self.boots = 0
-        """How often the machine has lost its power: what it had not synced may have gone then."""
+        """How often the machine has lost power. Each time, unsynced data may have been lost."""
         self.ends: list[End] = []
         self._executor: SimExecutor | None = None
         self._executor_draws = world.draws(f"executor {self.name}")
@@ -195,7 +197,7 @@ class BrokerNode(Node):
         return f"{self.host}:{self.port}"
 
     def start(self) -> None:
-        """Start its broker on what its disk holds; `ready` waits for it."""
+        """Starts the broker with the contents of its disk. `ready` waits for it."""
         process = self._begin_process()
         self.state = STARTING
         self._is_down.clear()
@@ -262,7 +264,7 @@ class BrokerNode(Node):
 
     def _end_process(self, process: Process, *, power: bool = False) -> None:
         if self._executor is not None:
-            # Before the disk: what is done was done by the process while it lived.
+            # Before the disk changes: the process did this work while it was alive.
             self._executor.on_killed()
             self._executor = None
         super()._end_process(process, power=power)
@@ -280,7 +282,7 @@ class BrokerNode(Node):
             await self._is_ready.wait()
 
     async def stop(self, timeout_s: float = 60.0) -> None:
-        """As SIGTERM does; returns when the process is gone."""
+        """Stops the broker as SIGTERM does. Returns when the process is gone."""
         process = self.process
         if process is None:
             return
@@ -292,14 +294,15 @@ class BrokerNode(Node):
             await self._is_down.wait()
 
     async def restart(self, timeout_s: float = 60.0) -> None:
-        """Stop cleanly and start again."""
+        """Stops the broker cleanly and starts it again."""
         await self.stop(timeout_s)
         if self.process is None:
             self.start()
         await self.ready(timeout_s)
 
     def power_loss(self) -> None:
-        """The machine is off: its disk keeps what the crash model lets it, and nobody is told."""
+        """Turns the machine off. Its disk keeps what the crash model allows. Peers are
+        not notified."""
         self._world.tell(f"{self.name} loses power")
         self.boots += 1
         if self.process is not None:
@@ -309,15 +312,16 @@ class BrokerNode(Node):
             self.disk.power_loss()
 
     def stall_disk(self, seconds: float) -> None:
-        """Work on threads takes this long at least."""
+        """Makes work on threads take at least this long."""
         if self._executor is not None:
             self._executor.stalled_until = self._loop.now + seconds
 
 
 def _is_expected(error: BaseException | None) -> bool:
-    """Whether a broker may end so: the cluster took it for dead, or the store did not answer."""
+    """Returns whether a broker may end with this error: its lease expired, or the store did
+    not answer."""
     if isinstance(error, StoreFull):
-        return False  # It passes, and a broker can wait for that.
+        return False  # This is temporary, and a broker can wait until it passes.
     if isinstance(error, KafkaError):
         return error.code == ErrorCode.REQUEST_TIMED_OUT
     if isinstance(error, BaseExceptionGroup):

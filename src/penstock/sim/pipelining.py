@@ -1,9 +1,8 @@
-"""A client that pipelines: a write and the reads behind it on one connection, no answer awaited.
+"""A client that pipelines a write and the reads after it on one connection, without waiting.
 
-Kafka handles the requests of one connection in their order. So a ListOffsets or a Fetch that was
-sent behind a Produce must see what that has written, if all are answered without an error. With
-`acks=all` the answer means that the records are below the high watermark; with `acks=1` only the
-order of the answers is checked.
+Kafka handles the requests of one connection in order. So a ListOffsets or a Fetch that was sent
+after a Produce must see what that has written, if all are answered without an error: with
+`acks=all` the answer means that the records are below the high watermark.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _FETCH_BYTES_MAX: Final = 1 << 20
 _DEPTH_MAX: Final = 4
 _LIST_VERSION_MAX: Final = 9
 _FETCH_VERSION_MAX: Final = 12
-"""The last version that names topics, not their ids."""
+"""The last version that uses topic names, not topic ids."""
 
 
 async def run_pipeliner(actor: Actor) -> None:
@@ -55,7 +54,7 @@ async def run_pipeliner(actor: Actor) -> None:
 
 
 class _Burst:
-    """Some writes with reads behind each, all sent before the first answer is read."""
+    """Some writes with reads after each, all sent before the first response is read."""
 
     def __init__(self, actor: Actor, place: str) -> None:
         self._actor = actor
@@ -89,7 +88,7 @@ class _Burst:
         wrote: ProduceResponse | BaseException,
         listed: ListOffsetsResponse | BaseException,
     ) -> int:
-        """Where the write ended, -1 where it was not acknowledged."""
+        """Returns where the write ended, or -1 if it was not acknowledged."""
         base = self._note_write(notes, wrote)
         if base < 0 or not isinstance(listed, ListOffsetsResponse):
             return -1
@@ -100,7 +99,7 @@ class _Burst:
         return end
 
     async def _write_and_fetch(self, connection: Connection, offset: int) -> None:
-        """The fetch begins where the write is expected to go, if nobody else writes."""
+        """Writes, and fetches from where the write goes if no other client writes."""
         notes = notes_for(self._actor, self._place, ACKS_ALL)
         wrote = connection.submit(self._produce(notes), ProduceResponse)
         fetched = connection.submit(

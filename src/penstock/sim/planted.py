@@ -1,9 +1,10 @@
-"""Bugs to plant, by name: the product with one rule left out.
+"""Bugs that can be planted by name: each removes one rule from the product.
 
-A checker that finds nothing proves nothing, unless it is known to find something. Each bug here is
-a mistake that somebody made once, or might have; with any of them planted some seed must fail. They
-are patches of the product's classes for as long as a run goes on. Those about transactions are in
-`planted_txns`, those about the edges in `planted_edges`.
+A checker that finds nothing proves nothing, unless it is known to find bugs. Each bug here is a
+mistake that was made once, or could have been made; with any of them planted, some seed must
+fail. A bug patches the product's classes for the duration of a run. Bugs about transactions are
+in `planted_txns`, those about edge cases in `planted_edges`. The docstring of a bug describes it
+(see `describe`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _bug = partial(bug, BUGS)
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    """The product with that bug in it, until the end of the block."""
+    """Runs the block with that bug in the product."""
     with ExitStack() as patches:
         BUGS[name](patches)
         yield
@@ -59,7 +60,7 @@ def planted(name: str) -> Iterator[None]:
 
 @_bug("watermark-over-committed-isr")
 def _committed_set_only(patches: ExitStack) -> None:
-    """The high watermark does not wait for those who are proposed."""
+    """The high watermark does not wait for replicas that are proposed to join the ISR."""
     settle = Leadership._settle
 
     def lax(self: Leadership) -> None:
@@ -71,7 +72,7 @@ def _committed_set_only(patches: ExitStack) -> None:
 
 @_bug("ack-below-min-isr")
 def _no_minimum(patches: ExitStack) -> None:
-    """Writes are taken and committed with too few in sync."""
+    """Writes are accepted and committed with fewer than min.insync.replicas in sync."""
 
     def outcome(self: Leadership, end_offset: int) -> ErrorCode | None:
         return ErrorCode.NONE if self.high_watermark >= end_offset else None
@@ -83,13 +84,14 @@ def _no_minimum(patches: ExitStack) -> None:
 
 @_bug("eligible-leaders-ignored")
 def _eligible_ignored(patches: ExitStack) -> None:
-    """The high watermark moves beside eligible leaders, as if they were nothing."""
+    """The high watermark advances while there are eligible leader replicas, as if there
+    were none."""
     patch(patches, Leadership, "_may_commit", lambda self: True)
 
 
 @_bug("joins-below-high-watermark")
 def _joins_early(patches: ExitStack) -> None:
-    """Whoever fetches at all is taken into the in-sync set."""
+    """Every replica that fetches at all joins the ISR."""
 
     def has_enough(self: Leadership, follower: Replica) -> bool:
         return follower.end_offset >= 0
@@ -100,7 +102,7 @@ def _joins_early(patches: ExitStack) -> None:
 
 @_bug("isr-shrinks-unasked")
 def _shrinks_unasked(patches: ExitStack) -> None:
-    """A leader leaves a slow follower out before the controller has agreed."""
+    """A leader stops waiting for a slow follower before the controller has agreed."""
     propose = Leadership.propose
 
     def eager(self: Leadership, now_ms: int) -> AlterIsr | None:
@@ -114,7 +116,7 @@ def _shrinks_unasked(patches: ExitStack) -> None:
 
 @_bug("unknown-outcome-forgotten")
 def _forgets_unknown(patches: ExitStack) -> None:
-    """A proposal whose outcome is unknown is taken for refused."""
+    """A proposal whose outcome is unknown is treated as refused."""
     refused = Leadership.on_isr_refused
 
     def forgets(self: Leadership, proposal: AlterIsr, reason: ErrorCode, now_ms: int) -> bool:
@@ -125,13 +127,13 @@ def _forgets_unknown(patches: ExitStack) -> None:
 
 @_bug("latest-offset-at-once")
 def _latest_at_once(patches: ExitStack) -> None:
-    """A new leader tells the end of the partition before it knows where that is."""
+    """A new leader reports the end of the partition before it knows where that is."""
     patch(patches, Leadership, "latest_offset", lambda self: self.high_watermark)
 
 
 @_bug("ack-on-leader-alone")
 def _acks_alone(patches: ExitStack) -> None:
-    """The leader commits what it has, whoever else has it."""
+    """The leader commits what it has, even if no other replica has it."""
 
     def advance(self: Leadership) -> bool:
         if self._own_end <= self.high_watermark:
@@ -144,7 +146,7 @@ def _acks_alone(patches: ExitStack) -> None:
 
 @_bug("no-broker-epoch-check")
 def _no_broker_epochs(patches: ExitStack) -> None:
-    """Whoever caught up is taken for the life that is registered now (before KIP-903)."""
+    """A replica that caught up is assumed to have the registered broker epoch (before KIP-903)."""
 
     def lenient(
         image: ClusterImage, broker: int, epoch: int, changes: Sequence[IsrChange], **rest: Any
@@ -170,7 +172,7 @@ def _no_broker_epochs(patches: ExitStack) -> None:
 
 @_bug("no-partition-epoch-check")
 def _no_partition_epochs(patches: ExitStack) -> None:
-    """The controller takes a proposal that rests on an old state of the partition."""
+    """The controller accepts a proposal that is based on an old state of the partition."""
 
     def lenient(
         image: ClusterImage, broker: int, epoch: int, changes: Sequence[IsrChange], **rest: Any
@@ -180,7 +182,7 @@ def _no_partition_epochs(patches: ExitStack) -> None:
             topic = image.topic_by_id(change.topic_id)
             if topic is not None and change.index < len(topic.partitions):
                 now = topic.partitions[change.index]
-                change = replace(  # noqa: PLW2901 - the same one, made to look current
+                change = replace(  # noqa: PLW2901 - the same change, made to look current
                     change, partition_epoch=now.partition_epoch, leader_epoch=now.leader_epoch
                 )
             anytime.append(change)
@@ -194,13 +196,13 @@ def _no_partition_epochs(patches: ExitStack) -> None:
 
 @_bug("ack-before-fsync")
 def _counts_unsynced(patches: ExitStack) -> None:
-    """With durability=fsync, what is only written counts."""
+    """With durability=fsync, records that are written but not synced count."""
     patch(patches, hosted_module, "counts_by_disk", lambda topic, settings: False)
 
 
 @_bug("dedup-lost-on-failover")
 def _forgets_producers(patches: ExitStack) -> None:
-    """A new leader knows nothing of the producers before it."""
+    """A new leader knows nothing about earlier producers."""
     begin = HostedPartition._begin
 
     def forgetful(self: HostedPartition, term: Any) -> None:
@@ -212,7 +214,7 @@ def _forgets_producers(patches: ExitStack) -> None:
 
 @_bug("duplicates-appended")
 def _appends_duplicates(patches: ExitStack) -> None:
-    """A batch that comes again is written again."""
+    """A batch that is sent again is written again."""
     check = ProducerStates.check
 
     def lax(self: ProducerStates, header: BatchHeader, **named: Any) -> None:
@@ -223,7 +225,7 @@ def _appends_duplicates(patches: ExitStack) -> None:
 
 @_bug("duplicate-answered-with-the-end")
 def _wrong_duplicate_offset(patches: ExitStack) -> None:
-    """A batch that comes again is answered with where it would have gone."""
+    """A duplicate batch is answered with the offset it would have got."""
     append = HostedPartition.append
 
     def misleading(self: HostedPartition, *given: Any, **named: Any) -> Written:
@@ -236,7 +238,7 @@ def _wrong_duplicate_offset(patches: ExitStack) -> None:
 
 @_bug("serves-before-its-epoch-is-durable")
 def _serves_early(patches: ExitStack) -> None:
-    """A new leader begins before its epoch is noted, and goes on in its predecessor's."""
+    """A new leader begins before its epoch is stored, and continues in its predecessor's epoch."""
     lead, append = HostedPartition.lead, AppendLog.append
 
     def at_once(self: HostedPartition, *given: Any, **named: Any) -> None:
@@ -254,7 +256,7 @@ def _serves_early(patches: ExitStack) -> None:
 
 @_bug("leads-on-after-a-restart")
 def _leads_across_restarts(patches: ExitStack) -> None:
-    """A broker that restarts quickly leads on in the epoch of its former life."""
+    """A broker that restarts quickly keeps leading in the leader epoch of its previous run."""
     take_role = Replicas._take_role
 
     def bold(self: Replicas, hosted: HostedPartition, partition: Partition, *more: Any) -> None:
@@ -273,7 +275,7 @@ def _never_diverges(patches: ExitStack) -> None:
 
 @_bug("consumers-read-uncommitted")
 def _reads_to_the_end(patches: ExitStack) -> None:
-    """Consumers are given what is not committed yet."""
+    """Consumers receive records that are not committed yet."""
     fetch_class = fetch_reads.FetchReads
     upper = fetch_class._upper_for_consumer
 
@@ -289,7 +291,7 @@ def _reads_to_the_end(patches: ExitStack) -> None:
 
 @_bug("truncate-to-high-watermark")
 def _cuts_to_watermark(patches: ExitStack) -> None:
-    """A follower drops what it does not know to be committed (before KIP-101)."""
+    """A follower truncates everything that it does not know to be committed (before KIP-101)."""
     follow = HostedPartition.follow
 
     def cutting(self: HostedPartition, *given: Any, **named: Any) -> None:
@@ -304,7 +306,7 @@ def _cuts_to_watermark(patches: ExitStack) -> None:
 
 @_bug("one-round-truncation")
 def _one_round(patches: ExitStack) -> None:
-    """A follower cuts to where the leader says, without a look at its own epochs."""
+    """A follower truncates to where the leader says, without looking at its own epochs."""
 
     def blunt(
         self: Follower, found: EpochEnd, leader_start: int, log: LogView, now_ms: int
@@ -321,7 +323,7 @@ def _one_round(patches: ExitStack) -> None:
 
 @_bug("elects-anybody")
 def _elects_anybody(patches: ExitStack) -> None:
-    """Where nobody in sync is left, whoever is alive leads."""
+    """If no in-sync replica is left, any live replica is elected."""
     choose = elections.choose_leader
 
     def unclean(*given: Any, **named: Any) -> int:
@@ -332,13 +334,13 @@ def _elects_anybody(patches: ExitStack) -> None:
 
 @_bug("restarts-taken-for-lossless")
 def _always_kept(patches: ExitStack) -> None:
-    """Whoever comes back is believed to have all that it had."""
+    """A broker that comes back is assumed to have everything that it had."""
     patch(patches, BrokerInfo, "has_kept", lambda self, broker_epoch: True)
 
 
 @_bug("stale-controller-write-accepted")
 def _no_compares(patches: ExitStack) -> None:
-    """Decisions are committed whatever they rested on."""
+    """Decisions are committed without checking what they are based on."""
     attempt = Commits.attempt
 
     async def blind(self: Commits, decision: Decision[Any]) -> bool:
@@ -354,7 +356,7 @@ def _no_compares(patches: ExitStack) -> None:
 
 @_bug("move-completes-early")
 def _completes_early(patches: ExitStack) -> None:
-    """The old replicas of a moved partition are dropped before the new ones have caught up."""
+    """The old replicas of a moved partition are removed before the new ones have caught up."""
 
     def hasty(partition: Partition) -> Partition:
         adding = partition.adding_replicas
@@ -380,7 +382,7 @@ def _completes_early(patches: ExitStack) -> None:
 
 @_bug("watch-gap-ignored")
 def _ignores_gaps(patches: ExitStack) -> None:
-    """A broker whose watch has lost its place goes on from what comes next."""
+    """A broker whose watch has missed changes continues with the next change."""
     load = ClusterView.load
 
     async def only_once(self: ClusterView) -> None:
@@ -398,13 +400,13 @@ def _ignores_gaps(patches: ExitStack) -> None:
 
 @_bug("offsets-not-replayed")
 def _replays_nothing(patches: ExitStack) -> None:
-    """A new coordinator begins with nothing."""
+    """A new coordinator starts without the stored state."""
     patch(patches, GroupShard, "replay", lambda self, *record: None)
 
 
 @_bug("stale-generation-commits")
 def _takes_old_commits(patches: ExitStack) -> None:
-    """Whoever commits is taken for a member."""
+    """Any process that commits offsets is treated as a member."""
 
     def anybody(core: Any, request: Any, info: Any, now: Any) -> Group:
         group = core.groups.get(request.group_id)
@@ -414,5 +416,5 @@ def _takes_old_commits(patches: ExitStack) -> None:
 
 
 def describe() -> Mapping[str, str]:
-    """By name: what is wrong with it."""
+    """Returns, by name, what is wrong with each bug."""
     return {name: (plant.__doc__ or "").strip() for name, plant in BUGS.items()}

@@ -1,6 +1,6 @@
-"""Bugs to plant, about the edges: disks, changed topics, leases, malformed batches, order.
+"""Planted bugs at the edges: disks, changed topics, leases, malformed batches, order.
 
-See `planted`. Each belongs to a fault or client of `scenario.EDGE_FAULTS`, `EPISODES` or
+See `planted`. Each bug belongs to a fault or client of `scenario.EDGE_FAULTS`, `EPISODES` or
 `EDGE_CLIENTS` that must find it.
 """
 
@@ -53,7 +53,7 @@ _bug = partial(bug, EDGE_BUGS)
 
 @_bug("flushes-skip-the-fsync")
 def _never_syncs(patches: ExitStack) -> None:
-    """A flush writes its checkpoint and leaves the data in the page cache."""
+    """A flush writes its checkpoint, but leaves the data in the page cache."""
     run = FlushPlan.run
 
     def lazy(self: FlushPlan) -> None:
@@ -65,13 +65,13 @@ def _never_syncs(patches: ExitStack) -> None:
 
 @_bug("empty-disk-trusted")
 def _trusts_empty_disks(patches: ExitStack) -> None:
-    """A broker that comes back with another disk counts as the replica it was."""
+    """A broker that comes back with a new disk counts as the replica it was."""
     patch(patches, BrokerInfo, "has_synced", lambda self, broker_epoch: True)
 
 
 @_bug("rot-taken-for-a-torn-tail")
 def _cuts_at_rot(patches: ExitStack) -> None:
-    """A bad batch above the recovery point is cut off with everything behind it, as if the process
+    """A bad batch above the recovery point is cut off with everything after it, as if the process
     had been killed while it wrote that batch."""
     _open_logs_with(patches, known=None, cache_is_intact=False)
 
@@ -91,7 +91,7 @@ def _open_logs_with(patches: ExitStack, **given: Any) -> None:
 
 @_bug("full-leader-goes-on")
 def _leads_without_room(patches: ExitStack) -> None:
-    """A broker whose disk is full goes on to lead, and refuses what it is sent."""
+    """A broker whose disk is full continues to lead, and refuses writes."""
 
     async def idle(self: Fullness) -> None:
         await self._env.clock.sleep(1e6)
@@ -104,7 +104,7 @@ def _leads_without_room(patches: ExitStack) -> None:
 
 @_bug("lease-renewed-late")
 def _renews_late(patches: ExitStack) -> None:
-    """The lease is renewed shortly before it ends, with no time for a slow store."""
+    """The lease is renewed shortly before it expires, without a margin for a slow store."""
 
     async def wait_turn(self: Membership, sent_at: float) -> None:
         with suppress(TimeoutError):
@@ -117,7 +117,7 @@ def _renews_late(patches: ExitStack) -> None:
 
 @_bug("full-store-ends-the-broker")
 def _ends_on_a_full_store(patches: ExitStack) -> None:
-    """A change of the in-sync sets that the store has no room for is a failure nobody expects."""
+    """A full store makes a change of the ISR fail with an error that is not handled."""
     propose = IsrChanges._propose
 
     async def fragile(self: IsrChanges, portion: Any) -> None:
@@ -133,7 +133,7 @@ def _ends_on_a_full_store(patches: ExitStack) -> None:
 
 @_bug("min-isr-change-ignored")
 def _keeps_min_isr(patches: ExitStack) -> None:
-    """A leader goes by the min.insync.replicas that the topic had when its log was opened."""
+    """A leader uses the min.insync.replicas that the topic had when its log was opened."""
     rules = HostedPartition._insync_rules
     first: dict[int, tuple[HostedPartition, InSyncRules]] = {}
 
@@ -145,13 +145,15 @@ def _keeps_min_isr(patches: ExitStack) -> None:
 
 @_bug("deleted-topic-comes-back")
 def _keeps_old_logs(patches: ExitStack) -> None:
-    """A broker that was down while a topic was deleted and made again goes on with its old log."""
+    """A broker that was down while a topic was deleted and created again continues with its
+    old log."""
     patch(patches, replicas_module, "to_text", lambda topic_id: "the same")
 
 
 @_bug("deleted-records-come-back")
 def _keeps_deleted(patches: ExitStack) -> None:
-    """A follower does not delete what its leader has deleted, and the leader answers without it."""
+    """A follower does not delete what its leader has deleted, and the leader does not wait
+    for it."""
     take = Follower._on_records
 
     def keeps(self: Follower, *given: Any) -> Any:
@@ -166,8 +168,8 @@ def _keeps_deleted(patches: ExitStack) -> None:
 
 @_bug("zombie-topic-hosted")
 def _hosts_the_dead(patches: ExitStack) -> None:
-    """Of several changes of a topic that wait together, one before its deletion still counts: a
-    restarted broker leads the old topic on under the name of the new one."""
+    """Of several queued changes of a topic, one from before its deletion still counts: a restarted
+    broker continues to lead the old topic under the name of the new one."""
     apply = Replicas._apply
 
     async def naive(self: Replicas, changes: list[TopicChange]) -> None:
@@ -183,7 +185,7 @@ def _hosts_the_dead(patches: ExitStack) -> None:
 
 @_bug("unsynced-members-trusted-after-a-switch")
 def _trusts_unsynced(patches: ExitStack) -> None:
-    """The disk of a replica is trusted although the topic counted what was in memory before."""
+    """A replica's disk is trusted although the topic's records counted before they were synced."""
 
     def trusting(broker: BrokerInfo, noted: int, synced_from: SyncedFrom | None) -> bool:
         return synced_from is not None
@@ -193,8 +195,8 @@ def _trusts_unsynced(patches: ExitStack) -> None:
 
 @_bug("offsets-of-another-log-believed")
 def _believes_old_offsets(patches: ExitStack) -> None:
-    """The noted high watermark of a log counts for another one of the same name: neither the
-    topic's id nor the log's generation is compared."""
+    """The stored high watermark of a log is used for another log of the same name: neither the
+    topic id nor the log's generation is compared."""
 
     def open_believing(
         resources: LogResources, directory: str, *given: Any, **named: Any
@@ -211,8 +213,8 @@ def _believes_old_offsets(patches: ExitStack) -> None:
 
 @_bug("fetches-of-a-dropped-replica-counted")
 def _counts_dropped(patches: ExitStack) -> None:
-    """A replica that is moved away and back counts by fetches from before: the leader epoch stays,
-    and the leader goes on with what it knew of the replica."""
+    """A replica that is moved away and back counts by its earlier fetches: the leader epoch stays,
+    and the leader keeps what it knew about the replica."""
     on_partition = Leadership.on_partition
 
     def remembering(self: Leadership, partition: Partition, now_ms: int) -> bool:
@@ -235,7 +237,7 @@ def _counts_dropped(patches: ExitStack) -> None:
 
 @_bug("gaps-refused-without-compaction")
 def _refuses_gaps(patches: ExitStack) -> None:
-    """A follower takes a gap in the offsets for an error, unless the topic is compacted now."""
+    """A follower treats a gap in the offsets as an error, unless the topic is compacted now."""
     check = Follower._check
     compacted: dict[int, tuple[FollowerRules, bool]] = {}
 
@@ -265,13 +267,13 @@ def _answers_unflushed(patches: ExitStack) -> None:
 
 @_bug("reads-overtake-writes")
 def _reads_overtake(patches: ExitStack) -> None:
-    """A request begins whether or not the one before it on its connection is answered."""
+    """A request starts before the previous request on its connection is answered."""
     patch(patches, BrokerSession, "may_overlap", lambda self, frame: True)
 
 
 @_bug("records-not-checked")
 def _checks_headers_only(patches: ExitStack) -> None:
-    """A batch is taken by its header and its CRC, whatever its records are."""
+    """A batch is accepted by its header and CRC, whatever its records are."""
 
     def by_header(
         records: memoryview, rules: AppendRules, now_ms: int, zstd_allowed: bool, on_loop: bool

@@ -1,4 +1,4 @@
-"""Bugs to plant, about transactions: see `planted`."""
+"""Planted bugs in transactions: see `planted`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _bug = partial(bug, TRANSACTION_BUGS)
 
 @_bug("late-end-accepted")
 def _ends_anything(patches: ExitStack) -> None:
-    """An EndTxn that comes late, over a connection long given up, ends the next transaction."""
+    """A late EndTxn, from a connection that was given up, ends the next transaction."""
     judge = ending.judge
 
     def lax(transaction: Transaction | None, producer: Producer, **more: Any) -> Any:
@@ -48,7 +48,7 @@ def _ends_anything(patches: ExitStack) -> None:
 
 @_bug("fencing-skipped")
 def _never_fences(patches: ExitStack) -> None:
-    """Who takes a transactional id over gets the epoch that the one before has."""
+    """A producer that takes over a transactional id gets the epoch that its predecessor has."""
     initialized = Transaction.initialized
 
     def shared(self: Transaction, *, epoch: int, **more: Any) -> Transaction:
@@ -59,7 +59,7 @@ def _never_fences(patches: ExitStack) -> None:
 
 @_bug("timeout-commits")
 def _commits_in_time(patches: ExitStack) -> None:
-    """A transaction that takes too long is committed as it is."""
+    """A transaction that times out is committed as it is."""
 
     def rashly(self: Transaction, *, may_return: bool, now_ms: int) -> Transaction:
         return self._to(
@@ -75,7 +75,8 @@ def _commits_in_time(patches: ExitStack) -> None:
 
 @_bug("epoch-not-bumped")
 def _keeps_epoch(patches: ExitStack) -> None:
-    """Transactions end without a new epoch, so a late end may end the next (before KIP-890)."""
+    """Transactions end without a new epoch, so a late EndTxn may end the next one
+    (before KIP-890)."""
     prepared = Transaction.prepared
 
     def plain(self: Transaction, *, client_version: int, **more: Any) -> Transaction:
@@ -86,7 +87,7 @@ def _keeps_epoch(patches: ExitStack) -> None:
 
 @_bug("decision-answered-early")
 def _answers_early(patches: ExitStack) -> None:
-    """A producer is told that its transaction is committed when the decision is but appended."""
+    """A producer is told that its transaction is committed when the decision is only appended."""
     prepare = ending._prepare
 
     def eager(core: Core, asked: Any, transaction: Transaction, next_id: int, now: Now) -> None:
@@ -99,7 +100,7 @@ def _answers_early(patches: ExitStack) -> None:
 
 @_bug("decisions-forgotten-on-failover")
 def _carries_nothing_out(patches: ExitStack) -> None:
-    """A new coordinator does not send the markers of what was decided before it."""
+    """A new coordinator does not send the markers of earlier decisions."""
     on_loaded = TransactionShard.on_loaded
 
     def idle(self: TransactionShard, now: Now) -> list[Effect]:
@@ -112,7 +113,7 @@ def _carries_nothing_out(patches: ExitStack) -> None:
 
 @_bug("decisions-turned-on-failover")
 def _turns_decisions(patches: ExitStack) -> None:
-    """A new coordinator aborts what was to be committed, not knowing how far the one before got."""
+    """A new coordinator aborts transactions that its predecessor had decided to commit."""
     on_loaded, begin = TransactionShard.on_loaded, markers.begin
 
     def careful(self: TransactionShard, now: Now) -> list[Effect]:
@@ -128,7 +129,7 @@ def _turns_decisions(patches: ExitStack) -> None:
 
 @_bug("open-transactions-forgotten-on-failover")
 def _forgets_open(patches: ExitStack) -> None:
-    """A new coordinator does not watch how long transactions take that it did not begin itself."""
+    """A new coordinator does not time out transactions that began before it."""
     on_loaded = TransactionShard.on_loaded
 
     def blind(self: TransactionShard, now: Now) -> list[Effect]:
@@ -141,12 +142,12 @@ def _forgets_open(patches: ExitStack) -> None:
 
 @_bug("markers-sent-once")
 def _sends_once(patches: ExitStack) -> None:
-    """A partition that does not take its marker is not asked again."""
+    """The coordinator does not retry a marker that a partition did not accept."""
     try_later = markers._try_later
 
     def complete(core: Core, transactional_id: str, marking: Any, now: Now) -> None:
         if not marking.due:
-            # It is the record of the end that could not be written.
+            # The record that completes the transaction could not be written.
             try_later(core, transactional_id, marking, now)
             return
         marking.due.clear()
@@ -201,7 +202,7 @@ def _tears(patches: ExitStack) -> None:
 
 @_bug("last-stable-offset-too-high")
 def _all_is_stable(patches: ExitStack) -> None:
-    """Readers of committed records are given what is not decided yet."""
+    """Readers of committed records receive records of undecided transactions."""
     patch(
         patches, HostedPartition, "last_stable_offset", property(lambda self: self.high_watermark)
     )
@@ -209,7 +210,8 @@ def _all_is_stable(patches: ExitStack) -> None:
 
 @_bug("stable-before-the-marker-is-committed")
 def _stable_early(patches: ExitStack) -> None:
-    """A transaction counts as ended when its marker is written, and not when that is committed."""
+    """A transaction counts as ended when its marker is written, not when the marker
+    is committed."""
 
     def eager(self: ProducerStates, high_watermark: int, log_start_offset: int = 0) -> int:
         first = next(iter(self._ongoing), high_watermark)
@@ -220,13 +222,14 @@ def _stable_early(patches: ExitStack) -> None:
 
 @_bug("aborted-list-incomplete")
 def _lists_nothing(patches: ExitStack) -> None:
-    """An abort is not noted in the list that readers are given."""
+    """Aborted transactions are missing from the list that readers receive."""
     patch(patches, SegmentState, "note_aborted", lambda self, ended: None)
 
 
 @_bug("transactions-not-verified")
 def _takes_on_trust(patches: ExitStack) -> None:
-    """A batch is taken without a word to its coordinator: late ones begin what nobody ends."""
+    """A partition does not verify batches with the coordinator: a late one begins a
+    hanging transaction."""
 
     def trusting(states: ProducerStates, header: BatchHeader, now_ms: int) -> Verification | None:
         return None
@@ -236,7 +239,7 @@ def _takes_on_trust(patches: ExitStack) -> None:
 
 @_bug("late-markers-accepted")
 def _takes_late_markers(patches: ExitStack) -> None:
-    """A marker of a transaction before ends the one that is open now."""
+    """A late marker of an earlier transaction ends the one that is open now."""
     patch(patches, ProducerStates, "check_marker", lambda self, *given, **named: None)
 
 
@@ -256,5 +259,6 @@ def _offsets_at_once(patches: ExitStack) -> None:
 
 @_bug("unstable-offsets-served")
 def _serves_unstable(patches: ExitStack) -> None:
-    """Who asks for stable offsets is given those before, while others are being decided."""
+    """A request for stable offsets gets the old ones while a transaction that changes them
+    is open."""
     patch(patches, offset_fetch, "_unstable", lambda core, group_id: frozenset())

@@ -1,4 +1,4 @@
-"""How bugs are planted: a function that patches something, under a name, for a while."""
+"""Plants bugs: registers functions by name that patch the product for a while."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Plant = Callable[[ExitStack], None]
 
 
 def bug(bugs: dict[str, Plant], name: str) -> Callable[[Plant], Plant]:
-    """Enters a bug into a list under a name; what it is, its docstring says."""
+    """Registers a bug under a name. Its docstring describes it."""
 
     def note(plant: Plant) -> Plant:
         bugs[name] = plant
@@ -30,7 +30,8 @@ def patch(patches: ExitStack, target: Any, name: str, value: Any) -> None:
 
 
 def _require_fits(name: str, value: FunctionType, held: FunctionType) -> None:
-    """A bug that fails when it is called is found at once, and proves nothing."""
+    """Checks the signature of a patch. A bug that fails when it is called is found at once, and
+    proves nothing."""
     taken, given = signature(value).parameters, signature(held).parameters
     kinds = {each.kind for each in taken.values()}
     named = {key for key, each in given.items() if each.kind is Parameter.KEYWORD_ONLY}

@@ -1,8 +1,8 @@
-"""All brokers of a cluster lose power at once, many times: the driver behind `--power-cuts`.
+"""Cuts the power of all brokers of a cluster at once, many times: the driver of `--power-cuts`.
 
-Everything is on topics with `durability=fsync`, so nothing that was acknowledged may be lost. Seeds
-run one after the other until there were as many power cuts as asked for. The report says how many
-records had been acknowledged.
+All topics have `durability=fsync`, so nothing that was acknowledged may be lost. Seeds run one
+after the other until there were as many power cuts as requested. The report says how many records
+were acknowledged.
 """
 
 from __future__ import annotations

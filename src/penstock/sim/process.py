@@ -1,8 +1,9 @@
-"""What belongs together and dies together: a simulated process, and how code knows which it is in.
+"""A simulated process, and the context variable that tells code which process it runs in.
 
-A process has its own queue of callbacks. Which one a callback belongs to is in its context: tasks
-inherit it from whoever made them, and a future's callbacks run in the context of who waits, so a
-result that one process hands to another is received in the other.
+A process has its own queue of callbacks, and everything in it ends when it is killed. The context
+of a callback determines its process: tasks inherit it from the code that creates them, and the
+callbacks of a future run in the context of the waiter. So a result that one process passes to
+another is received in the other.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ class Process:
         self.index = index
         self.ready: deque[SimHandle] = deque()
         self.queued = False
-        """Among those the loop may pick from."""
+        """It is in the list that the loop picks from."""
         self.frozen = False
         self.held = False
-        """Paying for its last step: see `slow_s`."""
+        """Waiting for the time of its last step to pass: see `slow_s`."""
         self.dead = False
         self.slow_s = 0.0
-        """How long each step of it takes, in virtual seconds."""
+        """How long each of its steps takes, in virtual seconds."""
         self.context: Context = copy_context()
         self.context.run(PROCESS.set, self)
 
@@ -53,7 +54,7 @@ class Process:
 
 
 class SimHandle(asyncio.TimerHandle):
-    """A callback that waits, at once or for its time. Leaner than asyncio's, which keeps more."""
+    """A callback that waits to run, now or at a time. Keeps less than asyncio's handle does."""
 
     __slots__ = ("process",)
 
@@ -85,7 +86,8 @@ class SimHandle(asyncio.TimerHandle):
 
 
 class SimFuture(asyncio.Future[Any]):
-    """Hashed by its number: `asyncio.wait` keeps sets of these, and sets are walked by hash."""
+    """A future that is hashed by number: `asyncio.wait` keeps futures in sets, which iterate
+    by hash."""
 
     __slots__ = ("number",)
     number: int
@@ -95,7 +97,8 @@ class SimFuture(asyncio.Future[Any]):
 
 
 class SimTask(asyncio.Task[Any]):
-    """Hashed by its number: a `TaskGroup` keeps a set of tasks and cancels them in its order."""
+    """A task that is hashed by number: a `TaskGroup` cancels its set of tasks in the
+    set's order."""
 
     __slots__ = ("number", "process")
     number: int

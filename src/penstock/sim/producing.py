@@ -1,8 +1,8 @@
-"""Producers of a workload: the library's own, and raw ones that send exactly what they mean to.
+"""Producers of a workload: the library's own, and raw ones that control every request.
 
-The library's producer hides retries, which is what is wanted of it; a raw one shows what a broker
-does with each single request, with a batch that comes twice, and with one that comes late on a
-connection its sender has given up.
+The library's producer hides retries, as it should. A raw one shows what a broker does with each
+single request, with a batch that is sent twice, and with one that arrives late on a connection that
+its sender has given up.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 
 _REFUSED: Final = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-"""Answers after which nothing was written: they are given before anything is."""
+"""Errors after which nothing was written: they are returned before anything is."""
 _GIVE_UP: Final = frozenset(
     {
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -33,7 +33,7 @@ _ATTEMPTS_MAX: Final = 12
 
 
 async def run_producer(actor: Actor, kind: str) -> None:
-    """One producer, until the load is over and what it sent has had its time."""
+    """Runs one producer until the load is over and what it sent has had its time."""
     if kind.startswith("real"):
         await _run_real(actor, kind)
     elif kind == "raw_twice":
@@ -42,7 +42,7 @@ async def run_producer(actor: Actor, kind: str) -> None:
         await _run_raw(actor, 1 if kind == "raw_acks_1" else ACKS_ALL)
 
 
-# -- the library's
+# -- the library's producer
 
 
 async def _run_real(actor: Actor, kind: str) -> None:
@@ -76,7 +76,7 @@ async def _run_real(actor: Actor, kind: str) -> None:
 async def _send_on(
     actor: Actor, producer: Producer[bytes | None, bytes | None], acks: int, idempotent: bool
 ) -> None:
-    """Send until the load is over, or the producer cannot go on."""
+    """Sends until the load is over or the producer cannot continue."""
     stage = actor.stage
     failures = 0
     while not stage.over.is_set() and failures < 5:
@@ -91,18 +91,18 @@ async def _send_on(
                     at.topic, value.encode(), partition=at.partition, on_delivery=note.settle
                 )
             except ClientError as error:
-                # It was never taken, so it can never be written.
+                # The producer did not accept it, so it can never be written.
                 note.add(FAIL, error=str(error))
                 failures += 1
             else:
                 failures = 0
 
 
-# -- raw ones
+# -- raw producers
 
 
 async def _run_raw(actor: Actor, acks: int) -> None:
-    """Send every batch a single time, whatever comes of it."""
+    """Sends every batch a single time, whatever the result."""
     cluster = await with_cluster(actor)
     if cluster is None:
         return
@@ -136,9 +136,9 @@ async def _run_raw(actor: Actor, acks: int) -> None:
 
 
 class _RawTwice:
-    """An idempotent producer that sends again until it is answered, and at times even then.
+    """An idempotent producer that retries until it is answered, and sometimes even afterwards.
 
-    A batch that was acknowledged and comes again must be answered with its first offset.
+    A batch that was acknowledged and is sent again must be answered with its first offset.
     """
 
     def __init__(self, actor: Actor) -> None:
@@ -164,7 +164,7 @@ class _RawTwice:
             cluster.close()
 
     async def _begin(self, cluster: Cluster) -> bool:
-        """A new identity: sequences begin anew."""
+        """Gets a new producer id. Sequence numbers start from 0 again."""
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         try:
             answer = await cluster.ask_any(request, InitProducerIdResponse)
@@ -189,7 +189,7 @@ class _RawTwice:
         for index, note in enumerate(notes):
             note.add(status, offset + index if offset >= 0 else -1, error)
         if status != OK:
-            # Whether it was written is not known, so no sequence can be right after it.
+            # It is unknown whether it was written, so no sequence number can be right after it.
             self._producer_id = -1
             return
         self._sequences[place] = self._sequences.get(place, 0) + len(notes)
@@ -218,7 +218,8 @@ class _RawTwice:
     async def _repeat(
         self, cluster: Cluster, place: str, batch: bytes, notes: Sequence[Note]
     ) -> None:
-        """Send again what was acknowledged; if it is answered, by its first offset."""
+        """Sends an acknowledged batch again. If it is acknowledged, its offset must be the
+        first one."""
         stage = self._actor.stage
         await stage.rest(self._actor.draws.choice((0.0, 0.5, 3.0)))
         stage.count("sent_again")

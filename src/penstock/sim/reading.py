@@ -1,7 +1,7 @@
-"""Readers of a workload: consumers of all partitions, members of a group, and who asks for offsets.
+"""Readers of a workload: consumers of all partitions, members of a group, and queries for offsets.
 
-A reader's position is its own: whatever it polls next must follow what it polled before. A member's
-position is set anew whenever the group gives it a partition, which its listener hears of.
+A reader keeps its own position: each poll must continue where the last one ended. A member's
+position is set again whenever the group assigns it a partition. Its listener notes that.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _note_poll(
 
 
 async def run_reader(actor: Actor, *, committed: bool = False) -> None:
-    """Read all partitions, from the start on, until the load is over."""
+    """Reads all partitions, from the start on, until the load is over."""
     stage = actor.stage
     while not stage.over.is_set():
         consumer: BytesConsumer = Consumer(
@@ -130,14 +130,14 @@ async def _read_on(actor: Actor, consumer: BytesConsumer, committed: bool) -> No
 
 
 def _seek_back(actor: Actor, consumer: BytesConsumer) -> Sequence[str]:
-    """Read all of it once more: what was read must still be there."""
+    """Seeks to the start of a partition, to read it again: what was read must still be there."""
     place = actor.draws.choice(actor.stage.scenario.places)
     consumer.seek_to_beginning(parse_place(place))
     return (place,)
 
 
 class _Listener:
-    """Hears which partitions a member was given, and in which generation."""
+    """Notes which partitions a member was assigned, and in which generation."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
@@ -146,7 +146,7 @@ class _Listener:
 
     @property
     def generation(self) -> int:
-        # The library keeps it to itself; only a checker has a use for it.
+        # The library does not expose it: only a checker needs it.
         member = None if self.consumer is None else self.consumer._core._member
         return -1 if member is None else member.generation
 
@@ -177,7 +177,8 @@ class _Listener:
 
 
 async def run_member(actor: Actor) -> None:
-    """A member of the group, which commits what it has read; at times it leaves and comes back."""
+    """Runs a member of the group, which commits what it has read. Sometimes it leaves and
+    joins again."""
     stage = actor.stage
     while not stage.over.is_set():
         listener = _Listener(actor)
@@ -254,11 +255,12 @@ async def _commit(
     try:
         await consumer.commit(offsets)
     except ClientError as failed:
-        # Even a refusal may follow an attempt that was written, and its answer lost.
+        # Even a refusal may follow an attempt that was written and whose reply was lost.
         status, error = INFO, str(failed)
     del stage.under_way[actor.name]
     stage.count(f"commits_{status}")
-    # Signed anew if the group moved on meanwhile and left the member what it had.
+    # The commit carries the newer generation if the group rebalanced and the member kept
+    # its partitions.
     generation = max(entry.generation, listener.generation)
     late = stage.now_ms() - begun_ms >= REQUEST_TIMEOUT_MS
     stage.history.add(
@@ -273,11 +275,11 @@ async def _commit(
     )
 
 
-# -- who asks
+# -- queries
 
 
 async def run_asker(actor: Actor) -> None:
-    """Asks for the ends of partitions and for what the group has committed."""
+    """Asks for the ends of partitions and for the group's committed offsets."""
     stage = actor.stage
     keywords: dict[str, Any] = {**CLIENT_KEYWORDS, "default_api_timeout_ms": 5_000}
     while not stage.over.is_set():
@@ -349,7 +351,7 @@ async def ask_committed(actor: Actor, admin: Admin, group: str = READERS) -> Non
 
 
 async def _commit_as_of_old(actor: Actor) -> None:
-    """What a member of an earlier generation would commit; it must be refused."""
+    """Commits as a member of an earlier generation would. This must be refused."""
     stage = actor.stage
     generation = stage.generations.get(READERS, 0) - 1
     if generation < 0:

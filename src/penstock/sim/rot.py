@@ -1,17 +1,17 @@
-"""Bit rot in the files of a closed log, and what it excuses.
+"""Flips bits in the files of a closed log, and tells the model which losses are allowed then.
 
-Rot in data must be told from a torn tail. Below what is known to have been synced it is damage, and
-every other batch stays readable; and everywhere, if the process was killed and no more. After a
-loss of power the two look the same above that, so the tail from there on may go, as it would in a
-crash, and the model is told so. Rot in anything else is excused nothing: all of it can be rebuilt
-or refused.
+Rot in data must be distinguished from a torn tail. Below what is known to be synced, rot is damage,
+and every other batch stays readable. The same holds everywhere if the process was only killed.
+After a power loss rot and a torn tail look the same above the synced offset, so the tail from there
+on may be lost, as in a crash, and the model allows it. Rot in any other file allows no loss: it can
+be rebuilt or refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from random import Random  # noqa: TID251 - only named: it comes seeded
+from random import Random  # noqa: TID251 - only for the type: instances are seeded
 from typing import Final
 
 from penstock.records.batch import HEADER_SIZE, CorruptBatch, iter_batches
@@ -39,14 +39,14 @@ LENGTH: Final = frozenset(range(8, 12))
 
 
 def rot_some_file(rig: LogRig, *, clean: bool) -> None:
-    """Flip one bit of a file of the kind drawn, if there is one.
+    """Flips one bit of a file of a random kind, if there is one.
 
-    The checkpoint rots only after a clean stop: it is what tells a torn tail from damage, and a
-    crash that takes both leaves nothing to tell them by.
+    The checkpoint rots only after a clean stop: it distinguishes a torn tail from damage, and after
+    a crash without it nothing else can.
     """
     kind = KINDS[rig.draws.randrange(0, len(KINDS))]
     if not clean and rig.draws.random() < 0.6:
-        kind = ".log"  # in no other file does it matter so much how the process ended
+        kind = ".log"  # Where it matters most how the process ended.
     if kind == LOG_CHECKPOINT and not clean:
         return
     files = rig.disk.files()
@@ -65,8 +65,8 @@ def rot_some_file(rig: LogRig, *, clean: bool) -> None:
 
 
 def _rot_above_recovery_point(rig: LogRig) -> tuple[str, int, int] | None:
-    """Flip a bit of a batch that was synced but is above the recovery point, and say which; None if
-    there is no such batch."""
+    """Flips a bit of a batch that was synced but is above the recovery point, and returns which.
+    None if there is no such batch."""
     point = _checkpoint(rig).recovery_point
     found: list[tuple[str, int, int]] = []
     for path, data in rig.disk.durable_files().items():
@@ -88,8 +88,11 @@ def _checkpoint(rig: LogRig) -> Checkpoint:
 
 
 def _excuse_tail(rig: LogRig, path: str, position: int, data: bytes) -> None:
-    """A CRC covers neither a batch's offset nor its epoch. Where nothing else vouches for them, in
-    bytes that were never promised, rot there cannot be known for what it is: it is taken back."""
+    """Allows the loss of the tail where rot looks like a torn tail.
+
+    A CRC covers neither a batch's base offset nor its leader epoch. Where nothing else protects
+    them, in bytes that were never promised, rot in them cannot be detected, so the flip is undone.
+    """
     checkpoint = _checkpoint(rig)
     promised = checkpoint.recovery_point
     known = rig.known()
@@ -110,7 +113,7 @@ def _excuse_tail(rig: LogRig, path: str, position: int, data: bytes) -> None:
     if inside in UNPROTECTED:
         rig.disk.corrupt(path, position, data[position : position + 1])
         rig.tell("  and back")
-    # With another length the last batch looks as if it was just being written.
+    # With a wrong length the last batch looks as if it was not written completely.
     ends_the_log = after == len(data) and path == max(rig.disk.files(), key=_base_of)
     looks_torn = not rig.cache_is_intact or (inside in LENGTH and ends_the_log)
     if offset >= promised and looks_torn:
@@ -125,14 +128,15 @@ def _base_of(path: str) -> int:
 def rot_above_recovery_point(
     disk: SimDisk, directory: str, places: Sequence[str], draws: Random
 ) -> str | None:
-    """Flip one bit of the records of a batch that is on disk, lies at or above the stored recovery
-    point, and has another sound batch behind it, so that it cannot be a torn tail. Returns what it
-    was, None where no log has such a batch. The header stays as it is."""
+    """Flips one bit in the records of a batch that is on disk, is at or above the stored recovery
+    point, and has a valid batch after it, so that it cannot be a torn tail. Returns which, or None
+    if no log has such a batch. The header stays as it is."""
     durable = disk.durable_files()
     found: list[tuple[str, int, int]] = []
     for place in places:
         checkpoint = durable.get(f"{directory}/{place}/{LOG_CHECKPOINT}")
-        # Without a checkpoint nothing is known to be on disk: everything is above.
+        # Without a checkpoint nothing is known to be on disk: every batch is above the
+        # recovery point.
         point = 0 if checkpoint is None else decode_checkpoint(checkpoint).recovery_point
         for path, data in durable.items():
             if not path.startswith(f"{directory}/{place}/") or not path.endswith(".log"):
@@ -152,7 +156,7 @@ def rot_above_recovery_point(
 
 
 def _sound_batches(data: bytes) -> list[tuple[int, int, int]]:
-    """Position, size and base offset of each, up to the first that is not sound."""
+    """Returns position, size and base offset of each batch, up to the first that is invalid."""
     batches: list[tuple[int, int, int]] = []
     try:
         for start, header in iter_batches(data):

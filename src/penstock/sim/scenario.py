@@ -1,12 +1,13 @@
-"""One seed's circumstances, drawn whole before it starts and printed with what came of it.
+"""Draws everything that characterizes a seed before its run starts: cluster, clients and faults.
 
-Everything is small: segments of a few batches, short timeouts, few partitions. Each seed has some
-kinds of faults and not others, since some bugs show only where others do not get in the way; a
-quarter of the time is quiet, so that what was disturbed has a chance to come together again.
+The scenario is printed with the result of the run. Everything is small: segments of a few batches,
+short timeouts, few partitions. Each seed has some kinds of faults and not others, because some bugs
+show only when other faults do not get in the way. A quarter of the time is quiet, so that the
+cluster has a chance to recover.
 
-What a scenario may do is bound by what is promised. With `durability=replicated` fewer than
-min.insync.replicas may be without power before they have caught up again; there is no unclean
-election; and with a single replica and `replicated` nobody loses power.
+A scenario does only what the product promises to survive. With `durability=replicated` fewer than
+min.insync.replicas brokers may lose power before they have caught up again. There is no unclean
+election. With a single replica and `replicated` no broker loses power.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ FAULTS: Final[dict[str, float]] = {
     "prefer": 1.0,
     "move": 1.0,
 }
-"""How often each kind comes, where a scenario has it."""
+"""The relative frequency of each kind of fault, in scenarios that have it."""
 
 CLIENT_FAULTS: Final[dict[str, float]] = {
     "kill_writer": 2.0,
@@ -58,7 +59,7 @@ CLIENT_FAULTS: Final[dict[str, float]] = {
     "scratch": 1.0,
     "delete_records": 1.0,
 }
-"""What comes besides: to those who write in transactions above all, and what people delete."""
+"""Additional faults: mostly to clients that write in transactions, and deletions by operators."""
 
 EDGE_FAULTS: Final[dict[str, float]] = {
     "power_cut": 1.5,
@@ -69,8 +70,7 @@ EDGE_FAULTS: Final[dict[str, float]] = {
     "slow_store": 1.0,
 }
 """Faults at the edges: all brokers lose power at once, a leader is cut off with what it has just
-appended, operators change and delete topics while
-traffic runs, the disk under the store is slow."""
+appended, operators change and delete topics under traffic, the disk of the store is slow."""
 
 EPISODES: Final = (
     *("bit_rot", "empty_disk", "lone_survivor", "double_failover", "unheard_join"),
@@ -78,21 +78,21 @@ EPISODES: Final = (
     *("queued_deletion", "reborn_restart", "take_back", "full_disk"),
     *("rebuilt_table",),
 )
-"""Sequences of faults that need the cluster to themselves: see `episodes`."""
+"""Sequences of faults that need the cluster to themselves. See `episodes`."""
 
 EDGE_CLIENTS: Final = ("pipeliner", "malformer", "table")
-"""Clients that pipeline, that send malformed batches, that write to a compacted topic."""
+"""Clients that pipeline, that send malformed batches, or that write to a compacted topic."""
 
 WAITING: Final[frozenset[str]] = frozenset()
-"""Drawn only on request, because the product does not handle these yet."""
+"""Faults that are drawn only on request, because the product does not handle them yet."""
 
 TRANSACTOR_KINDS: Final = ("plain", "plain", "reading", "old")
-"""`reading` ones read committed records while their transactions are open; `old` ones do without
-transaction.version 2."""
+"""`reading` transactors read committed records while their transactions are open. `old` ones do not
+use transaction.version 2."""
 
 PRODUCER_KINDS: Final = ("real_idempotent", "real", "real_acks_1", "raw", "raw_acks_1", "raw_twice")
-"""`real` ones are the library's; `raw` ones send each batch once, `raw_twice` ones send again what
-was not answered, and at times what was."""
+"""`real` producers are the library's. `raw` ones send each batch once. `raw_twice` ones send a
+batch again if it was not answered, and sometimes if it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,8 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
+    """The configuration of one seed: cluster, topics, clients, faults and delays."""
+
     seed: int
     brokers: int
     topics: tuple[TopicPlan, ...]
@@ -137,8 +139,8 @@ class Scenario:
     watch_lag_ms: float
     disk_delay_ms: float
     check_every: int
-    """Steps from one look at the invariants to the next; at one by one only those of the broker
-    whose step it was are looked at, so that is cheap."""
+    """How many steps lie between two checks of the invariants. With 1, each check looks only at the
+    broker that ran the step, which is cheap."""
     transactors: tuple[str, ...] = ()
     copiers: int = 0
     sinks: int = 0
@@ -146,13 +148,13 @@ class Scenario:
     txn_partitions: int = 1
     episodes: tuple[str, ...] = ()
     episode_share: float = 0.25
-    """Of the periods, where there are episodes."""
+    """The share of periods that are episodes, if the scenario has any."""
     pipeliners: int = 0
     malformers: int = 0
     tables: int = 0
-    """Compacted topics: 0 or 1."""
+    """The number of compacted topics: 0 or 1."""
     divides_all: bool = False
-    """Brokers work off every request in the smallest slices, as they do large ones."""
+    """Brokers process every request in the smallest slices, as they do large ones."""
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -160,20 +162,21 @@ class Scenario:
 
     @property
     def written(self) -> tuple[str, ...]:
-        """Where producers send to: all but what copiers alone write."""
+        """The topic partitions that producers write to: all except the target of the copiers."""
         return tuple(
             place for topic in self.topics if topic.name != COPIES for place in topic.places
         )
 
     @property
     def deletable(self) -> tuple[str, ...]:
-        """Where records may be deleted: what copiers read and sinks write must stay."""
+        """The topic partitions where records may be deleted. What copiers read and sinks
+        write stays."""
         first = self.topics[0].places if self.copiers or self.sinks else ()
         return tuple(place for place in self.written if place not in first)
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Whose offsets are committed."""
+        """The groups that commit offsets."""
         counts = ((READERS, self.members), (COPIERS, self.copiers), (SINK, self.sinks))
         return tuple(group for group, count in counts if count)
 
@@ -183,7 +186,7 @@ class Scenario:
 
     @property
     def losses_max(self) -> int:
-        """How many brokers may be short of what they wrote at one time."""
+        """How many brokers may be missing data that they had written, at the same time."""
         counts = [
             topic.min_insync - 1
             if topic.replication_factor >= topic.min_insync
@@ -198,9 +201,9 @@ class Scenario:
 
 
 def draw(seed: int, *, virtual_s: float = 60.0, also: Collection[str] = ()) -> Scenario:
-    """The scenario of a seed; `virtual_s` is how long load and faults go on. `also` names what is
-    drawn although it is in `WAITING`."""
-    random = Random(f"scenario {seed}")  # noqa: S311 - drawn anew from the seed by everybody
+    """Draws the scenario of a seed. `virtual_s` is how long load and faults last. `also` names
+    faults that are drawn although they are in `WAITING`."""
+    random = Random(f"scenario {seed}")  # noqa: S311 - always drawn from the seed
     brokers = random.choice((3, 3, 3, 4, 5))
     calm = random.random() < 0.08
     kinds = [name for name in FAULTS if random.random() < 0.5]
@@ -237,8 +240,8 @@ def draw(seed: int, *, virtual_s: float = 60.0, also: Collection[str] = ()) -> S
 
 
 def _with_transactions(plain: Scenario) -> Scenario:
-    """The same with transactions, more often than not, and with fewer who do without them."""
-    # From a stream of its own: what is drawn here changes nothing else of a seed.
+    """Adds transactions in most seeds, and reduces the number of clients without transactions."""
+    # A separate random stream, so that the draws here do not change the rest of a seed.
     random = Random(f"transactions {plain.seed}")  # noqa: S311 - as above
     if random.random() < 0.3:
         return plain
@@ -265,8 +268,8 @@ def _with_transactions(plain: Scenario) -> Scenario:
 
 
 def _with_edges(plain: Scenario, also: Collection[str]) -> Scenario:
-    """The same with faults and clients at the edges, in two of three seeds."""
-    # From a stream of its own, and in a fixed order: switching one on changes no other draw.
+    """Adds edge faults and edge clients in two of three seeds."""
+    # A separate random stream in a fixed order: switching one fault on changes no other draw.
     random = Random(f"edges {plain.seed}")  # noqa: S311 - as above
     calm = random.random() < 0.33 or not plain.faults
     faults = [name for name in EDGE_FAULTS if random.random() < 0.4]
@@ -307,6 +310,6 @@ def _draw_topics(random: Random, brokers: int) -> tuple[TopicPlan, ...]:
 
 
 def unreplicated(scenario: Scenario) -> Scenario:
-    """The same with one replica of everything, for a cluster that cannot replicate."""
+    """Returns the scenario with one replica of everything, for a cluster that cannot replicate."""
     topics = tuple(replace(topic, replication_factor=1, min_insync=1) for topic in scenario.topics)
     return replace(scenario, topics=topics)

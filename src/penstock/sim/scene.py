@@ -1,7 +1,7 @@
-"""What episodes have at hand: the cluster as it is, its faults, and demands that must be met.
+"""What episodes use: the state of the cluster, its faults, and demands that must be met.
 
-An episode acts through the `Hands` of whoever makes all other trouble, so that both know which
-brokers are short of something. What it demands goes into the history as a `Probe`.
+An episode causes faults through the `Hands` of `mischief`, so that both know which brokers may be
+missing data. The result of a demand goes into the history as a `Probe`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from penstock.sim.world import World
 
 SETTLE_S: Final = 25.0
 ANSWER_S: Final = 30.0
-"""What must work during an episode works within this time and the session timeout."""
+"""What must work during an episode works within this time plus two session timeouts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hands:
-    """What an episode does through the one who makes all other trouble."""
+    """The actions of `mischief` that episodes use."""
 
     faults: Any
     calm: Callable[[], None]
     start: Callable[[BrokerNode], None]
     may_wound: Callable[[BrokerNode], bool]
     cut_at_join: Callable[[], None]
-    """Cut the store off from the leader of the next partition that a replica joins."""
+    """Cuts off the leader of the next partition that a replica joins from the store."""
     tell: Callable[[str, str], None]
 
 
@@ -56,7 +56,7 @@ class Scene:
         self.hands = hands
         self.spawn = world.client("operator").spawn
 
-    # The cluster as it is
+    # The state of the cluster
 
     async def settles(self) -> bool:
         end_s = self.world.now + SETTLE_S
@@ -67,7 +67,8 @@ class Scene:
         return not self.stage.over.is_set()
 
     def is_settled(self) -> bool:
-        """All brokers are up, all replicas in sync, no log is damaged or offline."""
+        """Returns whether all brokers are up, all replicas in sync, and no log is damaged
+        or offline."""
         if any(node.state != "ready" for node in self.world.brokers):
             return False
         partitions = [
@@ -81,7 +82,7 @@ class Scene:
             for each in partitions
             for member in each.isr
         ):
-            # It counts for what a former life of it had.
+            # It is in the ISR with the broker epoch of an earlier run.
             return False
         return not any(
             hosted.log.failure is not None or is_damaged(hosted.log)
@@ -126,7 +127,7 @@ class Scene:
         return -1 if hosted is None else hosted.log.end_offset
 
     def setting(self, place: str) -> tuple[str, int]:
-        """Durability and min.insync.replicas of its topic, as they were asked for last."""
+        """Returns the durability and min.insync.replicas of its topic that were requested last."""
         topic = self.stage.scenario.topic_of(place)
         return self.stage.settings.get(topic.name, (topic.durability, topic.min_insync))
 
@@ -134,7 +135,8 @@ class Scene:
         return self.draws.choice((0.1, 2.0, 2 * self.stage.scenario.session_timeout_s))
 
     async def wait(self, holds: Callable[[], bool], limit_s: float) -> bool:
-        """Whether it holds in time; looked at often enough to be ahead of the network."""
+        """Waits until the condition holds, and returns whether it did in time. Checks often enough
+        to react before the network does."""
         end_s = self.world.now + limit_s
         while not holds():
             if self.world.now >= end_s or self.stage.over.is_set():
@@ -142,16 +144,17 @@ class Scene:
             await self.world.sleep(0.005)
         return True
 
-    # What is expected
+    # Expectations
 
     def expect_lives(self, what: str, before: Mapping[int, int]) -> None:
-        """No broker has registered again."""
+        """Requires that no broker has registered again."""
         after = self.lives()
         lost = [each for each, epoch in before.items() if after.get(each) != epoch]
         self.probe(what, self.stage.now_ms(), f"brokers {lost} lost theirs" if lost else "")
 
     async def demand(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        """It must be done in time, by a client of its own; the load may end meanwhile."""
+        """Requires that the work succeeds in time, in the operator's process. The load may
+        end meanwhile."""
         begun_ms, error = self.stage.now_ms(), ""
         limit_s = ANSWER_S + 2 * self.stage.scenario.session_timeout_s
 
@@ -174,7 +177,7 @@ class Scene:
         self.probe(what, begun_ms, error)
 
     async def demand_policy(self, policy: str) -> None:
-        """Have the compacted topic cleaned up so."""
+        """Sets the cleanup policy of the compacted topic."""
 
         async def alter(admin: Admin) -> None:
             await admin.alter_configs(topic=TABLE, set_values={"cleanup.policy": policy})
@@ -193,10 +196,10 @@ class Scene:
             )
         )
 
-    # What clients do
+    # Client actions
 
     async def read(self, ends: Mapping[str, int]) -> None:
-        """Read every place from its start to an offset."""
+        """Reads every topic partition from its start to the given offset."""
         wanted = {parse_place(place): end for place, end in ends.items()}
         consumer: BytesConsumer = Consumer(
             self.stage.bootstrap,
@@ -214,7 +217,7 @@ class Scene:
                 await consumer.poll(timeout_ms=500)
 
     async def write(self, place: str) -> None:
-        """One record by acks=all."""
+        """Writes one record with acks=all."""
         keywords: dict[str, Any] = {
             **CLIENT_KEYWORDS,
             "delivery_timeout_ms": 5_000,
@@ -227,7 +230,8 @@ class Scene:
     async def by_admin(
         self, work: Callable[[Admin], Coroutine[Any, Any, None]], timeout_ms: int = 10_000
     ) -> None:
-        """In the operator's process, where the caller is. Raises `ClientError`."""
+        """Runs the work with an admin client. The caller must be in the operator's process.
+        Raises `ClientError`."""
         keywords: dict[str, Any] = {**CLIENT_KEYWORDS, "default_api_timeout_ms": timeout_ms}
         async with Admin(self.stage.bootstrap, env=self.operator.env, **keywords) as admin:
             await work(admin)

@@ -1,6 +1,6 @@
-"""The record of which seeds ran on which source code.
+"""Records which seeds ran on which source code.
 
-The record is a file of JSON lines in the checkout. Lines are only ever appended, so the records of
+The record is a file of JSON lines in the checkout. Lines are only appended, so the records of
 several machines merge by keeping the lines of all of them (`merge=union` in .gitattributes). Each
 line is about some seeds of one run: the commit, the hash of the simulated source code, the seeds
 that ran clean and those that failed.
@@ -20,12 +20,12 @@ from penstock.sim.simulated_source import PACKAGE_DIRECTORY, source_hash
 CHECKOUT: Final = PACKAGE_DIRECTORY.parents[1]
 DEFAULT_RECORD: Final = CHECKOUT / "tests" / "sim" / "seeds-run.jsonl"
 APPEND_EVERY: Final = 50
-"""Seeds per line: so many are lost at most when a run is killed."""
+"""Seeds per line. This many are lost at most when a run is killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordLine:
-    """Seeds that ran on one source code."""
+    """Seeds that ran on one version of the source code."""
 
     source: str
     commit: str
@@ -33,7 +33,7 @@ class RecordLine:
     clean: tuple[int, ...] = ()
     failed: dict[int, str] = field(default_factory=dict)
     variant: str = ""
-    """What was asked for beyond what seeds draw, such as a focus."""
+    """The options beyond what seeds draw, such as a focus."""
 
     def to_json(self) -> str:
         told = asdict(self) | {"clean": format_seeds(self.clean)}
@@ -53,7 +53,7 @@ class RecordLine:
 
 
 def format_seeds(seeds: Iterable[int]) -> str:
-    """`0..50,52`: ranges without their ends, and single seeds."""
+    """Returns seeds as text, such as `0..50,52`: ranges without their ends, and single seeds."""
     ranges: list[list[int]] = []
     for seed in sorted(set(seeds)):
         if ranges and ranges[-1][1] == seed:
@@ -70,7 +70,7 @@ def parse_seeds(text: str) -> Iterator[int]:
 
 
 class Recorder:
-    """Appends what came of seeds to a record, some seeds at a time."""
+    """Appends the results of seeds to a record, several seeds at a time."""
 
     def __init__(
         self, path: Path, virtual_s: float, *, source: str, commit: str, variant: str = ""
@@ -92,7 +92,7 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was added since the last line."""
+        """Writes what was added since the last line."""
         if not self._clean and not self._failed:
             return
         line = RecordLine(
@@ -110,13 +110,13 @@ class Recorder:
 
 
 def open_recorder(path: Path, virtual_s: float, variant: str = "") -> Recorder:
-    """A recorder for the source code that this process runs."""
+    """Returns a recorder for the source code that this process runs."""
     commit = current_commit()
     return Recorder(path, virtual_s, source=source_hash(), commit=commit, variant=variant)
 
 
 def current_commit(checkout: Path = CHECKOUT) -> str:
-    """The commit that is checked out, with a `+` if files were changed since; else `unknown`."""
+    """Returns the current commit, with a `+` if files have changed since, or `unknown`."""
     try:
         head = _git(checkout, "rev-parse", "--short=12", "HEAD")
         return head + ("+" if _git(checkout, "status", "--porcelain", "--", "src") else "")
@@ -126,14 +126,14 @@ def current_commit(checkout: Path = CHECKOUT) -> str:
 
 def _git(checkout: Path, *arguments: str) -> str:
     command = ["git", "-C", str(checkout), *arguments]
-    return subprocess.run(  # noqa: S603 - our own arguments
+    return subprocess.run(  # noqa: S603 - the arguments are ours
         command, capture_output=True, text=True, check=True
     ).stdout.strip()
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a record says about one source code."""
+    """What a record says about one version of the source code."""
 
     source: str
     clean: int
@@ -141,7 +141,7 @@ class Standing:
     failed: dict[int, str]
     commits: tuple[str, ...]
     other_sources: int
-    """How many other versions of the source code the record has seeds of."""
+    """How many other versions of the source code have seeds in the record."""
 
 
 def read_record(path: Path) -> list[RecordLine]:
@@ -154,7 +154,7 @@ def read_record(path: Path) -> list[RecordLine]:
 def standing(
     lines: Sequence[RecordLine], source: str, virtual_s: float, variant: str = ""
 ) -> Standing:
-    """Count the seeds that ran for at least `virtual_s` on that source code."""
+    """Counts the seeds that ran for at least `virtual_s` on that source code."""
     mine = [
         line
         for line in lines

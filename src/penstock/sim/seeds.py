@@ -1,14 +1,14 @@
-"""Many seeds, on all cores: the driver behind `penstock sim`.
+"""Runs many seeds on all cores: the driver of `penstock sim`.
 
-    penstock sim --seeds 0..2000                 run them, and tell which failed and how to look
-    penstock sim --replay 1234                   one seed, with the story of the partition it broke
+    penstock sim --seeds 0..2000                 run them, and print which failed and how to replay
+    penstock sim --replay 1234                   one seed, with the events of the partition it broke
     penstock sim --bug all                       prove that the checks find what they are made for
-    penstock sim --power-cuts 100                all brokers lose power so often: nothing is lost
+    penstock sim --power-cuts 100                all brokers lose power 100 times: nothing is lost
     penstock sim --seeds 0..2000 --record FILE   append to FILE which seeds ran on which source code
     penstock sim --results                       count the seeds that ran clean on this source code
 
-Every seed runs in a process whose hashes are fixed, so that a seed is the same run everywhere; some
-run twice, and must leave the same trace.
+Every seed runs in a process with fixed string hashes, so that a seed is the same run everywhere.
+Some seeds run twice, and must leave the same trace.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _CLOCK: Final = SystemClock()
 VIRTUAL_S: Final = 60.0
 TWICE_EVERY: Final = 4
 TOLD_EVERY_S: Final = 10.0
-"""Without a terminal for a progress bar: seconds from one line about the progress to the next."""
+"""Seconds between two progress lines, without a terminal for a progress bar."""
 FAILURES_MAX: Final = 20
-"""More than this many failures of one run are not worth waiting for."""
+"""A run stops after this many failures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,14 @@ class Task:
     bug: str = ""
     twice: bool = False
     focus: str = ""
-    """Concentrate on one part; without, what the seed draws."""
+    """The part to concentrate on. If empty, the seed draws one."""
     also: tuple[str, ...] = ()
-    """What is drawn although it waits for the product."""
+    """Faults that are drawn although the product does not handle them yet."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What came of a seed, small enough to go from one process to another."""
+    """The result of a seed, small enough to be passed between processes."""
 
     seed: int
     failure: str = ""
@@ -113,7 +113,7 @@ def run_verdict(task: Task, *, keep_trace: bool = False) -> Verdict:
 
 
 def run_task(task: Task) -> Report:
-    """One seed in this process, perhaps twice."""
+    """Runs one seed in this process, perhaps twice."""
     began = _CLOCK.monotonic()
     verdict = run_verdict(task)
     report = _report(task, verdict)
@@ -122,7 +122,7 @@ def run_task(task: Task) -> Report:
         report.reran = True
         if again.trace_hash != verdict.trace_hash:
             report.failure = report.failure or "two runs of this seed left different traces"
-    # A cluster is one large cycle. Left to itself a worker holds the ruins of many.
+    # A cluster is one large reference cycle. Without this a worker keeps the remains of many.
     gc.collect()
     report.real_s = _CLOCK.monotonic() - began
     return report
@@ -152,7 +152,7 @@ def replay_command(task: Task) -> str:
 def run_tasks(
     tasks: Sequence[Task], jobs: int, progress: Progress, bar: TaskID
 ) -> Iterator[Report]:
-    """All of them, as they come in; the caller may stop at any."""
+    """Runs all tasks and yields the reports as they arrive. The caller may stop at any time."""
     if jobs == 1:
         for each in tasks:
             yield run_task(each)
@@ -176,7 +176,7 @@ def run_tasks(
                 future.cancel()
 
 
-# -- what is shown
+# -- output
 
 
 def show_failure(console: Console, report: Report, task: Task) -> None:
@@ -222,7 +222,7 @@ def summary_json(summary: Summary, chosen: argparse.Namespace) -> dict[str, Any]
     }
 
 
-# -- what can be asked for
+# -- commands
 
 
 def run_range(chosen: argparse.Namespace, console: Console) -> int:
@@ -273,13 +273,13 @@ def _run_recorded(
 
 
 def _variant(chosen: argparse.Namespace) -> str:
-    """What was asked for beyond what seeds draw; empty for ordinary runs."""
+    """Returns the options beyond what seeds draw, as one string. Empty for ordinary runs."""
     task = _task(chosen, 0)
     return ",".join(filter(None, (task.focus, *task.also)))
 
 
 def progress_line(summary: Summary, seeds: int) -> str:
-    """How far a run is, how fast it goes, and how long it will take."""
+    """Returns how far a run is, how fast it is, and how long it will take."""
     per_s = summary.seeds / summary.real_s if summary.real_s else 0.0
     left = f"{(seeds - summary.seeds) / per_s / 60:.1f} min left" if per_s else "just begun"
     return (
@@ -289,7 +289,7 @@ def progress_line(summary: Summary, seeds: int) -> str:
 
 
 def show_results(chosen: argparse.Namespace, console: Console) -> int:
-    """Count the recorded seeds of the source code as it is now; 1 if any of them failed."""
+    """Counts the recorded seeds of the current source code. Returns 1 if any of them failed."""
     path = chosen.record or DEFAULT_RECORD
     found = standing(read_record(path), source_hash(), chosen.virtual_s, _variant(chosen))
     if chosen.json:
@@ -309,7 +309,7 @@ def show_results(chosen: argparse.Namespace, console: Console) -> int:
 
 
 def replay(chosen: argparse.Namespace, console: Console) -> int:
-    """One seed, told in full."""
+    """Runs one seed and prints everything about it."""
     task = replace(_task(chosen, chosen.replay), bug=chosen.bug or "")
     verdict = run_verdict(task, keep_trace=chosen.trace is not None)
     if chosen.history:
@@ -351,7 +351,7 @@ def progress_bar(console: Console, chosen: argparse.Namespace) -> Progress:
 
 
 def _seeds(text: str) -> range:
-    """`A..B`, B not included, or one number."""
+    """Parses `A..B`, B not included, or one number."""
     first, dots, last = text.partition("..")
     try:
         seeds = range(int(first), int(last)) if dots else range(int(first), int(first) + 1)
@@ -407,7 +407,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    # They build on this module.
+    # These modules import this one.
     from penstock.sim import hunting, power_cuts  # noqa: PLC0415
 
     chosen = parser().parse_args(arguments)

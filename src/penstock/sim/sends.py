@@ -1,6 +1,6 @@
-"""What producers of a workload have in common: notes of what they send, and single requests.
+"""What the producers of a workload have in common: notes of what they send, and single requests.
 
-A note becomes an entry of the history once it is known what became of its record.
+A note becomes an entry of the history once the result of its record is known.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ R = TypeVar("R", bound=Response)
 
 @dataclass(slots=True)
 class Note:
-    """What becomes of one record that was sent."""
+    """One record that was sent, until its result is known."""
 
     actor: Actor
     place: str
@@ -82,7 +82,7 @@ class Answered(Exception):
 
 
 async def with_cluster(actor: Actor) -> Cluster | None:
-    """A first contact, tried until the load is over."""
+    """Connects to the cluster. Retries until the load is over."""
     env, stage = actor.env, actor.stage
     while not stage.over.is_set():
         cluster = Cluster(stage.cluster_config(), env.network, env.clock, env.random)
@@ -103,7 +103,8 @@ async def produce(
     transactional_id: str | None = None,
     version: int | None = None,
 ) -> int:
-    """One request; the base offset, or an error. `on_sent` is told when it may have got there."""
+    """Sends one request and returns the base offset, or raises an error. Calls `on_sent` when the
+    request may have reached the broker."""
     at = parse_place(place)
     try:
         leader = await cluster.leader(at)
@@ -130,7 +131,7 @@ async def produce(
 async def call(
     connection: Connection, request: Request, response_class: type[R], version: int | None = None
 ) -> R:
-    """By the newest version, or as a client of old does, which the library's never is."""
+    """Calls with the newest version, or with an old one, which the library's clients never use."""
     if version is None:
         return await connection.call(request, response_class)
     return await connection._call(request, version, response_class, None)

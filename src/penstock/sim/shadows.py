@@ -1,9 +1,9 @@
-"""A replica's log as somebody sees it who looks on from outside: which batches lie where.
+"""A shadow of a replica's log, for checks from outside: which batches are where.
 
-A shadow is kept up to date by reading what was appended since the last look, straight from the
-simulated disk, so that looking changes nothing. Each batch has a chain: a hash over itself and all
-before it. So two logs are the same below an offset exactly if they have the same chain there, and
-that is one comparison however long they are.
+A shadow is kept up to date by reading what was appended since the last check, directly from the
+simulated disk, so that a check has no effect. Each batch has a chain: a hash over itself and all
+batches before it. So two logs are equal below an offset exactly if they have the same chain there.
+That is one comparison, however long the logs are.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from penstock.records.record import ControlType, read_control, read_records
 from penstock.storage.log import Log
 
 Peek = Callable[[str, int, int], bytes]
-"""Bytes of a file: its path, a position, a size."""
+"""Reads bytes of a file: path, position, size."""
 
 
 class Mark(NamedTuple):
-    """One batch: all that tells it from another."""
+    """What distinguishes one batch from another."""
 
     base_offset: int
     next_offset: int
@@ -38,17 +38,18 @@ class Mark(NamedTuple):
     record_count: int
     is_transactional: bool = False
     marker: ControlType | None = None
-    """How a transaction ended, where it is that. None where the batch is quarantined."""
+    """How the transaction ended, if the batch is a marker. None for other and
+    quarantined batches."""
 
 
 def chain_with(before: int, mark: Mark) -> int:
-    """The chain up to and with a batch. The marker is left out, since a quarantined batch does not
-    show it: the CRC stands for it."""
+    """Returns the chain up to and including a batch. The marker is left out, because a quarantined
+    batch does not show it: the CRC covers it."""
     return hash((before, mark[:-1]))
 
 
 class Ended(NamedTuple):
-    """A transaction that had begun in this log, and its marker."""
+    """A transaction that began in this log, and its marker."""
 
     producer_id: int
     first_offset: int
@@ -58,28 +59,29 @@ class Ended(NamedTuple):
 
 class Shadow:
     def __init__(self, log: Log, peek: Peek, *, keep_bodies: bool = False) -> None:
-        """With `keep_bodies` the bytes of all batches are at hand, by their base offsets."""
+        """With `keep_bodies`, `bodies` has the bytes of all batches by base offset."""
         self.log = log
         self.open: dict[int, int] = {}
-        """By producer: where its transaction began that has no marker yet."""
+        """By producer: the first offset of its transaction that has no marker yet."""
         self.ended: list[Ended] = []
         self.settled_end = 0
-        """Where the log ended when it was opened, or last cut."""
+        """Where the log ended when it was opened or last truncated."""
         self.bodies: dict[int, bytes] | None = {} if keep_bodies else None
         self.marks: list[Mark] = []
         self.end_offset = -1
         self.is_whole = True
-        """The log begins at offset 0, so its chains can be compared with others'."""
+        """The log begins at offset 0, so its chains can be compared with others."""
         self._peek = peek
         self._ends: list[int] = []
         self._chains: list[int] = []
         self._tail: tuple[str, int] = ("", 0)
-        """The file of the last batch, and where it begins there."""
+        """The file of the last batch, and the batch's position in it."""
         self._segment = -1
         self._position = 0
 
     def refresh(self) -> tuple[bool, list[Mark]]:
-        """Look again: whether something was cut, and the batches that are new since then."""
+        """Reads what is new. Returns whether something was truncated, and the batches that are new
+        since then."""
         cut = self.end_offset >= 0 and not self._stands()
         if cut:
             self.marks.clear()
@@ -95,7 +97,7 @@ class Shadow:
         return cut, new
 
     def _stands(self) -> bool:
-        """Whether what was seen is still there."""
+        """Returns whether the known batches are still there."""
         if self.log.end_offset < self.end_offset:
             return False
         if not self.marks:
@@ -147,7 +149,8 @@ class Shadow:
         )
 
     def _is_quarantined(self, offset: int) -> bool:
-        """Whether the bytes there are rotten: the header is as it was, the marker may not be."""
+        """Returns whether the bytes there are damaged: the header is intact, the marker may
+        not be."""
         return any(held.start_offset <= offset < held.end_offset for held in self.log.damage)
 
     def _add(self, mark: Mark) -> None:
@@ -166,8 +169,8 @@ class Shadow:
             self.ended.append(Ended(mark.producer_id, first, mark.base_offset, aborted))
 
     def last_stable_offset(self, high_watermark: int, trusted_end: int = 0) -> int:
-        """Below it every transaction has ended, and its marker is below the high watermark, or
-        below an end up to which markers are trusted all the same."""
+        """Returns the last stable offset: every transaction below it has ended, with a marker below
+        the high watermark or below `trusted_end`, up to which markers are trusted in any case."""
         first = min(self.open.values(), default=high_watermark)
         for each in reversed(self.ended):
             if each.marker_offset < max(high_watermark, trusted_end):
@@ -179,7 +182,7 @@ class Shadow:
         return self._chains[mark_number]
 
     def chain_at(self, end_offset: int) -> int | None:
-        """The chain of all below an offset; None when no batch ends there."""
+        """Returns the chain of all batches below an offset. None if no batch ends there."""
         if end_offset == 0:
             return 0
         place = bisect_left(self._ends, end_offset)
@@ -188,7 +191,7 @@ class Shadow:
         return self._chains[place]
 
     def marks_between(self, start_offset: int, end_offset: int) -> list[Mark]:
-        """The batches that lie wholly between two offsets."""
+        """Returns the batches that are completely between two offsets."""
         first = bisect_left(self._ends, start_offset + 1)
         last = bisect_left(self._ends, end_offset + 1)
         return self.marks[first:last]

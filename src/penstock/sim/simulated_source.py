@@ -1,6 +1,6 @@
-"""A hash of the source code that a simulated cluster executes.
+"""Computes a hash of the source code that a simulated cluster executes.
 
-Results of seeds hold for as long as this hash stays the same. The hash covers every module that
+Results of seeds are valid as long as this hash stays the same. The hash covers every module that
 `penstock.sim.workload` and `penstock.sim.focus` import, directly or through other modules, also
 inside functions. Comments, docstrings and layout do not count, so a commit that changes only prose
 keeps the results.
@@ -19,7 +19,7 @@ PACKAGE_DIRECTORY: Final = Path(__file__).resolve().parents[1]
 
 
 def source_hash(roots: Sequence[str] = ROOTS, directory: Path = PACKAGE_DIRECTORY) -> str:
-    """The hash of all modules that the roots need; `directory` is the package's."""
+    """Returns the hash of all modules that the roots need. `directory` is the package's."""
     total = blake2b(digest_size=12)
     for name, tree in sorted(simulated_modules(roots, directory).items()):
         parts = [name]
@@ -31,7 +31,7 @@ def source_hash(roots: Sequence[str] = ROOTS, directory: Path = PACKAGE_DIRECTOR
 def simulated_modules(
     roots: Sequence[str] = ROOTS, directory: Path = PACKAGE_DIRECTORY
 ) -> dict[str, ast.Module]:
-    """The modules that the roots need, by name, the roots included."""
+    """Returns the modules that the roots need, by name, including the roots."""
     found: dict[str, ast.Module] = {}
     waiting = [*roots]
     while waiting:
@@ -41,13 +41,13 @@ def simulated_modules(
             continue
         found[name] = tree = ast.parse(path.read_bytes(), str(path))
         waiting += _imports(tree, directory.name)
-        # Importing a module runs the packages around it first.
+        # Importing a module runs its parent packages first.
         waiting += [name.rpartition(".")[0]]
     return found
 
 
 def _path(name: str, directory: Path) -> Path | None:
-    """The file of a module; None for what is no module of the package."""
+    """Returns the file of a module. None if it is not a module of the package."""
     first, *rest = name.split(".")
     if first != directory.name:
         return None
@@ -69,12 +69,13 @@ def _imports(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def _write(node: object, parts: list[str]) -> None:
-    """Write a tree as text. Empty fields are left out: newer versions of Python add some."""
+    """Writes a tree as text. Empty fields are left out, because newer versions of Python
+    add some."""
     if isinstance(node, ast.AST):
         parts.append(f"({type(node).__name__}")
         for name in node._fields:
             value = getattr(node, name, None)
-            # Whether a name is read or written follows from where it stands.
+            # The context of a name (load or store) follows from its position.
             if value is not None and value != [] and name != "ctx":
                 parts.append(name)
                 _write(value, parts)
@@ -88,7 +89,7 @@ def _write(node: object, parts: list[str]) -> None:
 
 
 def _is_docstring(node: object) -> bool:
-    """A string that stands alone: of a module, class, function or attribute."""
+    """Returns whether a node is a standalone string: of a module, class, function or attribute."""
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)

@@ -1,12 +1,12 @@
-"""A sink as Spark's is: many transactions, of one batch, that are ended together.
+"""A sink like Spark's: each batch is several transactions that are ended together.
 
-The members write under transactional ids of their own, which live on one partition of
-`__transaction_state`; the first of them also commits the number of the batch as an offset of the
-sink's group. Then all are committed by one request, or aborted. A sink that begins, after another
-was killed perhaps, takes all ids over and goes on behind the batch that the group says.
+The members write with their own transactional ids, which are all on one partition of
+`__transaction_state`. The first of them also commits the number of the batch as an offset of the
+sink's group. Then one request commits or aborts all of them. A sink that starts, perhaps after
+another was killed, takes over all ids and continues after the batch that its group has committed.
 
-At times the sink asks for the stable offsets of its group between the two. If its transactions are
-committed afterwards, they were open then, so the question must not have been answered.
+Sometimes the sink asks for the stable offsets of its group before the transactions end. If they are
+committed afterwards, they were open at that time, so the request must have been refused.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Member(NamedTuple):
 
 
 async def run_sink(actor: Actor) -> None:
-    """Batches until the load is over; whatever goes wrong, it begins again."""
+    """Writes batches until the load is over. After any error it starts again."""
     stage = actor.stage
     cluster = await with_cluster(actor)
     if cluster is None:
@@ -100,8 +100,8 @@ class _Sink:
         return member
 
     async def _committed(self, *, once: bool = False) -> int:
-        """The last batch that the group has, when nothing is pending; with `once` an error if
-        something is."""
+        """Returns the last batch that the group has committed, once nothing is pending. With `once`
+        it raises an error if something is pending."""
         topic = OffsetFetchRequest.GroupTopic(
             self._place.topic, partition_indexes=[self._place.partition]
         )
@@ -120,7 +120,7 @@ class _Sink:
         return await (attempt(False) if once else self._cluster.retry("OffsetFetch", attempt))
 
     async def _ask_while_open(self) -> Stable | None:
-        """Ask for the stable offsets once; None if there was no answer, as there should be."""
+        """Asks for the stable offsets once. None if the request was refused, as it should be."""
         begun_ms = self._actor.stage.now_ms()
         self._actor.stage.count("stable_offsets_asked")
         try:
@@ -195,7 +195,7 @@ class _Sink:
         await self._cluster.retry("TxnOffsetCommit", attempt)
 
     async def _end(self, commits: bool) -> None:
-        """Said again until it is answered, as the sink does."""
+        """Ends all transactions. Retries until there is a reply, as the sink does."""
         offsets = self._offsets_partition()
         request = EndTransactionsRequest(
             committed=commits,

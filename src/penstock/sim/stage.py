@@ -1,7 +1,7 @@
-"""What the actors of a workload share: where the cluster is, what to send where, the history.
+"""What the clients of a workload share: the cluster's address, the scenario, the history.
 
-Actors are clients: each runs in a process of its own, which a fault may part from the brokers. All
-of them write to one history, by one clock.
+Actors are clients. Each runs in its own process, which a fault may cut off from the brokers. All of
+them write to one history, with one clock.
 """
 
 from __future__ import annotations
@@ -41,35 +41,38 @@ def parse_place(place: str) -> TopicPartition:
 
 @dataclass(slots=True)
 class Stage:
+    """The state that all clients of one run share."""
+
     scenario: Scenario
     bootstrap: list[str]
     history: History
     now_s: Callable[[], float]
     over: asyncio.Event
-    """Set when the load is to end."""
+    """Set when the load must end."""
     generations: dict[str, int] = field(default_factory=dict)
-    """By group: the newest that anybody was told."""
+    """By group: the newest generation that any member received."""
     counters: dict[str, int] = field(default_factory=dict)
     under_way: dict[str, Callable[[], Sequence[Entry]]] = field(default_factory=dict)
-    """By process: what it has begun and not ended, should it be killed meanwhile."""
+    """By process: returns the operations that it has begun and not ended, in case it is killed."""
     fences: dict[int, int] = field(default_factory=dict)
-    """By producer id: the newest epoch that a producer was given when it began. Nothing of an
-    older one may be written from then on."""
+    """By producer id: the newest epoch that a producer received when it began. From then on no
+    batch of an older epoch may be written."""
     losses_max: int = 1 << 30
-    """How many brokers may lose what they have not synced, by what operators have changed."""
+    """How many brokers may lose unsynced data, as far as operators' changes limit it."""
     settings: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """By topic: the durability and min.insync.replicas that an operator asked for last."""
+    """By topic: the durability and min.insync.replicas that an operator requested last."""
     synced_end: Callable[[str], int] = lambda place: 0
-    """By place: up to where its records are on some disk, or were."""
+    """Returns up to which offset a topic partition has been synced on any disk."""
     table: dict[str, int] = field(default_factory=dict)
     """By key of the compacted topic: the newest value that was acknowledged."""
     reborn: dict[str, None] = field(default_factory=dict)
-    """Topics that an operator deletes and makes again at the moment."""
+    """Topics that an operator is deleting and creating again at the moment."""
     scratch: list[str] = field(default_factory=list)
-    """Topics that come and go: some of what is sent in transactions goes there."""
+    """Topics that are created and deleted during the run. Some transactions write to them."""
 
     def on_killed(self, process: str) -> None:
-        """What a process had under way may have taken effect, and nobody will say."""
+        """Adds the unfinished operations of a killed process to the history. They may have
+        taken effect."""
         unfinished = self.under_way.pop(process, None)
         if unfinished is not None:
             for entry in unfinished():
@@ -79,7 +82,8 @@ class Stage:
         self.fences[producer_id] = max(epoch, self.fences.get(producer_id, -1))
 
     def is_alone(self, place: str) -> bool:
-        """Whether its leader is always its only replica, and syncs before it answers acks=1."""
+        """Returns whether the leader is always the only replica, and syncs before it
+        answers acks=1."""
         topic = self.scenario.topic_of(place)
         return (
             topic.replication_factor == 1
@@ -94,7 +98,8 @@ class Stage:
         self.counters[name] = self.counters.get(name, 0) + times
 
     def cluster_config(self) -> ClusterConfig:
-        """For actors that speak to brokers without the library's clients."""
+        """Returns the configuration for actors that talk to brokers without the
+        library's clients."""
         return ClusterConfig(
             bootstrap=parse_bootstrap("bootstrap", self.bootstrap),
             connection=ConnectionConfig(
@@ -104,7 +109,7 @@ class Stage:
         )
 
     async def rest(self, seconds: float) -> None:
-        """Wait, but not for longer than the load goes on."""
+        """Waits, but not longer than the load lasts."""
         try:
             async with asyncio.timeout(seconds):
                 await self.over.wait()
@@ -122,12 +127,12 @@ class Actor:
     draws: Random
     sent: int = 0
     begun: int = 0
-    """Transactions."""
+    """The number of transactions begun."""
 
     def next_value(self) -> tuple[int, str]:
         self.sent += 1
         return self.sent, f"{self.name}.{self.sent}"
 
     def pause_s(self) -> float:
-        """Until the next thing to do: as likely soon as late, as arrivals are."""
+        """Returns the time until the next action, exponentially distributed."""
         return min(self.draws.expovariate(self.stage.scenario.sends_per_s), 5.0)

@@ -1,8 +1,8 @@
-"""Tells whether a step has set anything of a replica that the invariants look at.
+"""Notices whether a step has changed any state of a replica that the invariants check.
 
 While a watch is on, the classes that hold a replica's state note every assignment to the attributes
-in question, whoever makes it. So the invariants look at a broker's replicas after a step that set
-something, and after no other.
+in question, from any code. So the invariants check a broker's replicas only after a step that
+assigned one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WATCHED: Final[dict[type, frozenset[str]]] = {
     Leadership: frozenset({"high_watermark"}),
     Follower: frozenset({"high_watermark"}),
 }
-"""By class: the attributes that `Invariants` compares, or that a property of these reads."""
+"""By class: the attributes that `Invariants` compares, or that its properties read."""
 
 
 class StateWatch:
@@ -30,11 +30,11 @@ class StateWatch:
 
     def __init__(self) -> None:
         self.touched = True
-        """Something was set since this was last cleared."""
+        """An attribute was assigned since this was last cleared."""
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Note assignments while the context lasts."""
+        """Notes assignments while the context lasts."""
         with ExitStack() as installed:
             for owner, names in WATCHED.items():
                 type.__setattr__(owner, "__setattr__", self._noting(names))

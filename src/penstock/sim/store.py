@@ -1,15 +1,17 @@
-"""The metadata store of a simulated cluster: a linearizable model, and a node's way to it.
+"""The metadata store of a simulated cluster: a linearizable model, and each node's port to it.
 
-`StoreModel` is the store: whatever reaches it takes effect at one instant. `SimStore` is the
-`MetadataStore` port of one node, and behaves as the handle on an etcd does: a request may be late,
-lost, or carried out and its answer lost. What may be asked twice is, until the time is up; then the
-store is `StoreUnreachable`. A commit is sent once: without an answer its outcome is unknown.
+`StoreModel` is the store: a request that reaches it takes effect at one instant. `SimStore` is the
+`MetadataStore` port of one node, and behaves as the etcd client does: a request may be late, lost,
+or executed with its reply lost. Requests that are safe to repeat are repeated until the timeout;
+then the store is `StoreUnreachable`. A commit is sent once: without a reply its outcome is unknown.
 
-Leases run out by virtual time, whether their holder is frozen or not. During an outage of the whole
-store none does, and all begin their time anew when it ends, as with etcd's next leader.
+Leases expire by virtual time, whether their holder is frozen or not. During an outage of the
+whole store no lease expires, and all are extended by their full time when it ends, as with etcd's
+next leader.
 
-Watches show every change after a lag, in order, whole revisions at a time. A node that is cut off
-sees nothing until it is not, and if changes have been dropped by then, hears `RevisionNotKept`.
+Watches show every change after a lag, in order, whole revisions at a time. A node that is
+cut off sees nothing until it is reconnected. If changes have been dropped by then, it
+gets `RevisionNotKept`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from math import log
-from random import Random  # noqa: TID251 - only named: it comes seeded
+from random import Random  # noqa: TID251 - only for the type: instances are seeded
 from typing import Any, Final, TypeVar
 
 from penstock.ports import Committed, Compare, Delete, KeyValue, Put, WatchEvent
@@ -43,7 +45,7 @@ class StoreConfig:
     delay_mean_s: float = 0.002
     """Each way."""
     watch_lag_s: float = 0.003
-    """On average, on top of the delay."""
+    """The mean, on top of the delay."""
     lost_request_chance: float = 0.0
     lost_reply_chance: float = 0.0
     attempt_timeout_s: float = 1.5
@@ -69,11 +71,11 @@ class StoreModel:
         self.outage = False
         self.extra_lag_s = 0.0
         self.lags_s: dict[str, float] = {}
-        """By node: how much later its watches show changes than those of others."""
+        """By node: how much later its watches show changes than those of other nodes."""
         self.extra_delay_s = 0.0
         """Each way: the disk under the store is slow."""
         self.full = False
-        """No room for a write. Reads and renewals of leases go on."""
+        """No space for a write. Reads and lease renewals continue."""
         self._first_kept = 1
         self._changes: list[tuple[int, tuple[WatchEvent, ...]]] = []
         self._last_lease = 0
@@ -81,13 +83,13 @@ class StoreModel:
         self._listeners: list[Callable[[Sequence[WatchEvent]], None]] = []
 
     def listen(self, listener: Callable[[Sequence[WatchEvent]], None]) -> None:
-        """Be told of every change at its very instant: for whoever checks what is true."""
+        """Registers a listener that receives every change at the instant it is made. For checks."""
         self._listeners.append(listener)
 
-    # What faults do
+    # Faults
 
     def compact(self) -> None:
-        """Forget the changes before the present revision."""
+        """Drops the changes before the current revision."""
         self._first_kept = self.revision + 1
         self._changes.clear()
         for watch in list(self._watches):
@@ -120,14 +122,14 @@ class StoreModel:
         self.reached()
 
     def reached(self) -> None:
-        """Somebody may hear from the store again: bring the watches up to date."""
+        """Brings the watches up to date: a node may be able to reach the store again."""
         for watch in list(self._watches):
             self._show(watch)
 
     def is_cut(self, name: str) -> bool:
         return self.outage or name in self.unreachable_from
 
-    # What the store does, each at one instant
+    # Operations of the store, each at one instant
 
     def get(self, key: str) -> KeyValue | None:
         return self.entries.get(key)
@@ -174,7 +176,8 @@ class StoreModel:
             self._write([Delete(key) for key in held])
 
     def changes_from(self, position: int, shown: int, prefix: str) -> tuple[list[WatchEvent], int]:
-        """The changes under a prefix from a revision up to another, and where to go on."""
+        """Returns the changes under a prefix from one revision to another, and the position to
+        continue from."""
         if position < self._first_kept:
             raise RevisionNotKept(position, self._first_kept)
         events: list[WatchEvent] = []
@@ -237,7 +240,7 @@ class StoreModel:
         return delay_s + self.extra_delay_s
 
     def _show(self, watch: _Watch) -> None:
-        """Let the watch see everything up to now, after the lag."""
+        """Lets the watch see everything up to now, after the lag."""
         if watch.process.dead:
             self.remove(watch)
             return
@@ -270,7 +273,7 @@ class _Watch:
 
 
 class SimStore:
-    """The `MetadataStore` port of one node, for one life of its process."""
+    """The `MetadataStore` port of one node, for one run of its process."""
 
     def __init__(self, model: StoreModel, name: str, process: Process | None = None) -> None:
         self._model = model
@@ -289,7 +292,7 @@ class SimStore:
     async def commit(
         self, compares: Sequence[Compare], changes: Sequence[Put | Delete]
     ) -> Committed:
-        """No key may be changed twice in one commit."""
+        """Commits changes if the compares hold. No key may be changed twice in one commit."""
         keys = [change.key for change in changes]
         if len(set(keys)) != len(keys):
             twice = sorted({key for key in keys if keys.count(key) > 1})
@@ -297,7 +300,7 @@ class SimStore:
         self._require_open()
         loop, config = self._model.loop, self._model.config
         if self._model.is_cut(self._name) and self._heard_at + _TRUST_S < loop.now:
-            # A handle that has heard nothing for a while asks something harmless first.
+            # A client that has received nothing for a while sends a harmless request first.
             await self._repeat(lambda: None)
         try:
             return await self._ask(
@@ -314,7 +317,8 @@ class SimStore:
         return await self._repeat(lambda: self._model.grant_lease(ttl_s))
 
     async def keep_alive(self, lease: int, carry_s: float = 0.0) -> bool:
-        """Nothing is carried, as with etcd: a process that is frozen is frozen whole."""
+        """Renews a lease. `carry_s` is ignored, as with etcd: a frozen process is frozen as
+        a whole."""
         return await self._repeat(lambda: self._model.keep_alive(lease))
 
     @property
@@ -344,7 +348,8 @@ class SimStore:
             self._watching.pop(watch, None)
 
     async def close(self) -> None:
-        """Calls under way are answered, watches and later calls raise `StoreClosed`."""
+        """Closes the port. Calls in progress are answered; watches and later calls
+        raise `StoreClosed`."""
         self._closed = True
         for watch in self._watching:
             watch.wake()
@@ -354,7 +359,7 @@ class SimStore:
             raise StoreClosed("this handle on the metadata store was closed: open another")
 
     async def _repeat(self, body: Callable[[], T]) -> T:
-        """Ask until there is an answer or the time is up."""
+        """Sends a request until there is a reply or the time is up."""
         self._require_open()
         config, loop = self._model.config, self._model.loop
         deadline = loop.now + config.timeout_s

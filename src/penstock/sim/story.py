@@ -1,9 +1,8 @@
-"""What happened to one partition, to be read: for a seed that failed.
+"""Reconstructs what happened to one partition, for a seed that failed.
 
-While a run goes on, whoever notices something of interest writes a line: faults as they are made,
-metadata as it changes, terms as they begin, batches as they are written and cut. Afterwards the
-lines of the partition in question are put in order with what its clients saw, and with what the
-brokers logged.
+During a run every part that notices something of interest adds a line: faults, changes of metadata,
+new leaderships, batches that are written or truncated. Afterwards the lines of the partition in
+question are merged with what its clients saw, in order of time.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ LINES_MAX = 400
 
 
 class Timeline:
-    """Lines with their times; those without a place are about everything."""
+    """Lines with their times. Lines without a topic partition are about the whole cluster."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -28,7 +27,7 @@ class Timeline:
 
 
 class Told:
-    """Passes calls on to something, and writes each into the timeline."""
+    """Forwards calls to an object, and adds each call to the timeline."""
 
     def __init__(self, timeline: Timeline, inner: object) -> None:
         self._timeline = timeline
@@ -49,7 +48,7 @@ class Told:
 def tell_story(
     timeline: Timeline, entries: Iterable[Entry], place: str, lines_max: int = LINES_MAX
 ) -> list[str]:
-    """The last lines about a place, or about everything where it is empty."""
+    """Returns the last lines about a topic partition, or about everything if `place` is empty."""
     lines = [
         (at, text if not where or place else f"{where}: {text}")
         for at, where, text in timeline.lines

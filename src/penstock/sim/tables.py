@@ -1,9 +1,9 @@
-"""A compacted topic: one writer, few keys, and the newest value of each in the end.
+"""A compacted topic with one writer and few keys: the newest value of each key must survive.
 
-Compaction takes records away, so the checks of ordinary topics do not apply here and the invariants
-leave this topic alone. What must hold is I14: of every key the newest acknowledged value, or a
-later one, is there when all is over. While traffic runs, operators change the topic's cleanup
-policy, and replicas of it are rebuilt from leaders whose logs have gaps.
+Compaction removes records, so the checks of ordinary topics do not apply, and the invariants ignore
+this topic. Rule I14 must hold: for every key the newest acknowledged value, or a later one, is
+there when the run is over. Under traffic, operators change the topic's cleanup policy, and replicas
+are rebuilt from leaders whose logs have gaps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ CONFIGS: Final[dict[str, str]] = {
 
 
 async def run_table_writer(actor: Actor) -> None:
-    """Writes one value after the other; `stage.table` has the newest acknowledged of each key."""
+    """Writes one value after the other. `stage.table` has the newest acknowledged value of
+    each key."""
     stage = actor.stage
     keywords: dict[str, Any] = {
         **CLIENT_KEYWORDS,
@@ -58,7 +59,7 @@ async def run_table_writer(actor: Actor) -> None:
 
 
 async def check_table(actor: Actor) -> None:
-    """Read the whole topic; what came last of each key counts."""
+    """Reads the whole topic. The last value of each key counts."""
     stage = actor.stage
     if not stage.scenario.tables:
         return

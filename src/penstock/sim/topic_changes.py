@@ -1,7 +1,7 @@
-"""What operators do to topics while traffic runs: other settings, and a topic made again.
+"""Changes that operators make to topics under traffic: other settings, and a topic created again.
 
-A change is noted in `stage.losses_max` before it is asked for, since from then on the promise may
-be the weaker one. It is never noted back: records that were acknowledged under the weaker promise
+A change is noted in `stage.losses_max` before it is requested, because from then on the weaker
+promise may apply. It is never raised again: records that were acknowledged under the weaker promise
 keep it.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from random import Random  # noqa: TID251 - only named: it comes seeded
+from random import Random  # noqa: TID251 - only for the type: instances are seeded
 from typing import Any, Final
 
 from penstock.aio import Admin, Consumer, Producer
@@ -28,7 +28,7 @@ _POLLS_MAX: Final = 20
 def draw_change(
     actor: Actor, draws: Random, wounded: int
 ) -> Callable[[Admin], Awaitable[None]] | None:
-    """Another setting for some topic; None where the cluster cannot bear it just now."""
+    """Returns a change of some topic's settings, or None if the cluster cannot tolerate it now."""
     stage = actor.stage
     if stage.scenario.tables and draws.random() < 0.4:
         return _policy_change(actor, draws.choice(POLICIES))
@@ -63,8 +63,8 @@ def _policy_change(actor: Actor, policy: str) -> Callable[[Admin], Awaitable[Non
 
 
 class Rebirth:
-    """A topic is written to, deleted, and made again under its old name: nothing of the old one may
-    be there, and all that was acknowledged since must be."""
+    """Writes to a topic, deletes it, and creates it again under the same name. No record of the old
+    topic may be there, and every record acknowledged since must be there."""
 
     def __init__(self, actor: Actor, draws: Random, name: str = "") -> None:
         self._actor = actor
@@ -90,7 +90,8 @@ class Rebirth:
             del stage.reborn[self._name]
 
     async def make(self, admin: Admin, replicas: int = 0) -> bool:
-        """Whether it was made just now; it may be there from an attempt that was given up."""
+        """Returns whether it was created just now. It may exist from an attempt that was
+        given up."""
         try:
             replicas = replicas or self._draws.choice((1, 2, 3))
             await admin.create_topic(self._name, 1, replicas, {"durability": "fsync"})
@@ -110,7 +111,8 @@ class Rebirth:
         if old:
             error = f"{old} was written before the topic was deleted, and is there"
         elif missing and before == after:
-            # A request to delete it, given up and sent again, may arrive late and delete this one.
+            # A delete request that was given up and sent again may arrive late and delete
+            # this topic.
             error = f"{missing} was acknowledged and is not there"
         stage.count("topics_reborn")
         stage.history.add(
@@ -125,7 +127,7 @@ class Rebirth:
         )
 
     async def write(self, age: str) -> list[str]:
-        """What was acknowledged."""
+        """Writes some records, and returns those that were acknowledged."""
         keywords: dict[str, Any] = {
             **CLIENT_KEYWORDS,
             "enable_idempotence": True,

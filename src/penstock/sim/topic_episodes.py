@@ -1,11 +1,11 @@
 """Episodes about topics that change at the worst moment: see `episodes`.
 
-min_insync         min.insync.replicas changes while only the leader is in sync, which goes by it
+min_insync         min.insync.replicas changes while only the leader is in sync: it must comply
 durability_switch  a topic is switched to `fsync`; a follower loses power before it has synced
-missed_deletion    a broker is down while a topic is deleted and made again
-queued_deletion    a broker with a stalled disk hears of a change and of the deletion together
-reborn_restart     a leader restarts with uncommitted records of a topic that was made again
-take_back          a replica is moved away and back before it has heard of either
+missed_deletion    a broker is down while a topic is deleted and created again
+queued_deletion    a broker with a stalled disk gets a change and the deletion at the same time
+reborn_restart     a leader restarts with uncommitted records of a topic that was created again
+take_back          a replica is moved away and back before its broker learns of either
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ NAME: Final = f"{REBORN}3"
 PLACE: Final = f"{NAME}-0"
 FILLER: Final = "filler"
 NOTED_S: Final = 6.0
-"""Brokers note their offsets more often than that."""
+"""Brokers store their offsets more often than this."""
 HEARD_S: Final = 5.0
-"""A broker that can reach the store has heard of a change after this time."""
+"""A broker that can reach the store knows of a change after this time."""
 STALL_S: Final = 6.0
 LAG_S: Final = 6.0
 UNSYNCED: Final = 3
@@ -150,12 +150,13 @@ class TopicEpisodes:
         what = f"setting {topic} to {durability} and min.insync.replicas={least}"
         await self._scene.demand(what, lambda: self._scene.by_admin(alter))
 
-    # Topics that are made again
+    # Topics that are created again
 
     def _reborn(
         self, work: Callable[[Admin, Rebirth, BrokerNode], Coroutine[Any, Any, None]]
     ) -> Callable[[], Awaitable[bool]]:
-        """A topic with old records on all its replicas, of which one is chosen."""
+        """Returns an episode with a topic that has old records on all its replicas, and one
+        chosen replica."""
 
         async def begin(admin: Admin) -> None:
             reborn = Rebirth(self._scene.operator, self._draws, NAME)
@@ -183,7 +184,8 @@ class TopicEpisodes:
     async def _miss_deletion(self, admin: Admin, reborn: Rebirth, node: BrokerNode) -> None:
         self._hands.faults.kill(node.name)
         try:
-            # Its registration outlasts it for a while, so that it is a replica of the new topic.
+            # Its registration lasts a while longer than the broker, so it becomes a replica of the
+            # new topic.
             await self._delete(admin, NAME)
             made = await reborn.make(admin, 3)
             await self._scene.world.sleep(self._scene.pause_s())
@@ -195,7 +197,7 @@ class TopicEpisodes:
     async def _queue_deletion(self, admin: Admin, reborn: Rebirth, node: BrokerNode) -> None:
         replicas = len(self._scene.replicas_of(PLACE))
         self._hands.faults.stall_disk(node.name, STALL_S)
-        # The broker waits for its disk to make this one, and takes up no other change.
+        # The broker waits for its disk to create this topic, and applies no other change meanwhile.
         with suppress(ClientError):
             await admin.create_topic(FILLER, 1, len(self._scene.world.brokers))
         await admin.alter_configs(topic=NAME, set_values={"retention.ms": "100000000"})
@@ -224,7 +226,8 @@ class TopicEpisodes:
         self._hands.start(leader)
 
     async def _write_alone(self, place: str) -> None:
-        """One record by acks=1. What comes of it is not told to the history: nobody reads there."""
+        """Writes one record with acks=1. The history does not record it: no client reads
+        this topic."""
         operator = self._scene.operator
         env = operator.env
         batch = batch_of(operator, [operator.next_value()[1]])
@@ -249,7 +252,8 @@ class TopicEpisodes:
     # Replicas that move
 
     async def _take_back(self) -> bool:
-        """The leader must not count what the replica fetches as the one that it was before."""
+        """The leader must not count fetches that the replica makes before it learns that it was
+        moved away: then it deletes its log."""
         brokers = self._scene.world.brokers
         places = [
             place

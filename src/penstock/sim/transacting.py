@@ -1,15 +1,17 @@
-"""Transactional producers of a workload: the library's, and one that does it the older way.
+"""Transactional producers of a workload: the library's, and one that uses the older protocol.
 
-Each has a transactional id, and at times takes another's, which fences that one. Some wait for
-longer than their transactions may take. Some read, by `read_committed`, while their transactions
-are open.
+Each has a transactional id, and sometimes takes over another's, which fences that producer. Some
+wait longer than their transaction timeout. Some read, with `read_committed`, while their
+transactions are open.
 
-At times the end or a marker of an earlier transaction arrives once more, as it would over a
-connection that was given up. At times a transaction is begun under an id that nobody uses again.
+Sometimes the EndTxn or a marker of an earlier transaction is sent once more, as if it arrived on a
+connection that was given up. Sometimes a transaction is begun with a transactional id that is never
+used again.
 
-The older way is that before transaction.version 2: partitions are added by request, and the epoch
-stays from one transaction to the next. What arrives late may then end a later transaction than it
-was meant for, so this client does what one had to: whenever an answer is missing it begins anew.
+The older protocol is that before transaction.version 2: partitions are added by request, and the
+epoch stays the same from one transaction to the next. A late request may then end a later
+transaction than it was meant for. So this client does what such clients had to do: whenever a reply
+is missing, it initializes its producer id again.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ _OLD_END: Final = 4
 
 
 async def run_transactor(actor: Actor, kind: str, number: int) -> None:
-    """One producer, until the load is over; what it had open then runs into its timeout."""
+    """Runs one producer until the load is over. A transaction that is open then runs into
+    its timeout."""
     if kind == "old":
         await _OldWay(actor, number).run()
     else:
@@ -60,18 +63,18 @@ async def run_transactor(actor: Actor, kind: str, number: int) -> None:
 
 
 def transactional_id(actor: Actor, number: int) -> str:
-    """Its own mostly; else that of its neighbour, who is fenced by it."""
+    """Returns mostly its own id, sometimes that of its neighbor, which is fenced by that."""
     if actor.draws.random() < 0.15:
         number = (number + 1) % len(actor.stage.scenario.transactors)
     return f"tx-{number}"
 
 
 class _WantsAbort(Exception):
-    """Thrown within a transaction, to have it aborted."""
+    """Raised within a transaction to abort it."""
 
 
 class _Transactor:
-    """The library's producer."""
+    """Uses the library's producer."""
 
     def __init__(self, actor: Actor, number: int, *, reads: bool) -> None:
         self._actor = actor
@@ -79,9 +82,9 @@ class _Transactor:
         self._reads = reads
         self._consumer: BytesConsumer | None = None
         self._last: EndTxnRequest | None = None
-        """How the transaction before was ended."""
+        """The request that ended the previous transaction."""
         self._last_places: list[str] = []
-        """What it wrote to."""
+        """The topic partitions that the previous transaction wrote to."""
 
     async def run(self) -> None:
         actor, stage = self._actor, self._actor.stage
@@ -109,13 +112,13 @@ class _Transactor:
                 if self._consumer is not None:
                     with suppress(ClientError):
                         await self._consumer.close(timeout_s=5.0)
-            # Whoever was fenced lets the other work for a while.
+            # A producer that was fenced lets the other one work for a while.
             await stage.rest(2 * actor.draws.random())
 
     async def _start(self, producer: BytesProducer) -> None:
         actor, stage = self._actor, self._actor.stage
         await producer.start()
-        # The library keeps it to itself; only a checker has a use for it.
+        # The library does not expose it: only a checker needs it.
         transactions = producer._transactions
         assert transactions is not None
         stage.fence(transactions._identity.producer_id, transactions._identity.epoch)
@@ -133,7 +136,8 @@ class _Transactor:
             self._consumer = consumer
 
     async def _transact_on(self, producer: BytesProducer, name: str, timeout_s: float) -> None:
-        """Until the load is over or the producer cannot go on, at times until it had enough."""
+        """Runs transactions until the load is over or the producer cannot continue, sometimes it
+        stops earlier."""
         actor, stage = self._actor, self._actor.stage
         while not stage.over.is_set() and actor.draws.random() > 0.03:
             await stage.rest(2 * actor.pause_s())
@@ -157,7 +161,7 @@ class _Transactor:
                 self._last, self._last_places = ending, work.places
 
     async def _end_again(self) -> None:
-        """Send the end of the transaction before once more: it must not end this one."""
+        """Sends the end of the previous transaction once more. It must not end this one."""
         actor, request = self._actor, self._last
         if request is None:
             return
@@ -171,8 +175,8 @@ class _Transactor:
                 stage.count("ends_sent_again")
 
     async def _mark_again(self) -> None:
-        """Send a marker of the transaction before once more, as a coordinator would whose request
-        was delayed: it must not end this one."""
+        """Sends a marker of the previous transaction once more, like a delayed request of a
+        coordinator. It must not end this transaction."""
         actor, ended = self._actor, self._last
         if ended is None or not self._last_places:
             return
@@ -226,7 +230,7 @@ class _Transactor:
 
 
 def _ending_of(producer: BytesProducer, name: str) -> EndTxnRequest:
-    """The request that aborts the transaction which the producer has just begun."""
+    """Returns the request that aborts the transaction that the producer has just begun."""
     transactions = producer._transactions
     assert transactions is not None
     identity = transactions._identity
@@ -245,11 +249,11 @@ def _keywords(actor: Actor, timeout_ms: int) -> dict[str, Any]:
     }
 
 
-# -- the older way
+# -- the older protocol
 
 
 class _Trouble(Exception):
-    """Something is not as it should be: begin anew, under another epoch."""
+    """Something went wrong: initialize the producer id again, with another epoch."""
 
 
 class _OldWay:
@@ -279,8 +283,8 @@ class _OldWay:
             cluster.close()
 
     async def abandon(self) -> None:
-        """A transaction under an id of its own that is never ended: its coordinator, whoever that
-        is by then, must abort it when its time is up."""
+        """Begins a transaction with its own id and never ends it. Its coordinator, whichever broker
+        that is by then, must abort it when it times out."""
         actor, stage = self._actor, self._actor.stage
         stage.count("transactions_abandoned")
         cluster = await with_cluster(actor)
@@ -293,7 +297,7 @@ class _OldWay:
             place = actor.draws.choice(stage.scenario.written)
             work = Work(actor, name)
             if actor.draws.random() < 0.5:
-                # Else the partition asks the coordinator, which knows of no transaction.
+                # Otherwise the partition asks the coordinator, which knows no such transaction.
                 await self._add(cluster, [place])
             await self._send(cluster, work.note(place))
         except (_Trouble, ClientError):
@@ -369,7 +373,7 @@ class _OldWay:
         raise _Trouble("the transaction before does not end")
 
     async def _send(self, cluster: Cluster, note: Note) -> None:
-        """Once, and in the order of sequences; what is not answered is as good as lost."""
+        """Sends a record once, with the next sequence number. A missing reply counts as a loss."""
         sequence = self._sequences.get(note.place, 0)
         batch = batch_of(
             self._actor,

@@ -1,15 +1,15 @@
-"""Whatever a run must not touch raises: real clocks, real randomness, files, sockets, threads.
+"""Raises an error when simulated code uses real clocks, randomness, files, sockets or threads.
 
-Clocks and randomness are replaced in their modules while a run lasts. The rest is watched by an
-audit hook, which Python cannot take back: it is set once and switched by a flag. Only the thread
-of the run is watched. Reading the code itself is let through (imports, tracebacks), and so is the
-clock for the `logging` module, which stamps records that nobody looks at by time.
+Clocks and randomness are replaced in their modules during a run. An audit hook watches the rest.
+Python cannot remove such a hook, so it is installed once and switched by a flag. Only the thread of
+the run is watched. Reading the code itself is allowed (imports, tracebacks), and so is the clock
+for the `logging` module, because the timestamps of log records are not used.
 """
 
 from __future__ import annotations
 
 import os
-import random  # noqa: TID251 - to take it away
+import random  # noqa: TID251 - replaced here
 import sys
 import threading
 import time
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 
 class NotSimulated(Exception):
-    """Code under simulation reached for the real world."""
+    """Simulated code used something of the real world."""
 
 
 _CLOCKS: Final = (
@@ -66,8 +66,8 @@ _watching = False
 
 @contextmanager
 def tripwires() -> Iterator[list[str]]:
-    """Armed while the context lasts; yields the list of what was tripped."""
-    global _thread, _found, _watching  # noqa: PLW0603 - an audit hook has no owner but the process
+    """Watches while the context lasts. Yields the list of violations."""
+    global _thread, _found, _watching  # noqa: PLW0603 - an audit hook belongs to the process
     if not _watching:
         _watching = True
         sys.addaudithook(_audit)

@@ -1,7 +1,7 @@
-"""A transaction of a workload from its beginning to its end, as the history is told of it.
+"""One transaction of a workload, from beginning to end, as the history records it.
 
-Whoever is killed between the two says no more. Before it had asked for a commit its transaction can
-only be aborted, and that is what is written down then; after that nobody knows.
+A client that is killed in between reports nothing more. If it had not requested a commit yet, its
+transaction can only be aborted, and the history says so. After that its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from penstock.sim.stage import Actor
 
 
 class Work:
+    """One transaction, until its result is in the history."""
+
     def __init__(self, actor: Actor, transactional_id: str, batch: int = -1) -> None:
         actor.begun += 1
         self.actor = actor
@@ -25,16 +27,16 @@ class Work:
         self._reads: dict[str, tuple[tuple[int, str], ...]] = {}
         self._unsettled: dict[str, Note] = {}
         self.places: list[str] = []
-        """What it writes to."""
+        """The topic partitions it writes to."""
         actor.stage.under_way[actor.name] = self._last_words
 
     @property
     def is_ending(self) -> bool:
-        """Whether a commit was asked for."""
+        """Whether a commit was requested."""
         return self._ending_ms >= 0
 
     def note(self, place: str, more: str = "") -> Note:
-        """Of the next record that it is going to send."""
+        """Returns the note for the next record to be sent."""
         number, value = self.actor.next_value()
         stage = self.actor.stage
         note = Note(
@@ -71,7 +73,7 @@ class Work:
         stage.history.add(self._entry(status, error))
 
     def end_in_doubt(self, error: str) -> None:
-        """Something went wrong: before a commit was asked for, that is an abort."""
+        """Ends it after an error: as aborted if no commit was requested, otherwise as unknown."""
         self.end(INFO if self.is_ending else FAIL, error)
 
     def _entry(self, status: str, error: str) -> Txn:

@@ -1,4 +1,4 @@
-"""Worker processes that end with the process that started them, however that one ends."""
+"""Worker processes that exit when their parent process exits, even if that one is killed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from concurrent.futures import ProcessPoolExecutor
 
 
 def worker_pool(jobs: int) -> ProcessPoolExecutor:
-    """A pool of processes. Workers of a killed parent exit at once, in the middle of their work."""
+    """Returns a pool of processes. Workers exit at once when their parent is killed, even
+    while working."""
     return ProcessPoolExecutor(jobs, initializer=_prepare)
 
 
 def _prepare() -> None:
-    # What was imported stays: the collector need not look at it after every seed.
+    # Imported objects stay: the garbage collector need not scan them after every seed.
     gc.freeze()
-    # A parent's end of a pipe closes when it dies, also by SIGKILL.
+    # The parent's end of a pipe closes when it dies, also by SIGKILL.
     threading.Thread(target=_exit_after_parent, name="parent-watch", daemon=True).start()
 
 

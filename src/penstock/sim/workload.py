@@ -1,9 +1,9 @@
-"""One seed from its start to its verdict: a cluster, its clients, its troubles, and the checks.
+"""Runs one seed from start to verdict: the cluster, its clients, the faults, and the checks.
 
-Phase A: load and faults, for as long as the scenario says. Phase B: everything is mended, the
-cluster comes together, every partition is written to and read through. Then the history is checked.
-The invariants are looked at all the while and end the run at once, since the step that broke one is
-the place to look.
+Phase A: load and faults, for as long as the scenario says. Phase B: all faults are healed, the
+cluster recovers, and every partition is written to and read to its end. Then the history is
+checked. The invariants are checked during the whole run, and a broken one ends the run at once,
+because the step that broke it is where to look for the bug.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ from penstock.sim.world import Outcome, World, WorldConfig, run_world
 
 @dataclass(slots=True)
 class Verdict:
-    """What came of one seed."""
+    """The result of one seed."""
 
     scenario: Scenario
     violations: list[Violation] = field(default_factory=list)
     trouble: str = ""
-    """What ended the run, where that was no broken rule."""
+    """What ended the run, if it was not a violation of a rule."""
     trace_hash: str = ""
     steps: int = 0
     virtual_s: float = 0.0
     counters: dict[str, int] = field(default_factory=dict)
     history: History = field(default_factory=History)
     story: list[str] = field(default_factory=list)
-    """Of a failure: what happened to the partition in question."""
+    """After a failure: the events of the partition in question."""
     trace: list[str] = field(default_factory=list)
 
     @property
@@ -77,7 +77,7 @@ class Verdict:
 
     @property
     def failure(self) -> str:
-        """The first thing that was wrong, in a line."""
+        """Returns the first failure in one line."""
         if self.violations:
             more = len(self.violations) - 1
             return f"{self.violations[0]}" + (f" (and {more} more)" if more else "")
@@ -85,7 +85,7 @@ class Verdict:
 
 
 def world_config(scenario: Scenario, *, keep_trace: bool = False) -> WorldConfig:
-    """The substrate as the scenario wants it."""
+    """Returns the configuration of the simulated world for a scenario."""
     defaults = WorldConfig()
     return replace(
         defaults,
@@ -143,6 +143,7 @@ class _Run:
         self.timeline: Timeline | None = None
 
     async def play(self, world: World) -> list[Violation]:
+        """Runs load and faults, heals everything, probes the cluster, and checks the history."""
         stage = self.stage = Stage(
             self.scenario, world.bootstrap, self.history, lambda: world.now, asyncio.Event()
         )
@@ -171,7 +172,7 @@ class _Run:
         world.tell("all is mended")
         await come_together(world, stage, invariants)
         await actors.finish()
-        # What they did last may have left a transaction open, which its time has to end.
+        # The clients may have left a transaction open at the end, which must time out first.
         await come_together(world, stage, invariants)
         for name, work in (
             ("probe", probe_producing),
@@ -220,7 +221,8 @@ def _synced_end(invariants: Invariants, place: str) -> int:
 
 
 def _last_step(world: World, check_every: int) -> Callable[[], int | None]:
-    """Whose step it was that just ran; None for the world's, which may have changed any broker."""
+    """Returns a function that gives the id of the broker that ran the last step. It gives None for
+    a step of the world, which may have changed any broker."""
     if check_every > 1:
         return lambda: None
 
@@ -233,7 +235,7 @@ def _last_step(world: World, check_every: int) -> Callable[[], int | None]:
             return known[process]
         except KeyError:
             node = nodes.get(process.name)
-            # Steps of clients change no broker.
+            # Steps of clients do not change any broker.
             found = known[process] = node.id if isinstance(node, BrokerNode) else NO_LEADER
             return found
 
@@ -277,7 +279,7 @@ def run_scenario(
     keep_trace: bool = False,
     bug: AbstractContextManager[object] | None = None,
 ) -> Verdict:
-    """Run a scenario and judge it; never raises for what happened inside."""
+    """Runs a scenario and judges it. Never raises an exception for a failure inside the run."""
     run = _Run(scenario)
     with bug or nullcontext(), run.watch.on():
         outcome = run_world(scenario.seed, run.play, world_config(scenario, keep_trace=keep_trace))

@@ -1,4 +1,4 @@
-"""A simulated cluster: one seed, one loop, its machines, and a scenario that happens to them.
+"""Simulates a whole cluster in one process: a seed, an event loop, nodes, and a scenario.
 
     async def scenario(world: World) -> int:
         await world.start_brokers()
@@ -6,10 +6,10 @@
 
     outcome = run_world(seed, scenario, WorldConfig(brokers=3))
 
-Nothing outside the seed, the configuration and the code decides anything in a run: the same three
-give the same `trace_hash`, in this process or another. (The order of sets of texts depends on
-PYTHONHASHSEED: see `reexec_with_fixed_hashes`.) Whatever goes wrong inside is an outcome, not an
-exception.
+A run depends on nothing but the seed, the configuration and the code: the same three give the same
+`trace_hash`, in this process or another. (The iteration order of sets of strings depends on
+PYTHONHASHSEED: see `reexec_with_fixed_hashes`.) An error inside a run becomes part of its outcome;
+`run_world` does not raise it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from random import Random  # noqa: TID251 - only named: it comes seeded
+from random import Random  # noqa: TID251 - only for the type: instances are seeded
 from typing import Final, Generic, TypeVar
 
 from penstock.broker.config import BrokerConfig
@@ -48,18 +48,19 @@ _FIXED_HASHES: Final = "0"
 class WorldConfig:
     brokers: int = 3
     kafka: tuple[tuple[str, str], ...] = ()
-    """Kafka's settings of every broker."""
+    """Kafka settings that every broker gets."""
     broker: BrokerConfig = field(default_factory=BrokerConfig)
-    """What brokers share besides; each gets its own id, address, directory and rack."""
+    """The other settings that all brokers share. Each broker gets its own id, address, directory
+    and rack."""
     racks: int = 0
     network: NetworkConfig = field(default_factory=NetworkConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
     disk: DiskSpeed = field(default_factory=DiskSpeed)
-    slicing: Slicing = Slicing()  # noqa: RUF009 - it is frozen
-    """How brokers divide long work."""
+    slicing: Slicing = Slicing()  # noqa: RUF009 - Slicing is frozen
+    """How brokers divide long work into slices."""
     capacity_bytes: int = 1 << 40
     restart_pause_s: tuple[float, float] = (0.5, 2.0)
-    """How long a supervisor waits before it starts a broker that ended by itself."""
+    """How long the supervisor waits before it restarts a broker that exited by itself."""
     gc_every_steps: int = 50_000
     steps_per_instant_max: int = 100_000
     virtual_s_max: float = 3600.0
@@ -88,14 +89,17 @@ class Outcome(Generic[T]):
     story: list[str] = field(default_factory=list)
     hashes_fixed: bool = False
     step_list: list[tuple[float, int, str]] = field(default_factory=list)
-    """With `keep_steps`: time, process and callback of each, to find where two runs part."""
+    """With `keep_steps`: the time, process and callback of each step, to find where two
+    runs diverge."""
 
 
 class Unexpected(Exception):
-    """Something failed that the scenario did not look at."""
+    """Something failed that the scenario did not handle."""
 
 
 class World:
+    """A running simulation: the loop, the network, the store, and all brokers and clients."""
+
     def __init__(self, seed: int, config: WorldConfig) -> None:
         self.seed = seed
         self.config = config
@@ -113,7 +117,7 @@ class World:
         self.counters: dict[str, int] = {}
         self.logs: list[LogLine] = []
         self.unexpected = self.loop.unexpected
-        """What failed and nobody handled: it becomes the outcome's error."""
+        """Failures that no code handled. They become the outcome's error."""
         self.network = SimNetwork(self.loop, config.network, self.draws("network"))
         self.store = StoreModel(self.loop, config.store, self.draws("store"))
         self.nodes: dict[str, Node] = {}
@@ -125,11 +129,11 @@ class World:
 
     @property
     def now(self) -> float:
-        """Virtual seconds since the beginning."""
+        """Virtual seconds since the run began."""
         return self.loop.now - START_S
 
     def draws(self, name: str) -> Random:
-        """The stream of randomness for one purpose."""
+        """Returns the random stream for one purpose."""
         return self._streams.stream(name)
 
     # Nodes
@@ -139,7 +143,7 @@ class World:
         return [broker.address for broker in self.brokers]
 
     def add_broker(self) -> BrokerNode:
-        """One more machine, its broker not started."""
+        """Adds a machine with a broker that is not started yet."""
         broker_id = len(self.brokers)
         node = BrokerNode(self, broker_id, f"10.0.0.{broker_id + 1}")
         self.brokers.append(node)
@@ -147,7 +151,7 @@ class World:
         return node
 
     def client(self, name: str) -> ClientNode:
-        """The client of that name, made when it is first asked for."""
+        """Returns the client with that name. Creates it on first use."""
         found = self.clients.get(name)
         if found is None:
             found = ClientNode(self, name, f"10.0.1.{len(self.clients) + 1}")
@@ -155,7 +159,7 @@ class World:
         return found
 
     async def start_brokers(self, timeout_s: float = 30.0) -> None:
-        """Start those that are down, and wait until all are ready."""
+        """Starts the brokers that are down, and waits until all brokers are ready."""
         for broker in self.brokers:
             if not broker.is_up:
                 broker.start()
@@ -163,7 +167,7 @@ class World:
             await broker.ready(timeout_s)
 
     async def stop_brokers(self, timeout_s: float = 60.0) -> None:
-        """Stop all, cleanly and at once."""
+        """Stops all brokers cleanly and at the same time."""
         async with asyncio.TaskGroup() as stopping:
             for broker in self.brokers:
                 stopping.create_task(broker.stop(timeout_s))
@@ -180,7 +184,7 @@ class World:
         poll_s: float = 0.05,
         what: str = "what was waited for",
     ) -> None:
-        """Return when it holds; raises TimeoutError when it does not in time."""
+        """Waits until the condition holds. Raises TimeoutError if it does not hold in time."""
         deadline = self.loop.now + timeout_s
         while not holds():
             if self.loop.now >= deadline:
@@ -188,26 +192,26 @@ class World:
             await asyncio.sleep(poll_s)
 
     def on_step(self, callback: Callable[[], None], every: int = 1) -> None:
-        """Call it after every so many steps, while no code of any node runs."""
+        """Calls the callback after every `every` steps, while no code of any node runs."""
         self.loop.on_step(callback, every)
 
-    # What is said
+    # Event log and counters
 
     def tell(self, text: str) -> None:
-        """A line of the story, which is part of the trace."""
+        """Adds a line to the event log, which is part of the trace."""
         self.trace.tell(text)
 
     def count(self, name: str, times: int = 1) -> None:
         self.counters[name] = self.counters.get(name, 0) + times
 
     def blame(self, what: str, error: BaseException | None) -> None:
-        """Something failed that must not."""
+        """Records a failure that must not happen."""
         said = "".join(traceback.format_exception(error)) if error is not None else ""
         self.unexpected.append(f"{what}: {error!r}\n{said}")
 
 
 class _Tap(logging.Handler):
-    """What product code logs, as lines of the run; an error with a traceback is a bug."""
+    """Collects the log lines of product code. A logged exception counts as a bug."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -241,11 +245,11 @@ def _tapped(world: World) -> Iterator[None]:
 def run_world(
     seed: int,
     scenario: Scenario[T],
-    config: WorldConfig = WorldConfig(),  # noqa: B008 - frozen
+    config: WorldConfig = WorldConfig(),  # noqa: B008 - WorldConfig is frozen
 ) -> Outcome[T]:
-    """Run a scenario to its end, in a world of its own."""
+    """Runs a scenario to its end, in a new world."""
     outcome: Outcome[T] = Outcome(seed, hashes_fixed=_hashes_are_fixed())
-    _software_version()  # Read from a file, once in a process.
+    _software_version()  # Reads a file on its first call in a process: not during the run.
     world = World(seed, config)
 
     async def main() -> None:
@@ -272,7 +276,7 @@ def run_world(
 
 
 def _counters(world: World) -> dict[str, int]:
-    """The world's, and what the disks of all brokers counted."""
+    """Returns the world's counters, and the sums of the counters of all brokers' disks."""
     counters = dict(world.counters)
     for broker in world.brokers:
         for name, times in broker.disk.counters.items():
@@ -286,7 +290,7 @@ def _hashes_are_fixed() -> bool:
 
 
 def reexec_with_fixed_hashes() -> None:
-    """Start this very process anew with fixed hashes of texts, unless it has them."""
+    """Restarts this process with fixed string hashes, unless it has them already."""
     if not _hashes_are_fixed():
         environment = {**os.environ, "PYTHONHASHSEED": _FIXED_HASHES}
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606

@@ -1,4 +1,4 @@
-"""Topics as DataFrames and DataFrames as topics, on Spark's Python data source API."""
+"""Reads topics as DataFrames and writes DataFrames to topics, on Spark's Python data source API."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["watch"]
 
 
 def __getattr__(name: str) -> object:
-    """`watch` is loaded when it is asked for: Spark's workers import this package all the time."""
+    """Imports `watch` on first use: Spark's workers import this package and do not need it."""
     if name == "watch":
-        from penstock.spark.watching import watch  # noqa: PLC0415 -- as said
+        from penstock.spark.watching import watch  # noqa: PLC0415 -- see above
 
         return watch
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

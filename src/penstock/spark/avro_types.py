@@ -1,4 +1,4 @@
-"""An Avro schema as Spark's types, in DDL. Pure."""
+"""Converts an Avro schema to Spark's types, as DDL. Pure."""
 
 from __future__ import annotations
 

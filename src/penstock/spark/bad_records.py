@@ -1,9 +1,9 @@
-"""Records that could not be decoded: the job says whether they end it, show, or go elsewhere.
+"""Handles records that could not be decoded, as the option `badRecords` says.
 
-In no case are they lost without a word. Failing is the default. As a column they stay in their
-place, with the raw bytes and the reason beside them. As dead letters they are in their topic, with
-headers that say where they came from, before the batch they were in is handed to Spark; a batch
-that is read again writes them again.
+They are never dropped silently. `fail`, the default, ends the job. With `column` they stay in their
+rows, with the raw bytes and the reason in a separate column. With `deadletter` they are sent to the
+dead-letter topic, with headers that say where they came from. They are in that topic before their
+batch is returned to Spark; a batch that is read again writes them again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BadRecords:
             self._producer.close()
 
     def handle(self, batch: pa.RecordBatch, key: Decoded, value: Decoded) -> dict[str, pa.Array]:
-        """Columns that replace the batch's own, after the bad rows of it have been dealt with."""
+        """Handles the bad rows of a batch. Returns the columns to replace or add."""
         if self._options.bad_records == "fail":
             self._fail(batch, key, value)
         if self._options.bad_records == "deadletter":
@@ -48,7 +48,7 @@ class BadRecords:
         return {CORRUPT_COLUMN: _described(batch, key, value)}
 
     def without(self, shaped: pa.RecordBatch, key: Decoded, value: Decoded) -> pa.RecordBatch:
-        """The rows that stay: those that were put elsewhere do not."""
+        """Returns the rows without those that were sent to the dead-letter topic."""
         if self._options.bad_records != "deadletter":
             return shaped
         gone = {*key.bad, *value.bad}
@@ -114,7 +114,7 @@ def _described(batch: pa.RecordBatch, key: Decoded, value: Decoded) -> pa.Array:
     for name, bad in _sides(key, value):
         for row, why in bad.items():
             data = batch.column(name)[row].as_py()
-            # There is room for one: what the other held is kept in words.
+            # The column holds one field. If key and value are both bad, the key goes into the text.
             before = described[row]
             also = f"; and its key {before['data']!r}: {before['error']}" if before else ""
             described[row] = {"field": name, "data": data, "error": why + also}

@@ -1,15 +1,15 @@
-"""A range of topics as one DataFrame.
+"""Reads a range of topics as one DataFrame.
 
-Where it begins and ends is settled when the read is planned, so that a table that is read twice in
-one query is the same twice. Filters on where a record lies (topic, partition, offset, timestamp)
-can be taken over from the query: then less is read. Spark applies them again, since a span is cut
-at whole offsets and a time is only roughly an offset.
+The start and the end are fixed when the read is planned, so that a table that is read twice in one
+query has the same rows both times. Filters of the query on topic, partition, offset and timestamp
+can be pushed down, so that less is read. Spark applies them again, because a span ends at whole
+offsets and a time maps to an offset only roughly.
 
-Taking filters over has a trap that lies in Spark 4.3: it keeps the reader that was given filters
-with the loaded DataFrame, and uses it again for the next query on it, whose filters may be others.
-We are not asked and cannot notice: neither the planner's process nor a task is told which query it
-works for. So it is had only by a word that says what is promised, `filterPushdown=once`: each
-DataFrame that is loaded serves one query, in which it stands once.
+Filter pushdown has a trap in Spark 4.3. Spark keeps the reader that has the filters in the loaded
+DataFrame, and uses it again for the next query on that DataFrame, which may have other filters.
+The reader is not called again and cannot notice: neither the planner's process nor a task knows
+which query it works for. So pushdown must be requested with `filterPushdown=once`, by which the job
+promises that each loaded DataFrame is used by one query, and once in that query.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class BatchReader(DataSourceReader):
         ends = view.resolve(options.ending, places, starting=False)
         starts = view.resolve(options.starting, places, starting=True)
         if "offsets" in (options.ending.kind, options.starting.kind):
-            # Looked at last: whatever is beyond it now was so all the time.
+            # Read last: an offset that is beyond the end now was beyond it before, too.
             latest = view.latest(places)
             ends = view.check_within(ends, latest, "endingOffsets")
             starts = view.check_within(starts, latest, "startingOffsets")

@@ -1,8 +1,8 @@
-"""`kafka.*` options as the client takes them.
+"""Converts `kafka.*` options into the client's options.
 
-They come as text and are turned into what the client wants by the type of its default. The driver
-checks all of them, also those that only executors use: a mistake is told once, where the job was
-started, and not by every task.
+They come as text and are converted to the type of the client's default. The driver checks all of
+them, even those that only executors use: a mistake is reported once, where the job was started, and
+not by every task.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.spark.options import SinkOptions, SourceOptions
 
 
 def check_client(options: SourceOptions | SinkOptions) -> ClientOptions:
-    """What the consumer or producer will go by, or what is wrong with it."""
+    """Returns the options of the consumer or producer, or raises `OptionError`."""
     kind = ConsumerOptions if isinstance(options, SourceOptions) else ProducerOptions
     try:
         return kind.parse(options.bootstrap_servers, keywords(options.client, kind))
@@ -32,8 +32,8 @@ def check_client(options: SourceOptions | SinkOptions) -> ClientOptions:
 
 
 def _as_given(text: str, names: Collection[str]) -> str:
-    """The client's words with its options as a job writes them: fetch_min_bytes is
-    kafka.fetch.min.bytes here."""
+    """Returns the client's message with option names as a job writes them: kafka.fetch.min.bytes
+    for fetch_min_bytes."""
 
     def spelled(found: re.Match[str]) -> str:
         name = found[0]
@@ -43,7 +43,7 @@ def _as_given(text: str, names: Collection[str]) -> str:
 
 
 def admin_keywords(options: SourceOptions | SinkOptions) -> Any:
-    """Those that an admin takes too."""
+    """Returns the options that an admin has, too."""
     known = AdminOptions.names()
     return keywords(
         {name: text for name, text in options.client.items() if name in known}, AdminOptions
@@ -51,7 +51,7 @@ def admin_keywords(options: SourceOptions | SinkOptions) -> Any:
 
 
 def keywords(given: Mapping[str, str], kind: type[ClientOptions]) -> Any:
-    """Texts as the values they stand for; what the client does not know it refuses itself."""
+    """Converts texts to values. The client itself refuses options that it does not know."""
     defaults = {field.name: field.default for field in fields(kind)}
     return {name: _value(text.strip(), defaults.get(name)) for name, text in given.items()}
 

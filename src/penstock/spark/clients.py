@@ -1,9 +1,9 @@
-"""The clients behind a source or sink: an admin for a driver, one consumer for a worker process.
+"""Opens the clients of a source or sink: an admin for a driver, a consumer for a worker process.
 
-A worker process serves many tasks one after another, so its consumer is kept: a task then costs no
-new connection. A worker that Spark ends takes it along.
+A worker process runs many tasks one after another, so its consumer is kept, and a task needs no new
+connection. The consumer ends with the worker process.
 
-A job that reads must never make the topic that it reads: what was deleted stays so.
+A job that reads must never create the topic that it reads: a deleted topic stays deleted.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from penstock.spark.client_options import admin_keywords, check_client, keywords
 from penstock.spark.options import SinkOptions, SourceOptions
 
 CONSUMERS_KEPT: Final = 4
-"""A worker may live for days and meet many jobs: each consumer is a thread and connections."""
+"""A worker may run for days and serve many jobs, and each consumer has a thread and connections."""
 _consumers: dict[tuple[object, ...], Consumer[Any, Any]] = {}
 
 
 class NoBroker(ClientError):
-    """None of the addresses that the job was given answers."""
+    """No broker answers at any of the job's bootstrap addresses."""
 
 
 def open_admin(options: SourceOptions | SinkOptions) -> Admin:
-    """An admin that is connected, or what keeps it from being so."""
+    """Returns a connected admin. Raises `NoBroker` if no broker answers."""
     check_client(options)
     admin = Admin(options.bootstrap_servers, **admin_keywords(options))
     try:
@@ -51,12 +51,12 @@ def open_consumer(options: SourceOptions) -> Consumer[Any, Any]:
 
 
 def worker_consumer(options: SourceOptions) -> Consumer[Any, Any]:
-    """This process's consumer for these options."""
+    """Returns this process's consumer for these options."""
     key = (options.bootstrap_servers, *sorted(options.client.items()))
     consumer = _consumers.pop(key, None)
     if consumer is None:
         consumer = open_consumer(options)
-    _consumers[key] = consumer  # At the end: the first is the one that was not used for longest.
+    _consumers[key] = consumer  # At the end: the first one is the least recently used.
     if len(_consumers) > CONSUMERS_KEPT:
         _consumers.pop(next(iter(_consumers))).close()
     return consumer

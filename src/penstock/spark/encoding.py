@@ -1,8 +1,8 @@
-"""Rows of a DataFrame as records: which columns mean what, and how values become bytes.
+"""Encodes the rows of a DataFrame as records.
 
-`key`, `value`, `headers`, `topic`, `partition` and `timestamp` are what their names say. With a
-format for the value there need not be a `value` column: then all columns without such a meaning
-are its fields.
+The columns `key`, `value`, `headers`, `topic`, `partition` and `timestamp` mean what their names
+say. If the value has a format, the `value` column may be left out: then all other columns become
+fields of the value.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _MEANINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "partition": ("int",),
     "timestamp": ("timestamp", "timestamp_ntz", "bigint"),
 }
-"""Columns with a meaning, and the types they may have; keys and values as their formats say."""
+"""Columns with a meaning, and their allowed types. Those of key and value depend on the format."""
 
 
 def check_columns(options: SinkOptions, schema: StructType) -> None:
-    """Told on the driver, before any task runs."""
+    """Raises `OptionError` on the driver, before any task runs, if a column does not fit."""
     names = schema.fieldNames()
     _check_names(options, names)
     for field in schema.fields:
@@ -101,7 +101,7 @@ class Encoder:
         self._value = _encode(formats.value, formats.value_schema, formats.value_schema_id)
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The same rows with a key and a value in bytes, ready for `send_table`."""
+        """Returns the rows with encoded keys and values, for `send_table`."""
         names = batch.schema.names
         columns = {name: batch.column(name) for name in names if name in _MEANINGS}
         if "value" not in columns:
@@ -131,7 +131,7 @@ def _avro(schema: str, schema_id: int | None) -> Encode:
         for value in column.to_pylist(maps_as_pydicts="strict"):
             try:
                 encoded.append(None if value is None else serialize(value))
-            except Exception as error:  # Whatever fastavro raises, the row does not fit.
+            except Exception as error:  # Any exception of fastavro means that the row does not fit.
                 raise SerializationFailed(
                     f"{str(value)[:200]} does not fit the Avro schema: {error}"
                 ) from error

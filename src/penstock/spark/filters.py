@@ -1,11 +1,10 @@
-"""Which records a query can want, by where they lie, and the spans that this leaves.
+"""Applies a query's filters to the spans to read, so that less is read.
 
-Only conditions that all rows must meet arrive here. Each narrows: topics and partitions to a set,
-offsets and times to an interval. A time becomes an offset by asking the brokers for the first
-record at or after it; that is exact for topics whose times never go back and too wide for others,
-never too narrow at the beginning: before the first record that is young enough all are older. At
-the end a record out of order may be younger than one behind it, so an upper bound of time cuts
-nothing unless the topic stamps records itself.
+Spark passes only conditions that all rows must meet. Each one narrows the read: topics and
+partitions to a set, offsets to an interval, times to a lower bound. The brokers convert a lower
+bound of time to the offset of the first record at or after it. No wanted record is lost by this,
+because all records before that one are older. If the timestamps in a topic are not in order, some
+unwanted records are read as well. An upper bound of time is ignored: a later record may be older.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Wanted:
     partitions: frozenset[int] | None = None
     offset_from: int = 0
     offset_to: int = _OFFSET_MAX
-    """The first that is no longer wanted."""
+    """The first offset that is not wanted any more."""
     from_ms: int | None = None
 
     def narrowed(self, filters: Iterable[Filter]) -> Wanted:
@@ -63,7 +62,7 @@ class Wanted:
         later = EqualTo | GreaterThan | GreaterThanOrEqual
         if name == "timestamp" and isinstance(condition, later) and isinstance(value, datetime):
             since_ms = _milliseconds(value)
-            # Below 0 a time has another meaning to brokers, and 0 lets all records in anyway.
+            # Negative times have a special meaning for brokers, and all records are at or after 0.
             return replace(self, from_ms=max(self.from_ms or 0, since_ms)) if since_ms > 0 else self
         return self
 
@@ -90,7 +89,7 @@ class Wanted:
 
 
 def narrow(whole: Sequence[Span], wanted: Wanted, view: LogView) -> list[Span]:
-    """What is left of the spans."""
+    """Returns the spans, reduced to what is wanted."""
     left = [
         replace(
             span,
@@ -115,7 +114,8 @@ def _both(known: frozenset[Any] | None, given: Iterable[Any]) -> frozenset[Any]:
 
 
 def _milliseconds(when: datetime) -> int:
-    """Spark hands times over in the session's zone, as this process has it when none is given."""
+    """Converts a time to milliseconds. Spark passes times in the session's time zone; a time
+    without one is in the time zone of this process."""
     if when.tzinfo is None:
         when = when.astimezone(UTC)
     return int(when.timestamp() * 1000)

@@ -1,8 +1,8 @@
-"""Bytes of a topic as columns of a type, and back.
+"""Decodes the keys and values of records into typed columns.
 
-Decoding works on a whole column. Text is checked and relabelled; JSON goes through Arrow's own
-reader; only Avro is read record by record. What cannot be decoded is null in the result and listed
-as bad, with the reason, and what becomes of it is decided elsewhere.
+Decoding works on a whole column. Text is checked and reinterpreted without a copy, JSON is read by
+Arrow's own reader, and only Avro is read record by record. A value that cannot be decoded is null
+in the result and listed as bad, with the reason. `bad_records` decides what happens to it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NONE_BAD: Final[Mapping[int, str]] = {}
 def decoder(
     kind: Format, schema: str, target: pa.DataType, schema_id: int | None = None
 ) -> Decoder:
-    """How to make a column of the target type from a column of bytes."""
+    """Returns a function that converts a column of bytes to a column of the target type."""
     if kind == "bytes":
         return lambda column: Decoded(column, _NONE_BAD)
     if kind == "string":
@@ -55,7 +55,7 @@ def decode_text(column: pa.Array) -> Decoded:
 
 
 def json_decoder(target: pa.StructType) -> Decoder:
-    # Every new worker process pays for what is imported here, and most topics are not JSON.
+    # Imports slow down the start of every worker process, and most topics are not JSON.
     from penstock.spark.json_reading import JsonReader  # noqa: PLC0415 -- only when used
 
     reader = JsonReader(target)
@@ -69,7 +69,8 @@ def json_decoder(target: pa.StructType) -> Decoder:
 
 
 def avro_codec(schema: str, schema_id: int | None = None) -> Avro:
-    """With an id, values have a schema registry's prefix, and another id makes a record bad."""
+    """Returns an Avro codec. With an id, values begin with a schema registry's prefix, and a record
+    with another id is bad."""
     try:
         return Avro(json.loads(schema), schema_id=schema_id)
     except ImportError:
@@ -91,7 +92,7 @@ def avro_decoder(schema: str, target: pa.DataType, schema_id: int | None = None)
 
 
 _UNLIKE_SPARK: Final = ("uuid", "time-millis", "time-micros")
-"""Logical types of which fastavro makes objects, where the column has a text or a number."""
+"""Logical types that fastavro returns as objects, while Spark's column has text or numbers."""
 
 
 def _as_spark_has_it(value: Any, kind: pa.DataType) -> Any:
@@ -120,13 +121,13 @@ def _one_by_one(column: pa.Array, read: Callable[[bytes], Any], target: pa.DataT
         if data is not None:
             try:
                 value = read(data)
-            except Exception as error:  # noqa: BLE001 (whatever a decoder raises, the record is bad)
+            except Exception as error:  # noqa: BLE001 (any exception means that the record is bad)
                 bad[row] = str(error) or type(error).__name__
         values.append(value)
     try:
         return Decoded(pa.array(values, target), bad)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        # A value is outside of what the column's type can hold: rare, so found the slow way.
+        # A value is outside the range of the column's type. This is rare, so the search is slow.
         for row, value in enumerate(values):
             try:
                 pa.array([value], target)

@@ -1,12 +1,12 @@
-"""A home for Spark on one machine, whose Python workers start in a third of the time.
+"""Creates a SPARK_HOME in which Python workers on this machine start in a third of the time.
 
-Spark starts Python processes all the time: some for every query, one for every stream. They import
-pyspark from `python/lib/pyspark.zip` in Spark's home, and what is in a zip is compiled anew by each
-of them, which takes longer than all the rest of their start. A PySpark that pip installed has the
-same code compiled in its package. So this home consists of links to that package, and its "zip" is
-the folder that the package lies in; Python asks only what a path is, not what it is called.
+Spark starts Python processes often: some for every query, one for every stream. They import pyspark
+from `python/lib/pyspark.zip` in SPARK_HOME. Each process compiles what it imports from a zip file
+again, which takes longer than the rest of its start. The pip package of PySpark contains the same
+code compiled. So this home consists of links to that package, and its `pyspark.zip` is a link to
+the folder that contains the package. Python does not mind that a folder has the name of a zip file.
 
-Only for workers on this machine: a cluster has homes of its own, and is sent the real zip.
+This works only for workers on this machine. A cluster has its own SPARK_HOME and gets the real zip.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ VARIABLE: Final = "SPARK_HOME"
 
 
 def make_home(folder: Path) -> dict[str, str]:
-    """Make it there, anew if it is there already; what to set in Spark's environment.
+    """Creates the home in `folder`, replacing an old one. Returns what to set in Spark's
+    environment.
 
-    Nothing is made, and nothing is to be set, where somebody chose a home or there is no package
-    of pip's to make it of."""
+    Does nothing and returns an empty dict if SPARK_HOME is already set, or if PySpark was not
+    installed by pip."""
     found = find_spec("pyspark")
     if VARIABLE in os.environ or found is None or found.origin is None:
         return {}

@@ -1,4 +1,4 @@
-"""Whether Spark can start here: it needs a Java, and says so badly when there is none."""
+"""Checks that there is a Java for Spark: Spark's own error message for that is unclear."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class JavaMissing(ClientError):
 
 
 def check_java(environment: Mapping[str, str] = os.environ) -> None:
-    """Raise `JavaMissing` with one line that says what to do, unless there is a Java for Spark."""
+    """Raises `JavaMissing`, with one line that says what to do, if there is no Java for Spark."""
     home = environment.get("JAVA_HOME")
     path = environment.get("PATH", os.defpath)
     found = os.path.join(home, "bin", "java") if home else shutil.which("java", path=path)

@@ -1,7 +1,7 @@
-"""Whether a parsed JSON value has the type it should have, and if not, why. Pure.
+"""Checks whether a parsed JSON value has the expected type, and says why not. Pure.
 
-A check never calls wrong what Arrow's JSON reader would read into that type. The other way round it
-may: what it lets pass is still read by Arrow, which has the last word.
+A check never rejects a value that Arrow's JSON reader would read into that type. It may accept a
+value that Arrow then rejects: Arrow has the last word.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 Check = Callable[[Any], str]
-"""Empty, or what is wrong, to be put behind the name of what was looked at."""
+"""Returns what is wrong, to be appended to the name of the value, or an empty string."""
 
 _TIME: Final = re.compile(
     r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
@@ -24,7 +24,7 @@ _TIME: Final = re.compile(
 )
 _SHOWN_CHARACTERS: Final = 40
 _NORMALIZED_DIGITS: Final = 28
-"""Python rounds longer ones when it takes zeros off their ends."""
+"""`Decimal.normalize` rounds numbers with more digits."""
 _NAMES: Final = {
     pa.bool_(): "BOOLEAN",
     pa.int8(): "TINYINT",
@@ -62,7 +62,7 @@ def check_of(kind: pa.DataType) -> Check:
 
 
 def leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
-    """The types in it, itself first."""
+    """Yields the type itself, then all types inside it."""
     yield kind
     for index in range(kind.num_fields):
         yield from leaves(kind.field(index).type)
@@ -129,7 +129,7 @@ def _integer(kind: pa.DataType) -> Check:
 def _decimal(kind: pa.Decimal128Type) -> Check:
     def fits(value: Any) -> bool:
         if type(value) not in (int, str, Decimal):
-            return type(value) is float  # Only a NaN or an infinity: numbers come as decimals.
+            return type(value) is float  # NaN or infinity: other numbers are parsed as Decimal.
         try:
             number = Decimal(value)
         except InvalidOperation:

@@ -1,19 +1,19 @@
-"""A column of JSON texts as a column of structs, by Arrow's own reader.
+"""Converts a column of JSON texts to a column of structs, with Arrow's JSON reader.
 
-A value must be one object whose fields have the types that were given: unknown fields are ignored,
-missing ones are null, and a field of another type makes the record bad, where Spark's `from_json`
-would quietly make it null. Times and dates are ISO texts, binary is base64, a map is an object.
+A value must be one object whose fields have the types of the schema. Unknown fields are ignored and
+missing ones are null. A field of another type makes the record bad, where Spark's `from_json` would
+silently make it null. Times and dates are ISO texts, binary is base64, a map is an object.
 
-All values of a column are read at once, as lines of one text. That fails as a whole when one value
-is bad. So then every value is looked at in Python: what is bad for certain is put aside, and the
-rest is read again. That look never calls bad what Arrow would have read, so whether a value is bad
-does not depend on its neighbours; what it cannot judge, such as half of a surrogate pair, is found
-by halving, which is exact and slow.
+All values of a column are read at once, as the lines of one text. That fails as a whole if one
+value is bad. In that case every value is checked in Python, the values that are certainly bad are
+removed, and the rest is read again. This check never rejects a value that Arrow would read, so
+whether a value is bad does not depend on the other values. Bad values that the check does not find,
+such as half of a surrogate pair, are found by bisection, which is exact and slow.
 
-No value runs over into the next. Each begins with a brace and ends with one, so one that is not
-complete wants a comma or a bracket next, and no new brace; and one with two objects makes the count
-wrong. But Arrow's reader goes down with the process when a `null` stands between two objects: so
-whatever may hold one is made sure of beforehand.
+A value cannot run over into the next one. Each begins and ends with a brace. After an incomplete
+value Arrow's reader expects a comma or a bracket, and the opening brace of the next value is an
+error. A value with two objects makes the count of rows wrong. But Arrow's reader crashes the
+process if there is a `null` between two objects: so values that may contain that are checked first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock.spark.json_check import check_of, leaves
 _OBJECT: Final = r"(?s)^\s*\{.*\}\s*$"
 _OBJECT_THEN_NULL: Final = r"\}\s*n"
 _INFINITY: Final = "Inf"
-"""A number to Arrow's reader, but not to Python's, which wants it in full."""
+"""Arrow's reader accepts this as a number; Python's accepts only `Infinity`."""
 
 
 class JsonReader:
@@ -45,7 +45,7 @@ class JsonReader:
         self._parse_float = Decimal if any(map(pa.types.is_decimal, kinds)) else None
 
     def read(self, texts: pa.Array) -> tuple[pa.Array, dict[int, str]]:
-        """The structs, null where the text is null or bad; and row -> why it is bad."""
+        """Returns the structs, null where the text is null or bad, and row -> why it is bad."""
         bad: dict[int, str] = {}
         rows = self._objects(texts, bad)
         is_whole = len(rows) == len(texts)
@@ -58,7 +58,7 @@ class JsonReader:
         return (structs if is_whole else _spread(structs, rows, len(texts))), bad
 
     def _objects(self, texts: pa.Array, bad: dict[int, str]) -> pa.Array:
-        """The rows that Arrow's reader may be given; all others are null or bad."""
+        """Returns the rows that are safe for Arrow's reader; all others are null or bad."""
         sound = pc.and_(
             pc.match_substring_regex(texts, _OBJECT),
             pc.invert(pc.match_substring_regex(texts, _OBJECT_THEN_NULL)),
@@ -96,7 +96,7 @@ class JsonReader:
         return why_not and f"not as the schema says: {why_not.removeprefix('.')}"
 
     def _halve(self, texts: pa.Array, first: int, bad: dict[int, str]) -> pa.Array:
-        """What cannot be read, alone at last."""
+        """Reads the texts, and finds the bad ones among them by bisection."""
         if not len(texts):
             return pa.nulls(0, self._target)
         try:
@@ -117,7 +117,7 @@ class JsonReader:
         if self._has_maps:
             texts = pa.array([self._with_lists(text) for text in texts.to_pylist()], pa.string())
         elif pc.any(pc.match_substring(texts, "\n")).as_py():
-            # Between tokens a tab means the same; within a text neither may stand.
+            # Between tokens a tab means the same; inside a string neither is allowed.
             texts = pc.replace_substring(texts, "\n", "\t")
         if not len(texts):
             return pa.nulls(0, self._target)
@@ -137,20 +137,20 @@ class JsonReader:
         return _struct(columns, self._target, None, len(texts))
 
     def _with_lists(self, text: str) -> str:
-        """Arrow reads no maps: as lists of entries it does."""
+        """Returns the text with maps as lists of entries: Arrow's reader cannot read maps."""
         value = json.loads(text, parse_float=self._parse_float)
         return json.dumps(_entries(value, self._target), ensure_ascii=False)
 
 
 def _spread(structs: pa.Array, rows: pa.Array, length: int) -> pa.Array:
-    """Each struct at its row, and null at all others."""
+    """Returns an array with each struct at its row, and null in all other rows."""
     if len(structs) == length:
         return structs
     return structs.take(pc.index_in(pa.array(range(length), pa.uint64()), value_set=rows))
 
 
 def _not_an_object(text: str) -> str:
-    """Why it is no JSON object; empty if it is one."""
+    """Returns why the text is not a JSON object; empty if it is one."""
     try:
         parsed = json.loads(text)
     except ValueError as why:
@@ -161,7 +161,7 @@ def _not_an_object(text: str) -> str:
 
 
 def _entries(value: Any, kind: pa.DataType) -> Any:
-    """The value with its maps as lists, and without what its type does not have."""
+    """Returns the value with maps as lists, and without fields that its type does not have."""
     if value is None:
         return None
     if pa.types.is_struct(kind) and isinstance(value, dict):
@@ -180,7 +180,7 @@ def _entries(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-# -- from what Arrow reads to what was asked for ---------------------------------------------------
+# -- from the types that Arrow reads to the types of the schema ------------------------------------
 
 
 def _wire_field(field: pa.Field) -> pa.Field:
@@ -204,7 +204,7 @@ def _wire_type(kind: pa.DataType) -> pa.DataType:
 
 def _finished(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(kind):
-        # Arrow's reader checks the digits before it adds zeros behind the point, not afterwards.
+        # Arrow's reader checks the number of digits before it adds zeros after the decimal point.
         array.validate(full=True)
     if array.type == kind and not pa.types.is_nested(kind):
         return array

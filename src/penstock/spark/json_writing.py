@@ -1,11 +1,12 @@
-"""A column of structs as a column of JSON texts, column by column and not row by row.
+"""Converts a column of structs to a column of JSON texts, column by column and not row by row.
 
-Every field becomes a column of fragments, and those are joined with what stands between them. Times
-are ISO in UTC to the microsecond, dates ISO, binary base64, decimals numbers with all their digits,
-a map an object: what `json_reading` reads back as it was. A field that is null is written as null.
+Every field becomes a column of fragments, which are joined with the punctuation between them. Times
+are ISO in UTC with microseconds, dates are ISO, binary is base64, decimals are numbers with all
+their digits, and maps are objects. `json_reading` reads all of these back unchanged. A null field
+is written as null.
 
-Texts are escaped by a few passes over the whole column, and only where there is something to
-escape. JSON has no word for NaN and infinities, so they are refused.
+Texts are escaped in a few passes over the whole column, and only if there is something to escape.
+JSON cannot represent NaN and infinities, so they are refused.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _NULL: Final = "null"
 
 
 def write_json(column: pa.Array) -> pa.Array:
-    """One text for each value, in UTF-8; null stays null."""
+    """Returns one text for each value, in UTF-8; null stays null."""
     return _restored(_fragments(column, "value"), column).cast(pa.binary())
 
 
 def check_json_type(kind: pa.DataType, name: str) -> None:
-    """Told on the driver: a column that has no form in JSON."""
+    """Raises `OptionError` on the driver if a column cannot be written as JSON."""
     if pa.types.is_map(kind) and not pa.types.is_string(kind.key_type):
         raise OptionError(
             f"{name} is a map with keys that are not text, and JSON has no other: cast them"
@@ -60,7 +61,7 @@ _PLAIN: Final = (
 
 
 def _fragments(column: pa.Array, name: str) -> pa.Array:
-    """JSON for each value; what stands for null is no matter."""
+    """Returns JSON for each value. The result for a null does not matter: callers replace it."""
     kind = column.type
     if pa.types.is_struct(kind):
         return _objects(column, name)
@@ -142,7 +143,7 @@ def _any_match(texts: pa.Array, pattern: str) -> bool:
 
 
 def _present(column: pa.Array, name: str) -> pa.Array:
-    """Fragments, with the word for null where there is none."""
+    """Returns fragments, with `null` for missing values."""
     fragments = _restored(_fragments(column, name), column)
     return pc.fill_null(fragments, _NULL) if fragments.null_count else fragments
 

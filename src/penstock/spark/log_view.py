@@ -1,12 +1,12 @@
-"""The topics of a source as the driver sees them: which partitions, from where, to where.
+"""Shows the driver the topics of a source: their partitions, and from where to where to read.
 
-Spark asks the same few questions again and again: what is there now, where does the log begin,
-which offset belongs to a time. They are answered here by the admin client, and whatever the log
-has lost in the meantime is noticed here: partitions that went away, topics that were made anew, and
-offsets that retention overtook. What then happens is the job's choice, `failOnDataLoss`.
+Spark asks the same few questions again and again: which records are there now, where does the log
+begin, which offset belongs to a time. This module answers them with the admin client. It also
+notices lost data: partitions that are gone, topics that were created again, and offsets that
+retention has deleted. The job's option `failOnDataLoss` decides what happens then.
 
-A topic that was made anew is known by its id as long as this view lives; after a restart only a
-log that ends before the position gives it away.
+A view recognizes a topic that was created again by its id. After a restart of the driver the old id
+is not known, so only a log that ends before the position shows it.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ log = logging.getLogger(__name__)
 
 When = int | Literal["earliest", "latest"]
 RECORD_BYTES_GUESS: Final = 1024.0
-"""What a record is taken to weigh where the broker does not tell how large a log is."""
+"""The assumed size of a record if the broker does not report the size of the log."""
 
 
 class DataLoss(ClientError):
-    """Records that were to be read are gone."""
+    """Records were deleted before they were read."""
 
 
 class AdminCalls(Protocol):
-    """What is used of `penstock.Admin`."""
+    """The methods of `penstock.Admin` that are used."""
 
     def list_topics(self, *, internal: bool = False) -> list[TopicInfo]: ...
 
@@ -62,7 +62,7 @@ class AdminCalls(Protocol):
 
 
 class EndCalls(Protocol):
-    """What is used of `penstock.Consumer`, where only committed records count."""
+    """The methods of `penstock.Consumer` that are used to read only committed records."""
 
     def end_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
 
@@ -76,7 +76,7 @@ class LogView:
         self._admin = admin
         self._options = options
         self._committed = committed
-        """Knows the ends of what is committed; None when records count at once."""
+        """Gives the last stable offsets. None if uncommitted records are read, too."""
         self._ids: dict[str, str] = {}
         self._renewed: set[str] = set()
 
@@ -99,8 +99,8 @@ class LogView:
     # -- which partitions -----------------------------------------------------------------------
 
     def places(self) -> list[TopicPartition]:
-        """All partitions that the job asks for, all of which must exist. A pattern asks for
-        whatever there is."""
+        """Returns all partitions that the job names, all of which must exist; for a pattern, all
+        that match."""
         choice = self._options.topics
         counts = self._counts()
         for name in self._names():
@@ -118,11 +118,12 @@ class LogView:
         return self._chosen(counts)
 
     def places_left(self) -> list[TopicPartition]:
-        """Those that exist, for a job that has begun: what is missing was there once."""
+        """Returns the partitions that still exist, for a job that has begun: missing ones existed
+        before."""
         return self._chosen(self._counts())
 
     def take_renewed(self) -> set[str]:
-        """Topics that were seen to be made anew since this was last asked."""
+        """Returns the topics that were found to be created again since the last call."""
         renewed, self._renewed = self._renewed, set()
         return renewed
 
@@ -136,7 +137,7 @@ class LogView:
         return sorted({*choice.names, *(place.topic for place in choice.partitions)})
 
     def _counts(self) -> dict[str, int]:
-        """Partitions of each topic that there is, by name."""
+        """Returns the number of partitions of each topic that exists."""
         found: list[TopicInfo] = []
         if self._options.topics.pattern:
             pattern = re.compile(self._options.topics.pattern)
@@ -165,7 +166,7 @@ class LogView:
         return self._at(dict.fromkeys(places, "latest"))
 
     def resolve(self, bound: Bound, places: Sequence[TopicPartition], *, starting: bool) -> Offsets:
-        """The offsets that a bound means right now."""
+        """Returns the offsets that a bound means now."""
         if bound.kind == "earliest":
             return self.earliest(places)
         if bound.kind == "latest":
@@ -211,7 +212,7 @@ class LogView:
     # -- what is lost ---------------------------------------------------------------------------
 
     def lose(self, message: str) -> None:
-        """Fail, or say so and go on: as the job wants it."""
+        """Raises `DataLoss`, or logs a warning if `failOnDataLoss` is false."""
         if self._options.fail_on_data_loss:
             raise DataLoss(
                 f"{message}. If that is as it should be, set failOnDataLoss to false and what is "
@@ -222,7 +223,7 @@ class LogView:
     def check_still_there(
         self, start: Mapping[TopicPartition, int], places: Iterable[TopicPartition]
     ) -> Offsets:
-        """The starts without the partitions that are gone. Should one come back, it is new."""
+        """Returns the starts without partitions that are gone. One that comes back is new."""
         left = set(places)
         gone = sorted(set(start) - left)
         if gone:
@@ -232,7 +233,7 @@ class LogView:
     def check_not_before_start(
         self, start: Mapping[TopicPartition, int], earliest: Mapping[TopicPartition, int]
     ) -> Offsets:
-        """The starts, moved up to where the logs begin now."""
+        """Returns the starts, moved up to the log start offsets."""
         moved = dict(start)
         for place, offset in start.items():
             begins = earliest.get(place, offset)
@@ -244,7 +245,7 @@ class LogView:
     def check_not_past_end(
         self, start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
     ) -> list[TopicPartition]:
-        """The partitions whose logs end before what was read of them."""
+        """Returns the partitions whose logs end before the offset that was read up to."""
         past = [place for place, offset in start.items() if offset > latest.get(place, offset)]
         for place in past:
             self.lose(
@@ -256,7 +257,7 @@ class LogView:
     def check_within(
         self, asked: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int], option: str
     ) -> Offsets:
-        """Offsets that somebody wrote down, cut to where the logs end."""
+        """Returns the offsets from an option, limited to the log end offsets."""
         within = dict(asked)
         for place, offset in asked.items():
             if offset > latest[place]:
@@ -264,14 +265,14 @@ class LogView:
                 within[place] = latest[place]
         return within
 
-    # -- beside the offsets ---------------------------------------------------------------------
+    # -- sizes and progress ---------------------------------------------------------------------
 
     def record_bytes(
         self, spans: Mapping[TopicPartition, tuple[int, int]]
     ) -> dict[TopicPartition, float]:
-        """What a record weighs on disk, on average over its log, given where that begins and ends.
+        """Returns the average size of a record on disk, for logs that begin and end at `spans`.
 
-        One answer of the brokers for all partitions; where they do not say, a guess."""
+        Asks the brokers once for all partitions. Where they report no size, it is a guess."""
         sizes: dict[TopicPartition, int] = {}
         try:
             for directory in self._admin.describe_log_dirs():
@@ -287,8 +288,10 @@ class LogView:
         }
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
-        """Tell the group how far the job is. For people and tools only: the job itself goes by
-        Spark's checkpoint, so a failure is told and not raised."""
+        """Commits the job's progress to the group. Returns whether that worked.
+
+        This is only for monitoring: the job itself uses Spark's checkpoint, so a failure is logged
+        and not raised."""
         try:
             outcomes = self._admin.alter_group_offsets(group, dict(offsets))
         except ClientError as error:
@@ -304,7 +307,7 @@ class LogView:
 
 
 def open_view(options: SourceOptions) -> LogView:
-    """With clients of its own, which it closes."""
+    """Opens a view with its own clients, which it closes."""
     client = check_client(options)
     admin = open_admin(options)
     committed_only = isinstance(client, ConsumerOptions) and bool(client.isolation_level)

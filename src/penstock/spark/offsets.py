@@ -1,13 +1,13 @@
-"""Offsets as Spark keeps them, and the arithmetic of micro-batches. Pure.
+"""Converts offsets to and from Spark's format, and plans micro-batches. Pure.
 
 Spark stores a source's offsets in its checkpoint as JSON, `{"topic": {"0": 17, "1": 4}}`: for each
-partition the next offset to read. That is the format of Spark's own Kafka source, so that what is
-written about that one holds here.
+partition, the next offset to read. This is the format of Spark's own Kafka source, so documentation
+of that source applies here, too.
 
-A micro-batch is the span between two such maps. How far the second may go is settled by `advance`:
-every partition goes on in proportion to what it has, so that a limit slows all of them down and
-starves none. What a batch reads is a list of `Span`s, one per Spark task; `split` cuts long ones
-until there are as many as were asked for.
+A micro-batch is the range between two such maps. `advance` decides how far it goes: every partition
+advances in proportion to what is waiting in it, so a limit slows down all partitions and starves
+none. A batch is read as a list of `Span`s, one per Spark task; `split` cuts long spans until there
+are as many as requested.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Span:
 
 
 def to_spark(offsets: Mapping[TopicPartition, int]) -> SparkOffsets:
-    """Sorted, so that equal offsets are equal text: Spark compares them as such."""
+    """Sorts the offsets, because Spark compares them as text."""
     found: SparkOffsets = {}
     for place in sorted(offsets):
         found.setdefault(place.topic, {})[str(place.partition)] = offsets[place]
@@ -63,7 +63,7 @@ def from_spark(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 
 def parse_partition_numbers(text: str, option: str) -> Offsets:
-    """`{"topic": {"0": 23, "1": -2}}` as an option gives it; `OptionError` says what is wrong."""
+    """Parses an option of the form `{"topic": {"0": 23, "1": -2}}`, or raises `OptionError`."""
     shape = f'{option} must look like {{"topic": {{"0": 23, "1": -2}}}}'
     try:
         given = json.loads(text)
@@ -90,11 +90,12 @@ def advance(
     bytes_max: int | None = None,
     record_bytes: Mapping[TopicPartition, float] | None = None,
 ) -> Offsets:
-    """Where the next batch may end: at the latest offsets, or before them by what is allowed.
+    """Returns where the next batch ends: at the latest offsets, or earlier because of the limits.
 
-    Each partition gets the share of the limit that it has of what waits, and at least one record,
-    so that the smallest moves too. Partitions that `latest` no longer has keep their offset.
-    `record_bytes` are the average sizes by which `bytes_max` is turned into records.
+    A limit is divided among partitions in proportion to the records waiting in each. Each of them
+    advances by at least one record, so that the smallest advance, too. Partitions that are not in
+    `latest` any more keep their offset. `record_bytes` has the average size of records, to convert
+    `bytes_max` to a number of records.
     """
     waiting = {place: max(0, end - start.get(place, end)) for place, end in latest.items()}
     fraction = 1.0
@@ -109,7 +110,7 @@ def advance(
     ends = dict(start)
     for place, count in waiting.items():
         begin = latest[place] - count
-        # Rounded up, or many small partitions would stand still; never past the end.
+        # At least one, or many small partitions would not advance at all; never past the end.
         allowed = count if fraction >= 1.0 else min(count, max(1, int(count * fraction)))
         ends[place] = begin + (allowed if count else 0)
         if place in start:
@@ -118,12 +119,12 @@ def advance(
 
 
 def waiting(start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> int:
-    """How many records lie between."""
+    """Returns the number of offsets between the two."""
     return sum(max(0, end - start.get(place, end)) for place, end in latest.items())
 
 
 def spans(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[Span]:
-    """What lies between, partition by partition; those with nothing are left out."""
+    """Returns the ranges between the two, by partition, without empty ones."""
     return [
         Span(place.topic, place.partition, start[place], end[place])
         for place in sorted(end)
@@ -134,10 +135,10 @@ def spans(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
 def split(
     whole: Sequence[Span], *, pieces_min: int | None = None, records_max: int | None = None
 ) -> list[Span]:
-    """The same records in at least so many pieces, none longer than `records_max`.
+    """Cuts the spans into at least `pieces_min` pieces, none longer than `records_max`.
 
-    A span is cut in proportion to its share of all records, so that tasks take about as long. With
-    fewer records than pieces wanted there are as many pieces as records.
+    The number of pieces of a span is in proportion to its size, so that tasks take about the same
+    time. If there are fewer records than `pieces_min`, there is one piece per record.
     """
     counts = [1] * len(whole)
     if records_max is not None:
@@ -148,7 +149,7 @@ def split(
             max(count, min(span.size, round(span.size / total * pieces_min)), 1)
             for span, count in zip(whole, counts, strict=True)
         ]
-        # Rounding may have left a few out: the longest pieces are cut once more.
+        # After rounding there may be too few pieces: the longest pieces are cut once more.
         while sum(counts) < min(pieces_min, total):
             longest = max(
                 (index for index, span in enumerate(whole) if counts[index] < span.size),

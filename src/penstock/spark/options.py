@@ -1,9 +1,9 @@
-"""What a job says about its source or sink, checked once, on the driver. Pure.
+"""Parses and checks the options of a source or sink. Pure.
 
-The names are those of Spark's own Kafka source, so that a job changes one word to change over;
-like all of Spark's options they may be written in any case. `kafka.*` goes to the client. An
-option that nobody knows is refused with the nearest that somebody does: a misspelt limit would
-otherwise show as an executor out of memory.
+The names are those of Spark's own Kafka source, so that a job changes one word to migrate. Like all
+of Spark's options they are not case-sensitive. `kafka.*` options are passed to the client. An
+unknown option is refused, with the closest known name: a misspelled limit would otherwise only show
+when an executor runs out of memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ C = TypeVar("C", bound=str)
 
 _CLIENT: Final = "kafka."
 _SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "outputmode", "queryname"})
-"""Options that Spark itself puts beside the user's."""
+"""Options that Spark itself adds to those of the user."""
 
 SOURCE_OPTIONS: Final = (
     "subscribe",
@@ -100,16 +100,16 @@ _REFUSED_FOR_SINK: Final = {
     "kafka.transaction.timeout.ms": "use transactionTimeout",
 }
 _CLIENTS_OWN: Final = frozenset({"bootstrap.servers", "group.id", "isolation.level"})
-"""Options of the client that people give without its prefix."""
+"""Options of the client that users often give without the prefix `kafka.`."""
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)")
 TRANSACTION_TIMEOUT_MS: Final = 10 * 60_000
-"""A micro-batch has to be written and committed within this; brokers allow 15 minutes as a rule."""
+"""How long a micro-batch may take to be written and committed. Brokers allow 15 min by default."""
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where reading begins or ends: at the ends of the log, by offset, or by time."""
+    """Where reading begins or ends: at the start or end of the log, at offsets, or at times."""
 
     kind: Literal["earliest", "latest", "offsets", "timestamp", "timestamps"]
     numbers: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """Exactly one of the three is given."""
+    """Which topics or partitions to read. Exactly one of the fields is set."""
 
     names: tuple[str, ...] = ()
     pattern: str = ""
@@ -140,7 +140,7 @@ class Formats:
     value: Format = "bytes"
     value_schema: str = ""
     key_schema_id: int | None = None
-    """With Avro: the number that a schema registry gave the schema, which heads every datum."""
+    """With Avro: the id of the schema in a schema registry. Every encoded value begins with it."""
     value_schema_id: int | None = None
 
 
@@ -151,7 +151,7 @@ class SourceOptions:
     starting: Bound
     ending: Bound
     time_without_record: TimeWithoutRecord = "error"
-    """What to do where no record is at or after the starting time."""
+    """What to do if no record is at or after the starting time."""
     fail_on_data_loss: bool = True
     partitions_min: int | None = None
     partition_records_max: int | None = None
@@ -176,10 +176,10 @@ class SinkOptions:
     formats: Formats = Formats()
     delivery: Delivery = "at_least_once"
     sink: str = ""
-    """With exactly_once: the name that the batches are counted under."""
+    """With exactly_once: the name under which the batches are counted."""
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
     missing_progress: MissingProgress = "fail"
-    """What to do with a batch above 0 when nothing is known of the ones before."""
+    """What to do with a batch above 0 if nothing is known about the batches before."""
     client: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -250,7 +250,7 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
 
 
 class _Options:
-    """The options as given, read by the names that are documented."""
+    """Reads options by their documented names, in any case."""
 
     def __init__(
         self, given: Mapping[str, str], known: tuple[str, ...], refused: Mapping[str, str]
@@ -328,7 +328,8 @@ class _Options:
 
 
 def _unknown(name: str, names: Mapping[str, str]) -> OptionError:
-    """Spark hands names over in small letters, so that is how the mistake is shown."""
+    """Returns the error for an unknown option. Spark passes names in lower case, so the message
+    shows them so."""
     near = difflib.get_close_matches(name, names, 1)
     if near:
         return OptionError(f"there is no option {name}: did you mean {names[near[0]]}?")
@@ -380,7 +381,8 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
 
 
 def _bound(options: _Options, side: str, default: Literal["earliest", "latest"]) -> Bound:
-    """By one time for all, by a time for each partition, by offsets: the first given counts."""
+    """Returns the bound from the first of these that is set: one time for all partitions, a time
+    for each, offsets."""
     name = f"{side}Timestamp"
     if text := options.text(name):
         if not text.isdecimal():
@@ -411,7 +413,7 @@ def _checked(numbers: Offsets, name: str, least: int) -> Offsets:
 
 
 def _formats(options: _Options, *, typed: bool) -> Formats:
-    """`typed` columns need no schema to be written as JSON: they have their types."""
+    """Reads the formats of key and value. `typed` columns (of a sink) need no schema for JSON."""
     found: dict[str, tuple[Format, str, int | None]] = {}
     for side in ("key", "value"):
         kind = options.choice(f"{side}Format", FORMATS, "bytes")

@@ -1,8 +1,8 @@
-"""What an executor does: read one span of one partition and shape it as Spark wants it.
+"""Reads one span of one partition on an executor, in the columns that Spark expects.
 
-Batches come as Arrow from the wire and stay Arrow; nothing is made per record. Spark compares the
-columns with those it planned, down to the names inside nested types, so each is cast to exactly
-that: for most a change of label that moves no byte.
+Records are decoded from the wire into Arrow batches and stay Arrow; no object is created per
+record. Spark compares the columns with the planned ones, including the names inside nested types.
+So each column is cast to exactly the planned type, which copies nothing for most columns.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SpanPartition(InputPartition):
 def read_span(
     options: SourceOptions, schema: StructType, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    # A batch without any span is read as one partition of nothing: Spark wants at least one.
+    # Spark needs at least one partition, so it passes an empty one if there is no span.
     if isinstance(partition, SpanPartition):
         with told_plainly():
             yield from _read(options, to_arrow_schema(schema, timezone="UTC"), partition.span)
@@ -67,7 +67,7 @@ def _read(options: SourceOptions, schema: pa.Schema, span: Span) -> Iterator[pa.
                     if len(batch):
                         at = batch.column("offset")[-1].as_py() + 1
                         yield shaper.shape(batch)
-                # What compaction took from the end of a span leaves no offset to see.
+                # Compaction may have removed the last records of the span.
                 at = end
             except (OutsideLog, TopicNotFound) as error:
                 at, end = _what_is_left(options, error, at, end)
@@ -76,7 +76,7 @@ def _read(options: SourceOptions, schema: pa.Schema, span: Span) -> Iterator[pa.
 def _what_is_left(
     options: SourceOptions, error: OutsideLog | TopicNotFound, at: int, end: int
 ) -> tuple[int, int]:
-    """Records went between planning and reading."""
+    """Returns the rest of the span to read after records were deleted since it was planned."""
     if options.fail_on_data_loss:
         raise DataLoss(
             f"{error}. If that is as it should be, set failOnDataLoss to false and what is left "
@@ -87,7 +87,7 @@ def _what_is_left(
         return end, end
     left = max(at, error.log_start), min(end, error.log_end)
     if left == (at, end):
-        # The log says that it holds all of it after all: for Spark to try again, a few times.
+        # The log does hold the whole span, after all. Spark retries the task a few times.
         raise error
     return left
 
@@ -135,9 +135,9 @@ def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _clamped(times: pa.Array) -> pa.Array:
-    """Milliseconds within what microseconds can say: a producer that gave nanoseconds by mistake
-    must not make its topic unreadable."""
+    """Limits milliseconds to the range of microsecond timestamps: a producer that sent nanoseconds
+    by mistake must not make its topic unreadable."""
     least, most = (pa.scalar(sign * _TIME_MAX_MS, pa.int64()) for sign in (-1, 1))
     within = pc.max_element_wise(pc.min_element_wise(times.cast(pa.int64()), most), least)
-    # Those two take a missing time for one that does not count.
+    # These two functions ignore nulls and would replace them by a bound.
     return pc.if_else(times.is_valid(), within, None).cast(times.type)

@@ -1,9 +1,10 @@
-"""What a streaming query tells of itself, for whoever looks: one record for each query. Pure.
+"""Defines the report of a streaming query that the console shows. Pure.
 
-Spark's listener has small events; a report is what they add up to. Reports go to a compacted topic
-under the query's id, so the topic holds the last of each and is as large as there are queries.
+Spark's listener gets small events; a report is their sum. Reports are written to a compacted topic
+with the query's id as the key, so the topic keeps the last report of each query, and its size
+depends only on the number of queries.
 
-What comes out of the topic is anybody's: `decode` takes only what has the right shape.
+Any client can write to the topic, so `decode` accepts only records of the right shape.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ from penstock.spark.pipelines.explain import one_line
 
 TOPIC: Final = "__penstock_spark_queries"
 TOPIC_SETTINGS: Final = {"cleanup.policy": "compact,delete", "retention.ms": str(7 * 86_400_000)}
-"""Queries of which nothing was heard for a week are forgotten."""
+"""The last report of a query is deleted after a week."""
 _TEXT_MAX: Final = 2_000
 
 
 @dataclass(slots=True)
 class Report:
     id: str
-    """Of the query, the same after a restart from its checkpoint."""
+    """The query's id, which stays the same after a restart from its checkpoint."""
     run_id: str = ""
     name: str = ""
-    """Empty where its author gave none."""
+    """The query's name; empty if it has none."""
     application: str = ""
     host: str = ""
     state: str = "RUNNING"
     """RUNNING, STOPPED, FAILED."""
     rows: int = 0
-    """Read in this run."""
+    """The number of rows read in this run."""
     rows_per_s: float = 0.0
-    """Of the last batch that had rows."""
+    """The rate of the last batch that had rows."""
     lag: int | None = None
-    """Records that its topics hold behind what it has read; None where it reads none of ours."""
+    """Records in its topics that it has not read yet; None if it reads no topic."""
     batch: int | None = None
     batch_rows: int = 0
     batch_ms: int = 0
@@ -58,7 +59,7 @@ class Report:
         self.lag = _lag(sources)
         self.rows += event["rows"]
         if event["rows"]:
-            # Spark also reports that there was nothing to do; the last batch is the one with rows.
+            # Spark also reports progress without rows. The last batch is the last one with rows.
             self.rows_per_s = event["rows_per_s"]
             self.batch = event["batch"]
             self.batch_rows = event["rows"]
@@ -77,7 +78,7 @@ class Report:
 
 
 def decode(value: bytes | None) -> Report | None:
-    """None for what is no report: a deleted one, or somebody else's record."""
+    """Returns None if the value is not a report: a tombstone, or a record of another client."""
     try:
         content = json.loads(value or b"null")
     except (ValueError, RecursionError):
@@ -106,7 +107,7 @@ def _is_sound(report: Report) -> bool:
 
 
 def _lag(sources: list[Mapping[str, Any]]) -> int | None:
-    """Between what was read and the end of the log, both as Spark's report has them."""
+    """Returns the number of records between the read offsets and the log ends in Spark's report."""
     read = [_offsets(each.get("endOffset")) for each in sources]
     ends = [_offsets(each.get("latestOffset")) for each in sources]
     if not any(ends):
@@ -117,7 +118,7 @@ def _lag(sources: list[Mapping[str, Any]]) -> int | None:
 
 
 def _offsets(found: object) -> dict[str, dict[str, int]]:
-    """Spark shows them as an object or as the text of one."""
+    """Returns offsets that Spark reports as an object or as its JSON text."""
     if isinstance(found, str):
         try:
             found = json.loads(found)

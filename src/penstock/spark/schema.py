@@ -1,8 +1,8 @@
-"""The columns of a source, as Spark's DDL: whoever asks has no session to build types with.
+"""Defines the columns of a source, as Spark's DDL: the callers have no session to build types with.
 
-They are those of Spark's Kafka source. A key or value with a format has that format's type in the
-place of BINARY: text, or a struct whose fields a query reaches as `value.name` or all at once as
-`value.*`. With `badRecords=column` one more column says what could not be decoded.
+The columns are those of Spark's Kafka source. A key or value with a format has that format's type
+instead of BINARY: text, or a struct. A query selects a struct's fields as `value.name`, or all of
+them as `value.*`. With `badRecords=column`, one more column describes what could not be decoded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def source_ddl(options: SourceOptions) -> str:
 
 
 def check_schema(options: SourceOptions, given: StructType) -> None:
-    """A schema that a job gave for itself is not the source's."""
+    """Raises `OptionError` if the job passed a schema that is not the source's."""
     names = [name for name, _ in _columns(options)]
     if given.fieldNames() != names:
         raise OptionError(
@@ -65,7 +65,7 @@ def column_ddl(kind: Format, schema: str, option: str) -> str:
 
 
 def _fields_ddl(schema: str, option: str) -> str:
-    """Fields as DDL, given as that or as the JSON that `df.schema.json()` prints."""
+    """Returns the fields as DDL. They are given as DDL or as the JSON of `df.schema.json()`."""
     if not schema.startswith("{"):
         return schema
     try:

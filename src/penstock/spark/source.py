@@ -1,12 +1,11 @@
-"""`spark.read.format("penstock")` and the other three ways in: what Spark finds by name.
+"""The data source that Spark finds by the name `penstock`, for reads, writes and streams.
 
-Spark makes this object wherever it needs one (the session, the planner's process) and hands it
-about by pickling, so it holds the options and nothing else. Options are parsed in each place that
-needs them: that is cheap. `load()` asks for the schema, so that is where mistakes are told first.
+Spark creates this object wherever it needs one (in the session, in the planner's process) and
+passes it on by pickling, so it holds only the options. Each process parses the options again, which
+is cheap. `load()` asks for the schema, so mistakes in options are reported there first.
 
-Each of those places is a process of its own that imports this module, most of them only to ask for
-the name or the schema. Readers and writers bring the clients and Arrow along, and are imported by
-who uses them.
+Each of those processes imports this module, most of them only to get the name or the schema.
+Readers and writers import the clients and Arrow, so they are imported only when they are used.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class PenstockDataSource(DataSource):
         from penstock.spark.schema import source_ddl  # noqa: PLC0415 -- only when used
 
         with told_plainly():
-            # Asked before it is known whether a stream is read; the columns are the same.
+            # Spark asks before it is known whether this is a stream; the columns are the same.
             options = parse_source(self.options, streaming=False)
             check_client(options)
             return source_ddl(options)
@@ -51,7 +50,7 @@ class PenstockDataSource(DataSource):
 
         with told_plainly():
             options = parse_source(self.options, streaming=False)
-        # Spark refuses a reader that takes filters unless a setting of the session allows it.
+        # Spark refuses a reader that accepts filters unless a setting of the session allows it.
         kind = FilteringBatchReader if options.filter_pushdown else BatchReader
         return kind(options, schema)
 

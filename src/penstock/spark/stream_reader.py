@@ -1,12 +1,12 @@
-"""Topics as a stream of micro-batches.
+"""Reads topics as a stream of micro-batches.
 
-The driver's half plans: where the stream begins, how far the next batch goes, which tasks read it.
-The executors' half is `reading`. Spark pickles this object to its executors, so whatever is open on
-the driver stays out of the pickle.
+The driver plans: where the stream begins, how far the next batch goes, which tasks read it. The
+executors read (`reading`). Spark pickles this object for its executors, so the clients that the
+driver has open are left out of the pickle.
 
-When Spark asks how far the next batch may go it says where the last one ended, and it asks only
-when that one is done. That is the moment at which progress is committed to the group: so a group's
-lag is right even after the last batch of a run, which Spark's own `commit` would leave out.
+When Spark asks how far the next batch may go, it passes where the last one ended, and it asks only
+when that one is done. At that moment the progress is committed to the group. So the group's lag is
+right even after the last batch of a run, for which Spark does not call `commit`.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _options(self) -> SourceOptions:
-        """Not parsed before it is needed: what is raised where a reader is made, Spark replaces by
-        a complaint of its own."""
+        """Parsed on first use: if a reader raises while it is created, Spark replaces the error by
+        a message of its own."""
         options = parse_source(self._given, streaming=True)
         check_schema(options, self._schema)
         return options
@@ -81,7 +81,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return to_spark(self._open().advance(from_spark(start), unlimited=unlimited))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's name
-        """Spark takes one limit and gives it back; all that were set hold whenever it does."""
+        """Returns one of the limits. Spark passes it back to `latestOffset`, which then applies all
+        the limits that were set."""
         with told_plainly():
             options = self._options
         if options.trigger_offsets_max is not None:
@@ -125,16 +126,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _Driver:
-    """What the planning process holds open."""
+    """Plans the batches; holds the clients of the planning process."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.latest: Offsets = {}
-        """The ends of the log when they were last looked at."""
+        """The log end offsets when they were last read."""
         self._options = options
         self._clock = SystemClock()
         self._view = open_view(options)
         self._target: Offsets | None = None
-        """Where a run that stops at what is there now will end."""
+        """Where a run with the trigger availableNow ends; None for other runs."""
         self._committed: Offsets = {}
         self._advanced_at: float | None = None
 
@@ -169,7 +170,7 @@ class _Driver:
         )
 
     def _look(self, start: Offsets) -> tuple[Offsets, Offsets]:
-        """Where each partition is to be read from and where its log ends."""
+        """Returns from where each partition is to be read, and where its log ends."""
         if self._target is None:
             latest = self._view.latest(self._view.places_left())
         else:
@@ -178,10 +179,10 @@ class _Driver:
         return {**self._starts_of_new(begun, latest), **begun}, latest
 
     def _renewed(self, begun: Offsets, latest: Offsets) -> Offsets:
-        """Where to begin again in logs that are not those that were read so far.
+        """Returns where to begin again in logs that are not those that were read so far.
 
-        Going back is a batch of its own, which reads nothing: then the checkpoint says by itself
-        from where the next one reads, whoever plans it."""
+        Going back is a separate batch that reads nothing. So the checkpoint contains the offsets
+        from which the next batch reads, whichever driver plans it."""
         other = set(self._view.check_not_past_end(begun, latest))
         for topic in sorted(self._view.take_renewed()):
             places = {place for place in begun if place.topic == topic}
@@ -192,7 +193,8 @@ class _Driver:
         return {place: offset for place, offset in earliest.items() if offset < begun[place]}
 
     def _too_few(self, count: int) -> bool:
-        """Whether to wait for more. The first batch does not, nor a run that is to end."""
+        """Returns whether to wait for more records. The first batch does not wait, nor does a run
+        that ends at a target."""
         least = self._options.trigger_offsets_min
         if least is None or count >= least or self._target is not None:
             return False
@@ -210,7 +212,7 @@ class _Driver:
         )
 
     def _starts_of_new(self, start: Offsets, latest: Offsets) -> Offsets:
-        """Partitions that came since are read from their beginning: nothing of them was seen."""
+        """Returns the start offsets of new partitions: they are read from their beginning."""
         return self._view.earliest([place for place in latest if place not in start])
 
     def plan(self, start: Offsets, end: Offsets) -> list[Span]:

@@ -1,10 +1,10 @@
-"""Errors on their way to the user of Spark: the message first, without the stack above it.
+"""Shows errors to the user of Spark as one line, without a stack trace.
 
-Our code runs in Python processes that Spark starts, and Spark shows what they raise with the whole
-stack. For a bug that is right. For a topic that does not exist it hides the one line that helps.
-Spark leaves the stack out where its environment says so, and looks there only when something was
-raised; the process ends with that error. So the wish is stated at the moment a `ClientError`
-leaves, and for nothing else.
+This package runs in Python processes that Spark starts, and Spark shows their exceptions with the
+whole stack trace. That is right for a bug. For a topic that does not exist, it hides the one line
+that helps. Spark leaves the trace out if an environment variable says so. It reads the variable
+only after an exception, and the process ends with that exception. So the variable is set at the
+moment when a `ClientError` is raised, and not for other exceptions.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from penstock.client.errors import ClientError
 
 _HIDE: Final = "SPARK_HIDE_TRACEBACK"
 _MARKS: Final = tuple(f"PYTHON_WORKER_FACTORY_{name}" for name in ("PORT", "SECRET", "SOCK_DIR"))
-"""What Spark sets for the Python processes that it starts, and for no other."""
+"""Variables that Spark sets only for the Python processes that it starts."""
 
 
 @contextmanager
 def told_plainly() -> Iterator[None]:
-    """Errors that say what to do are shown as the line that they are."""
+    """Makes Spark show a `ClientError` raised in the block without a stack trace."""
     try:
         yield
     except ClientError:

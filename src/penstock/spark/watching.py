@@ -1,8 +1,8 @@
-"""`watch(spark)`: the streaming queries of a session, shown in the console wherever that runs.
+"""Reports the streaming queries of a Spark session to the console: `watch(spark)`.
 
-A listener of Spark's folds its events into a report for each query and sends it to a topic of the
-cluster, where consoles read it. It never disturbs a query: what cannot be sent is logged and left
-out, and the next report is complete again.
+A Spark listener collects its events into a report for each query and sends the report to a topic of
+the cluster. Consoles read that topic, on any machine. Reporting never disturbs a query: a report
+that cannot be sent is logged and dropped, and the next report is complete again.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 _BOOTSTRAP_VARIABLE: Final = "PENSTOCK_BOOTSTRAP"
 _CLOSE_S: Final = 5.0
 _BLOCK_MS: Final = 2_000
-"""Spark's listeners wait for each other: none may take long."""
+"""Spark calls its listeners one after the other, so none may take long."""
 _log = logging.getLogger(__name__)
 
 
 def watch(spark: SparkSession, bootstrap: str = "") -> Watch:
-    """Tell the cluster of every streaming query of the session, from now on.
+    """Reports every streaming query of the session to the cluster from now on.
 
         penstock.spark.watch(spark, "localhost:9092")
 
-    Without an address it is PENSTOCK_BOOTSTRAP, or localhost:9092. The topic that reports go to is
-    made where it is missing. Ends with the session, or with `close()`.
+    The default address is PENSTOCK_BOOTSTRAP, or else localhost:9092. The topic for the reports is
+    created if it does not exist. Reporting ends with the session, or with `close()`.
     """
     address = bootstrap or os.environ.get(_BOOTSTRAP_VARIABLE) or "localhost:9092"
     with Admin(address) as admin:
@@ -70,7 +70,7 @@ class Watch:
         self._application = str(spark.conf.get("spark.app.name", "") or "")
         self._reports: dict[str, Report] = {}
         self._turn = threading.Lock()
-        """Events come from threads of Spark's choosing."""
+        """Spark may send events from several threads."""
         telling = self
 
         class Listener(StreamingQueryListener):
@@ -98,11 +98,11 @@ class Watch:
         self.close()
 
     def close(self) -> None:
-        """Tell nothing more; what was told is sent."""
+        """Stops reporting. Sends the reports that are still buffered."""
         self._spark.streams.removeListener(self._listener)
         self._producer.close(_CLOSE_S)
 
-    # -- what Spark tells -----------------------------------------------------------------------
+    # -- events from Spark ----------------------------------------------------------------------
 
     def on_started(self, query: str, run: str, name: str) -> None:
         with self._turn:
@@ -130,7 +130,8 @@ class Watch:
             del self._reports[query]
 
     def _report(self, query: str, run: str, name: str) -> Report:
-        """That of this run; a query may have begun before anybody listened."""
+        """Returns the report of this run, a new one if there is none yet: the query may have begun
+        before `watch`."""
         known = self._reports.get(query)
         if known is None or known.run_id != run:
             now_ms = self._clock.wall_ms()

@@ -1,12 +1,13 @@
-"""DataFrames into topics: each task sends its rows as Arrow and waits until all are acknowledged.
+"""Writes DataFrames to topics: each task sends its rows as Arrow and waits for acknowledgements.
 
-A task that fails is run again by Spark and sends its rows again, and a batch of a stream that was
-not recorded as done is written again: at least once. Within one attempt nothing is doubled, since
-the producer is idempotent. What a task returns says what it wrote and where, so that a commit can
-be built on it; this one has nothing left to do.
+Delivery is at least once: Spark runs a failed task again, which sends its rows again, and a batch
+of a stream that was not recorded as done is written again. One attempt writes no duplicates,
+because the producer is idempotent. A task returns what it wrote and where, so that a commit can use
+it; the commit of this writer does nothing.
 
-A task holds no more than the producer's buffer: sending waits for room there. Acknowledgements are
-taken in as they come, so that a task which cannot write ends early, and by the reason.
+A task holds no more data than fits into the producer's buffer: sending waits for space there. It
+looks at acknowledgements as they arrive, so that a task that cannot write fails early, with the
+reason.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ _DELIVERY_S: Final = 300.0
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task wrote: topic -> records, and (topic, partition) -> first and last offsets."""
+    """What one task wrote: topic -> number of records, (topic, partition) -> first and last
+    offsets."""
 
     records: dict[str, int] = field(default_factory=dict)
     ranges: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
@@ -59,7 +61,7 @@ class Written(WriterCommitMessage):
 
 
 def check_sink(options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
-    """Told on the driver, before any task runs."""
+    """Raises `OptionError` on the driver, before any task runs, if the sink cannot work."""
     if overwrite:
         raise OptionError(
             "a topic cannot be overwritten, only appended to: "
@@ -67,13 +69,13 @@ def check_sink(options: SinkOptions, schema: StructType, *, overwrite: bool) -> 
         )
     check_client(options)
     check_columns(options, schema)
-    Encoder(options)  # A schema that is none is told here, and not by every task.
+    Encoder(options)  # Reports an invalid schema here, and not in every task.
 
 
 def send_rows(
     options: SinkOptions, batches: Iterable[pa.RecordBatch], producer: Producer[Any, Any]
 ) -> Written:
-    """Returns when all of them are acknowledged."""
+    """Sends the rows, and returns when all of them are acknowledged."""
     written = Written()
     encoder = Encoder(options)
     under_way: deque[TableDelivery] = deque()
@@ -113,9 +115,9 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 def _by_topic(rows: pa.RecordBatch, fixed: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """An option names one topic for all; else each row names its own."""
+    """Yields the rows by topic: the topic of the option for all rows, or else that of each row."""
     if "topic" not in rows.schema.names:
-        assert fixed is not None  # check_columns saw to it.
+        assert fixed is not None  # check_columns made sure of it.
         yield fixed, rows
         return
     topics = rows.column("topic")

@@ -1,12 +1,12 @@
 """A segment's aborted transactions: Kafka's `.txnindex`, in memory and in its file.
 
-Which transactions were aborted is derived from the batches and the producers' state before them. As
-with the other indexes, entries gather in memory and the file is written when the segment is sealed;
-what an unclean stop leaves of it counts for nothing: the segment is replayed. Of the files that are
-believed the checkpoint holds the CRC, as Kafka's format has no room for one: of a file that were
-taken for whole and is not, aborted records would pass for committed ones.
+The index is derived from the batches and the producer state before them. As with the other indexes,
+entries are collected in memory and the file is written when the segment is sealed. After an unclean
+stop the file is not trusted, and the segment is replayed. The checkpoint stores the CRC of each
+trusted file, because Kafka's format has no CRC. If an incomplete file were trusted, aborted records
+would be read as committed.
 
-Most segments have no such index, and then nothing here costs them anything.
+Most segments have no such index, and pay nothing for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.storage.files import FilePool, write_all
 
 
 class AbortedIndex:
-    """The index of one segment."""
+    """The transaction index of one segment."""
 
     __slots__ = ("crc", "index", "path")
 
@@ -29,27 +29,29 @@ class AbortedIndex:
         self.path = path
         self.index = TransactionIndex(entries)
         self.crc: int | None = None
-        """Of the file; None while that does not hold all entries."""
+        """The CRC of the file; None while the file does not hold all entries."""
 
     def add(self, ended: CompletedTransaction) -> None:
         self.index.add(AbortedEntry.of(ended))
         self.crc = None
 
     def truncate(self, end_offset: int) -> None:
-        """Drop those whose markers lie at or above the offset; the file follows when sealed."""
+        """Drops entries whose markers are at or above the offset. The file is updated when the
+        segment is sealed."""
         before = len(self.index)
         self.index.truncate(end_offset)
         if len(self.index) != before:
             self.crc = None
 
     def take(self) -> bytes:
-        """The content, for a file that the caller makes; from here on it counts as written."""
+        """Returns the content for a file that the caller writes. From now on it counts as
+        written."""
         data = encode_entries(self.index.entries)
         self.crc = crc32c(data)
         return data
 
     def write(self, pool: FilePool) -> None:
-        """Put all entries into the file; where there are none, there is no file."""
+        """Writes all entries to the file, or removes the file if there are none."""
         if self.crc is not None:
             return
         data = encode_entries(self.index.entries)

@@ -1,13 +1,13 @@
-"""Opening a log's transaction indexes: which files are believed, and which are derived again.
+"""Opens a log's transaction indexes: decides which files to trust, and derives the others again.
 
-Believed is a file of a segment that was not read back, if it has the CRC that the checkpoint noted.
-Everything else follows from a replay of the producers (`producer_state.restore_producers`), from
-the first segment in doubt on:
+A file is trusted if its segment was not read back and its CRC is the one in the checkpoint. All
+other indexes are derived by replaying the producer state (`producer_state.restore_producers`), from
+the first doubtful segment on. Doubtful are:
 
-    segments that were read back      if there are markers in them
-    a file that is not as noted       missing, changed, or not noted at all
-    a segment noted that is gone      the one that has its offsets now: compaction joined them, and
-                                      was interrupted before it could note that
+    segments that were read back      if they contain markers
+    a file unlike the checkpoint      missing, changed, or not in the checkpoint at all
+    a segment in the checkpoint       the segment that has its offsets now: compaction joined the
+    that is gone                      two, and was interrupted before it could store that
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from penstock.storage.segment import Segment
 
 
 def aborted_notes(segments: Sequence[Segment]) -> tuple[tuple[int, int], ...]:
-    """For the checkpoint: the segments whose file holds all of their aborted transactions."""
+    """Returns, for the checkpoint, the segments whose file holds all of their aborted
+    transactions."""
     return tuple(
         (segment.base_offset, segment.aborted.crc)
         for segment in segments
@@ -35,7 +36,7 @@ def aborted_notes(segments: Sequence[Segment]) -> tuple[tuple[int, int], ...]:
 
 
 class AbortedOpening:
-    """The transaction indexes of one opening."""
+    """The transaction indexes of a log that is being opened."""
 
     def __init__(
         self,
@@ -52,13 +53,13 @@ class AbortedOpening:
         self._segments = segments
         self._scanned = {segment.base_offset for segment in scanned}
         self._marked = marked
-        """Bases of segments in which a marker was met when they were read back."""
+        """Base offsets of segments in which a marker was found when they were read back."""
         self._noted = noted
         self.names_changed = False
 
     def load(self, files: Collection[int]) -> list[Segment]:
-        """Take up the files that can be believed, of those there are, by their segments' bases;
-        returns the segments that are in doubt, in order."""
+        """Loads the files that can be trusted. `files` are the base offsets of the segments that
+        have one. Returns the doubtful segments, in order."""
         if not files and not self._noted and not self._marked:
             return []
         doubtful = []
@@ -102,8 +103,8 @@ class AbortedOpening:
         return True
 
     def store(self, derived: Sequence[Segment]) -> None:
-        """Write the files of the segments that were derived, but for one that takes appends after
-        an unclean stop: it is derived each time."""
+        """Writes the files of the segments whose index was derived, except the active segment after
+        an unclean stop. That one is derived at every start."""
         for segment in derived:
             if segment.aborted is None:
                 continue

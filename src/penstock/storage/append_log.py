@@ -1,24 +1,24 @@
 """A partition's log: segments in a row, appended at one end and deleted at the other.
 
-    log start offset          recovery point                    end offset
+    log start offset          recovery point                    log end offset
           |                         |                               |
     [ sealed ][ sealed ][ sealed    .    ][ active ->               |
-                                    known to be on disk up to here
+                                    synced to disk up to here
 
-The core is synchronous and single threaded: its owner calls it from one event loop. Work that
-waits for the disk is split in three, so that only the middle part runs on another thread:
+The log is synchronous and single-threaded: its owner calls it from one event loop. Work that waits
+for the disk is split into three steps, and only the middle step runs on another thread:
 
-    plan = log.begin_flush()     on the loop: what must reach the disk, files pinned
-    plan.run()                   anywhere: fsyncs
-    log.end_flush(plan)          on the loop: the recovery point moves
+    plan = log.begin_flush()     on the loop: collects what must reach the disk, pins the files
+    plan.run()                   on any thread: fsyncs
+    log.end_flush(plan)          on the loop: moves the recovery point
 
-Rules that the rest of the system leans on:
+Rules that the rest of the system relies on:
 - An append is in the file when `append` returns. It is durable when a flush that was begun later
-  has ended: never before the directory entry of its file is.
-- A failed write or fsync takes the log offline. What the disk then holds is unknown, an fsync
-  repeated would lie, and only a restart that reads everything back may say.
-- A full disk is no such failure: the partial batch is cut off, durably, and the log goes on.
-- Everything beside the `.log` files can be rebuilt from them.
+  has ended, and never before the directory entry of its file is durable.
+- A failed write or fsync takes the log offline. What the disk then holds is unknown, and repeating
+  the fsync could falsely succeed. Only recovery, which reads everything back, can tell.
+- A full disk is not such a failure: the partial batch is cut off durably, and the log continues.
+- Everything except the `.log` files can be rebuilt from them.
 """
 
 from __future__ import annotations
@@ -56,12 +56,15 @@ _make: Final = tuple.__new__
 
 
 class Appended(NamedTuple):
+    """The offsets that an append has assigned."""
+
     base_offset: int
     last_offset: int
 
 
 class AppendLog(ReadLog):
-    """Appending and flushing: see the module's docstring. `Log` adds the rare surgery."""
+    """Appends and flushes; see the module docstring. `Log` adds the rare operations on whole
+    files."""
 
     __slots__ = ()
 
@@ -72,15 +75,15 @@ class AppendLog(ReadLog):
         now_ms: int,
         header: HeaderFields | None = None,
     ) -> Appended:
-        """Give one batch the next offsets and write it, as the partition's leader.
+        """Assigns the next offsets to one batch and writes it, as the partition's leader.
 
-        `batch` is stamped in place. Pass `header` if it has been validated already.
+        `batch` is stamped in place. Pass `header` if the batch was already validated.
         """
         if self._failure is not None:
             self._refuse()
         fields = validate_fields(batch) if header is None else header
-        # Locals, and no call that can be avoided: with small batches this function, not the disk,
-        # decides how many appends a second there are.
+        # Uses locals and avoids calls: with small batches the cost of this function, not the disk,
+        # limits the number of appends per second.
         _, length, _, _, _, _, delta, _, max_timestamp, producer_id, _, _, _ = fields
         size = length + LOG_OVERHEAD
         if size != len(batch):
@@ -118,14 +121,15 @@ class AppendLog(ReadLog):
         return _make(Appended, (base_offset, last_offset))
 
     def _stale_epoch(self, leader_epoch: int) -> CorruptBatch:
-        """Epochs never fall within a log: recovery takes a fall for a sign of rot."""
+        """Returns the error for an epoch below the log's. Epochs never decrease within a log;
+        recovery treats a decrease as damage."""
         return CorruptBatch(
             f"epoch {leader_epoch} is older than epoch {self._epoch}, which has written here: "
             "another broker leads by now"
         )
 
     def _mark_dirty(self, segment: Segment, now_ms: int) -> None:
-        """The segment has bytes that no flush begun so far will reach."""
+        """Records that the segment has bytes that no flush begun so far will sync."""
         if not self._dirty:
             self._dirty_since_ms = now_ms
         self._dirty[segment.path] = None
@@ -133,7 +137,7 @@ class AppendLog(ReadLog):
         self.changed = True
 
     def append_replica(self, chunk: Buffer, now_ms: int) -> Appended:
-        """Write batches as the leader stamped them, offsets and epochs included."""
+        """Writes batches with the offsets and epochs that the leader stamped on them."""
         if self._failure is not None:
             self._refuse()
         first = last = -1
@@ -176,7 +180,8 @@ class AppendLog(ReadLog):
         return Appended(first, last)
 
     def _must_roll(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
-        """Decide, and note from when on it is worth asking again."""
+        """Returns whether to begin a new segment. Also stores when the next check is needed, so
+        that most appends skip this function."""
         active = self._active
         first = -1 if active.first_timestamp is None else active.first_timestamp
         wait_ms = self.config.segment_ms - self.config.segment_jitter_ms
@@ -197,11 +202,12 @@ class AppendLog(ReadLog):
         )
 
     def roll(self, now_ms: int, next_offset: int | None = None) -> None:
-        """Close the active segment and begin one at the end offset.
+        """Seals the active segment and begins a new one at the log end offset.
 
-        A follower of a compacted log may be due an offset further on. The new segment begins at
-        the end offset all the same, if the index can express the distance: so a segment that does
-        not begin where the one before it ended is known to follow a lost one.
+        A follower of a compacted log may receive a batch with a higher base offset (`next_offset`).
+        The new segment still begins at the log end offset if the index can express the distance.
+        Therefore a segment that does not begin where the one before it ended shows that a segment
+        was lost.
         """
         base = self._end_offset
         if next_offset is not None and next_offset - base >= RELATIVE_OFFSET_MAX // 2:
@@ -221,7 +227,8 @@ class AppendLog(ReadLog):
         try:
             sealed.seal()
             write_all(self.pool.create(snapshot), self._snapshot(), 0)
-            # Last: an empty segment left behind by a failure would cut the log after a crash.
+            # Created last: an empty segment left behind by a failure would make recovery cut the
+            # log after a crash.
             self.pool.create(segment.path)
         except OSError as error:
             self._append_failed(error)
@@ -245,21 +252,22 @@ class AppendLog(ReadLog):
         self._epoch = epoch
 
     def note_epoch(self, epoch: int) -> None:
-        """A new leader notes its epoch before it appends anything."""
+        """Records the leader epoch of a new leader, before it appends anything."""
         if epoch > self._epoch:
             self._enter_epoch(epoch, self._end_offset)
             self.changed = True
 
     def _forget_unwritten_epochs(self) -> None:
-        """This broker led for a while and wrote nothing; the leader after it has an older epoch
-        go on where that would have begun."""
+        """Drops epochs that this broker entered as leader without appending anything. The next
+        leader may continue an older epoch at the same offset."""
         self._epochs_dirty |= self.epochs.truncate_from_end(self._end_offset)
         self._epoch = self.epochs.latest
 
-    # Failing
+    # Failures
 
     def _append_failed(self, error: OSError) -> NoReturn:
-        """Undo what a failed write left behind, or give up the log if that fails too."""
+        """Undoes what a failed write left behind, and raises. Takes the log offline if that fails
+        too."""
         if lacks_descriptors(error):
             raise DiskTrouble(
                 f"{self.directory}: no file descriptors are left; raise the limit (ulimit -n) or "
@@ -277,12 +285,13 @@ class AppendLog(ReadLog):
         self._space.note_failed_write()
         raise DiskFull(self._space.explain()) from error
 
-    # Making durable
+    # Flushing
 
     def begin_flush(self, *, checkpoint: bool = False) -> FlushPlan:
-        """What must reach the disk so that everything up to the end offset survives.
+        """Returns what must be synced so that everything up to the log end offset survives a power
+        loss.
 
-        A checkpoint is included when files came or went, so that recovery starts from there.
+        Includes a checkpoint if files were created or removed, so that recovery starts from there.
         """
         if self._failure is not None:
             self._refuse()
@@ -304,7 +313,8 @@ class AppendLog(ReadLog):
             plan.checkpoint = replace(
                 self._checkpoint(self._end_offset), indexed_offset=plan.indexed_offset
             )
-            # It takes the place of the note that the last clean stop left.
+            # The checkpoint replaces the one that the last clean stop wrote, so the next stop must
+            # write one again.
             self.changed = True
         self._dirty = {}
         self._dirty_active = None
@@ -313,19 +323,20 @@ class AppendLog(ReadLog):
         return plan
 
     def end_flush(self, plan: FlushPlan) -> None:
+        """Records a flush that has ended: moves the recovery point."""
         self._unpin(plan)
-        # Segments sealed while the flush ran wait for the next one.
+        # Segments sealed while the flush ran are synced by the next one.
         rolled = self._active.base_offset > plan.indexed_offset
         self._unindexed_offset = plan.indexed_offset if rolled else None
         self._recovery_point = max(self._recovery_point, plan.end_offset)
         if plan.checkpoint is not None and not plan.unnoted:
             self.noted_point = plan.checkpoint.recovery_point
-        # Without room for the notes the next start reads more than it would have to.
+        # The disk had no space for the checkpoint. The next start reads more than necessary.
         self._names_dirty |= plan.unnoted
         self._epochs_dirty |= plan.unnoted
 
     def put_off_flush(self, plan: FlushPlan, error: BaseException) -> DiskTrouble:
-        """The flush could not open a file and has ended there: all of it is still to be done."""
+        """Ends a flush that could not open a file. Everything in its plan must be flushed again."""
         self._unpin(plan)
         self._dirty = dict.fromkeys((*plan.dirty, *self._dirty))
         self._names_dirty |= plan.checkpoint is not None
@@ -335,7 +346,8 @@ class AppendLog(ReadLog):
         return trouble
 
     def fail_flush(self, plan: FlushPlan, error: BaseException) -> None:
-        """An fsync failed: the kernel may have dropped the pages and will not say so twice."""
+        """Takes the log offline after a failed fsync. The kernel may have dropped the dirty pages,
+        and a second fsync would not report it."""
         self._unpin(plan)
         self.fail(f"fsync failed: {error}")
 
@@ -347,7 +359,7 @@ class AppendLog(ReadLog):
         self._flushing = None
 
     def flush(self, *, checkpoint: bool = False) -> None:
-        """The three steps in one, blocking."""
+        """Runs the three steps of a flush. Blocking."""
         plan = self.begin_flush(checkpoint=checkpoint)
         try:
             plan.run()

@@ -1,13 +1,14 @@
-"""The small files beside a log, each replaced whole: temporary, fsync, rename, directory fsync.
+"""The small files of a log. Each one is replaced atomically.
 
-`penstock-checkpoint` is ours and carries a CRC: how far the log is known to be on disk, where it
-starts, and after a clean stop what its last segment looked like. It is what tells a torn tail
-(bytes after the recovery point, never promised to anyone) from damage (bytes before it).
-A stop counts as clean only if the last segment still has the size noted here, so nothing has to be
-erased when appends begin again: the first append makes the note untrue.
+A replacement writes a temporary file, syncs it, renames it, and syncs the directory.
+`penstock-checkpoint` is Penstock's own format and has a CRC. It stores how far the log is known to
+be on disk, where it starts, and after a clean stop the shape of its last segment. With it, recovery
+distinguishes a torn tail (bytes after the recovery point, never promised) from damage (bytes before
+it). A stop counts as clean only if the last segment still has the size stored here. So nothing must
+be erased when appends begin again: the first append makes the stored size wrong.
 
-It holds the leader epochs, too. Kafka's `leader-epoch-checkpoint` has no room for a CRC: it is
-written for Kafka's tools and never read back. `partition.metadata` is in Kafka's format as well.
+The checkpoint also holds the leader epochs. Kafka's `leader-epoch-checkpoint` has no CRC; it is
+written for Kafka's tools and never read back. `partition.metadata` is in Kafka's format too.
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ _DAMAGE_NUMBERS = tuple(field.name for field in fields(Damage) if field.name != 
 
 
 def write_atomic(disk: Disk, directory: str, name: str, data: bytes) -> None:
-    """Replace the file: after a crash it holds the old content or the new, never a mix."""
+    """Replaces the file atomically: after a crash it holds the old content or the new, never a
+    mix."""
     write_unnamed(disk, directory, name, data)
     disk.sync_directory(directory)
 
 
 def write_unnamed(disk: Disk, directory: str, name: str, data: bytes) -> None:
-    """`write_atomic` but for the end: which content it is, is settled when the directory is synced.
-    So several files can share one such sync."""
+    """Does the same as `write_atomic` without the directory sync. A crash before the caller syncs
+    the directory may leave the old content. Several files can share one directory sync."""
     temporary = f"{directory}/{name}{TEMPORARY}"
     file = disk.open(temporary, create=True)
     try:
@@ -60,7 +62,7 @@ def write_unnamed(disk: Disk, directory: str, name: str, data: bytes) -> None:
 
 
 def read_file(disk: Disk, path: str) -> bytes | None:
-    """The whole file, None where there is none."""
+    """Returns the content of the file; None if it does not exist."""
     try:
         file = disk.open(path)
     except FileNotFoundError:
@@ -73,7 +75,7 @@ def read_file(disk: Disk, path: str) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class CleanStop:
-    """What the last segment was when the log was closed."""
+    """The shape of the last segment when the log was closed."""
 
     base_offset: int
     size: int
@@ -84,28 +86,32 @@ class CleanStop:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
+    """What a log stores about itself for the next start."""
+
     recovery_point: int
-    """Every byte of every offset below this is known to be on disk."""
+    """All records below this offset are known to be on disk."""
     indexed_offset: int
-    """Indexes of segments that end at or below this are known to be on disk."""
+    """Indexes of segments that end at or below this offset are known to be on disk."""
     log_start_offset: int
     cleaned_offset: int
-    """Compaction has covered everything below this."""
+    """Compaction has covered everything below this offset."""
     sparse_offset: int
-    """Below this compaction may have removed batches and joined segments: gaps mean nothing."""
+    """Below this offset compaction may have removed batches and joined segments, so gaps are
+    expected."""
     truncating_to: int = -1
-    """A truncation to this offset was begun and may be half done; -1 if none."""
+    """The target of a truncation that was begun and may be half done; -1 if none."""
     restarting_at: int = -1
-    """All files were to go and an empty log to begin at this offset; -1 if none."""
+    """The offset at which `Log.start_at` was to begin an empty log, and may be half done; -1 if
+    none."""
     generation: int = 0
-    """It changes whenever records are taken off the end of the log (`offset_checkpoint`)."""
+    """Changes whenever records are removed from the end of the log (`offset_checkpoint`)."""
     clean_stop: CleanStop | None = None
     segment_bases: tuple[int, ...] = ()
-    """The segments there were when this was noted."""
+    """The segments that existed when the checkpoint was written."""
     damage: tuple[Damage, ...] = ()
     epochs: tuple[EpochStart, ...] = ()
     aborted: tuple[tuple[int, int], ...] = ()
-    """Segments with a transaction index, by base offset, and the CRC32C of its file."""
+    """Segments that have a transaction index: base offset and CRC32C of its file."""
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:

@@ -1,11 +1,12 @@
-"""Compaction of one log: what to keep is decided in `partition.compaction`, here it is done.
+"""Compacts one log. `partition.compaction` decides what to keep; this module does the work.
 
-    task = begin_clean(log, ...)    on the loop: what there is to clean, copied out of the log
+    task = begin_clean(log, ...)    on the loop: what to clean, copied out of the log
     task.run()                      on any thread: reads sealed segments, writes `.cleaned` files
-    task.install(log)               on the loop: each finished group is swapped in
+    task.install(log)               on the loop: swaps in each finished group
 
-The thread works on files of its own and never touches the log's state. Whatever the log loses
-meanwhile (retention, a truncation) makes a group stale: it is dropped and cleaned another time.
+The thread opens its own files and never touches the log's state. If the log has lost a segment of a
+group in the meantime (retention, truncation), the group is stale: it is dropped, and cleaned
+another time.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from penstock.storage.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A sealed segment as the thread may use it: `segment` is for the loop to compare."""
+    """A sealed segment as the thread may use it. `segment` is only compared, on the loop."""
 
     segment: Segment
     base_offset: int
@@ -48,7 +49,7 @@ class _Source:
 
 @dataclass(slots=True)
 class CleanTask:
-    """One round over one log, and what came of it."""
+    """One round of cleaning of one log, and its result."""
 
     directory: str
     disk: Disk
@@ -62,19 +63,20 @@ class CleanTask:
     last_data_offsets: dict[int, int]
     marker_epochs: dict[int, int]
     aborted: list[AbortedEntry]
-    """Of all sealed segments."""
+    """The aborted transactions of all sealed segments."""
     truncations: int
     targets: dict[int, Segment]
-    """An unused segment object per source, to become the cleaned one."""
+    """For each source, an unused segment object that can become the cleaned segment."""
     done: list[tuple[Segment, list[tuple[Segment, int]]]] = field(default_factory=list)
     cleaned_offset: int = -1
     bytes_before: int = 0
     bytes_after: int = 0
     undecodable: int = 0
-    """Batches that cannot be decoded and were kept as they are."""
+    """Batches that cannot be decoded. They were kept unchanged."""
 
     def run(self) -> None:
-        """Blocking. `LogDamaged` if a segment does not read; nothing is changed then."""
+        """Cleans the segments. Blocking. Raises `LogDamaged` if a segment cannot be read; nothing
+        is changed then."""
         offsets = self._map()
         self.cleaned_offset = min(offsets.end_offset, self.plan.uncleanable_offset)
         groups = group_segments(
@@ -89,11 +91,11 @@ class CleanTask:
             self._rewrite(group, offsets, transactions)
 
     def _map(self) -> OffsetMap:
-        """Where each key of the dirty part was last written."""
+        """Returns the last offset of each key in the dirty part of the log."""
         start = self.plan.first_dirty_offset
         offsets = OffsetMap(self.map_bytes_max, start)
         dirty = set(self.plan.map_segments)
-        # Those that ended before are none of its business: it is not shown their markers.
+        # Leave out transactions that ended earlier: their markers are not read here.
         transactions = CleaningTransactions(
             entry for entry in self.aborted if entry.last_offset >= start
         )
@@ -209,15 +211,15 @@ class CleanTask:
             return batch
 
     def discard(self) -> None:
-        """Remove what was written; for a round that failed."""
+        """Removes the files of a round that failed."""
         for segment, _ in self.done:
             segment.drop_cleaned()
         self.done.clear()
 
     def install(self, log: Log) -> int:
-        """Swap in what was cleaned; returns how many groups were still good."""
+        """Swaps in the cleaned segments. Returns how many groups were still valid."""
         if log.truncations != self.truncations:
-            # Segments may have grown again to look just like those that were read.
+            # Segments may have grown again and look exactly like those that were read.
             for segment, _ in self.done:
                 segment.drop_cleaned()
             return 0
@@ -241,10 +243,10 @@ def write_durably(disk: Disk, path: str, data: bytes) -> None:
 def begin_clean(
     log: Log, *, now_ms: int, last_stable_offset: int, map_bytes_max: int, force: bool = False
 ) -> CleanTask | None:
-    """What a round of cleaning would do now, None if it is not worth it yet.
+    """Returns the next round of cleaning; None if it is not worthwhile yet.
 
-    `force` asks for a round whatever the dirty ratio. A log with damage is left alone: what the
-    quarantined range holds may be the only newest value of a key.
+    `force` requests a round whatever the dirty ratio. A log with damage is not cleaned: the
+    quarantined range may hold the newest value of a key.
     """
     if log.damage or log.failure is not None:
         return None
@@ -255,7 +257,7 @@ def begin_clean(
         closed,
         active_base_offset=log.active.base_offset,
         log_start_offset=log.log_start_offset,
-        # Above the noted recovery point every gap is taken for a loss by whoever opens the log.
+        # Above the stored recovery point, recovery would take every gap for a loss.
         last_stable_offset=min(last_stable_offset, log.noted_point),
         checkpoint_offset=log.cleaned_offset,
         min_compaction_lag_ms=log.config.min_compaction_lag_ms,

@@ -1,7 +1,7 @@
-"""Closing all logs of a directory, a few at a time: most of a clean stop is waiting for the disk.
+"""Closes all logs of a directory, a few at a time: most of a clean stop is waiting for the disk.
 
-As with flushes, a log is prepared and accounted for on the event loop, and only the waiting is done
-on threads. Nothing else may use the logs by then.
+As with flushes, the first and last steps run on the event loop and only the waiting runs on
+threads. The logs must not be in use any more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from penstock.storage.log import Log
 
 
 async def close_logs(directory: LogDirectory, executor: Executor, concurrency: int) -> list[str]:
-    """Close every log cleanly; what could not be is told, and will be recovered."""
+    """Closes every log cleanly. Returns an error message for each one that failed; the next start
+    recovers those."""
     logs = iter(list(directory))
     troubles: list[str] = []
     async with asyncio.TaskGroup() as tasks:

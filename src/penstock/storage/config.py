@@ -1,4 +1,4 @@
-"""What one log is told: a frozen set of limits, checked once."""
+"""The limits of one log: immutable, checked once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from penstock.partition.retention import UNLIMITED, RollConfig
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
+    """The topic configs that a log needs, and its segment jitter."""
+
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * 24 * 3600 * 1000
     segment_jitter_ms: int = 0

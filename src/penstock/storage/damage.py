@@ -1,4 +1,4 @@
-"""Bytes that had been safe and are bad now."""
+"""Damage: bytes that were safe on disk and are bad now."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A quarantined range: it is kept as evidence, never served, never counted as a torn tail."""
+    """A quarantined range. It is kept as evidence, never served, and never cut off as a torn
+    tail."""
 
     segment_base: int
     start_position: int

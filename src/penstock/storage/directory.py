@@ -1,11 +1,11 @@
-"""All the logs of one data directory.
+"""All logs of one data directory.
 
     ROOT/TOPIC-PARTITION/          one log
-    ROOT/TOPIC-PARTITION.ID-delete a log being deleted; finished at the next start if interrupted
+    ROOT/TOPIC-PARTITION.ID-delete a log being deleted; the next start finishes the deletion
     ROOT/penstock-offsets          how far each log was last known to be synced and committed
 
-Idle logs cost a few kilobytes: no open file, no index in memory. What they share, file handles and
-cached indexes, is bounded for all of them together.
+An idle log costs a few kilobytes: it has no open file and no index in memory. The limits on open
+files and cached indexes apply to all logs together.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ class DirectoryConfig:
 
 
 class LogDirectory:
+    """Opens, creates, deletes and closes the logs of a data directory."""
+
     def __init__(self, disk: Disk, root: str, config: DirectoryConfig | None = None) -> None:
         config = config or DirectoryConfig()
         self.root = root
@@ -88,9 +90,9 @@ class LogDirectory:
         *,
         cache_is_intact: bool = False,
     ) -> list[RecoveryReport]:
-        """Open every log under the root; what each needed is reported. Blocking.
+        """Opens every log below the root. Returns a report for each. Blocking.
 
-        `cache_is_intact` says that the machine has not been booted since a log was last written.
+        `cache_is_intact` means that the machine has not rebooted since a log was last written.
         """
         self.space.take_ballast()
         known = self._known_offsets()
@@ -118,14 +120,14 @@ class LogDirectory:
                     cache_is_intact=cache_is_intact,
                 )
             except (OSError, StorageError) as error:
-                # One bad log must not keep the others from serving; it is there to be seen.
+                # One bad log must not keep the others from serving. Its report shows the error.
                 report = RecoveryReport(path)
                 report.notes.append(f"could not be opened: {error}")
             else:
                 self._logs[parsed] = log
             reports.append(report)
         if self._logs:
-            # Whoever made one of them may have been killed before this.
+            # The process that created one of them may have been killed before it synced the root.
             self.sync_root()
         return reports
 
@@ -137,12 +139,13 @@ class LogDirectory:
             return {}
 
     def note_offsets(self, offsets: Mapping[str, LogOffsets]) -> None:
-        """Blocking, for any thread: have the next start know of these (`offset_checkpoint`)."""
+        """Stores these offsets for the next start (`offset_checkpoint`). Blocking; may run on any
+        thread."""
         with disk_trouble(f"the offsets of {self.root} could not be noted"):
             write_offsets(self.disk, self.root, offsets)
 
     def sync_root(self) -> None:
-        """Blocking, for any thread: have the names of all logs survive a loss of power."""
+        """Makes the names of all logs survive a power loss. Blocking; may run on any thread."""
         with disk_trouble(f"{self.root} could not be synced"):
             self.disk.sync_directory(self.root)
 
@@ -150,7 +153,8 @@ class LogDirectory:
         return PARTITION_METADATA in (names := self.disk.listdir(path)) or not names
 
     def _creation_unfinished(self, path: str) -> bool:
-        """Without metadata nobody was ever told of the log; it can hold no record."""
+        """Whether the creation of the log was interrupted: it has no metadata file, so no caller
+        ever got the log, and it holds no records."""
         return not self.disk.exists(f"{path}/{PARTITION_METADATA}") and not any(
             parse_offset_name(name, ".log") is not None and self.disk.stat(f"{path}/{name}").size
             for name in self.disk.listdir(path)
@@ -164,15 +168,15 @@ class LogDirectory:
         return self.adopt(log)
 
     def adopt(self, log: Log) -> Log:
-        """Count a log that `build` has made among ours."""
+        """Registers a log that `build` has created."""
         self._logs[log.topic, log.partition] = log
         return log
 
     def build(
         self, topic: str, partition: int, *, topic_id: str, config: LogConfig, now_ms: int
     ) -> Log:
-        """The blocking part of `create`, for any thread. `sync_root` is to follow, once for many,
-        before the log is used."""
+        """Runs the blocking part of `create`, on any thread. `sync_root` must follow before the log
+        is used, once for many logs."""
         if (topic, partition) in self._logs:
             raise StorageError(f"{partition_directory(topic, partition)} exists already")
         path = f"{self.root}/{partition_directory(topic, partition)}"
@@ -195,19 +199,19 @@ class LogDirectory:
     # A log that failed
 
     def exists(self, topic: str, partition: int) -> bool:
-        """Whether there are files of a log that is not open: it could not be opened so far."""
+        """Whether a log that is not open has files: opening it has failed so far."""
         path = f"{self.root}/{partition_directory(topic, partition)}"
         return self.disk.exists(path) and not self._creation_unfinished(path)
 
     def let_go(self, topic: str, partition: int, reason: str) -> None:
-        """Forget a log that has failed, with all its open files, so that it can be recovered."""
+        """Drops a log that has failed, and closes all its files, so that it can be recovered."""
         log = self._logs.pop((topic, partition), None)
         if log is not None:
             log.abandon(reason)
 
     def recover(self, topic: str, partition: int, config: LogConfig, now_ms: int) -> RecoveryReport:
-        """Read a log that is not open as after an unclean stop, and leave it as after a clean one.
-        The blocking part of `reopen`, for any thread: it shares nothing with the logs in use."""
+        """Recovers a log that is not open, as after an unclean stop, and closes it cleanly. This is
+        the blocking part of `reopen`, for any thread: it shares no state with the open logs."""
         path = f"{self.root}/{partition_directory(topic, partition)}"
         shared = self._resources
         pool = FilePool(self.disk, _RECOVERY_FILES_MAX)
@@ -215,7 +219,7 @@ class LogDirectory:
         try:
             with disk_trouble(f"{path} could not be recovered"):
                 log, report = open_log(resources, path, config, now_ms)
-                # It may have lost what was not synced when it failed.
+                # What was not synced when the log failed may be lost.
                 log.note_cut()
                 log.close()
                 self.disk.sync_directory(self.root)
@@ -224,16 +228,17 @@ class LogDirectory:
         return report
 
     def reopen(self, topic: str, partition: int, config: LogConfig, now_ms: int) -> Log:
-        """Take a log that `recover` has read among ours again."""
+        """Opens and registers a log that `recover` has recovered."""
         path = f"{self.root}/{partition_directory(topic, partition)}"
         with disk_trouble(f"{path} could not be opened again"):
             log, _ = open_log(self._resources, path, config, now_ms)
         return self.adopt(log)
 
     def delete(self, topic: str, partition: int) -> Callable[[], Callable[[], bool]]:
-        """Take the log out at once. Two pieces of work are left, for any thread: the first makes it
-        last, before there may be another log of that name, and returns the second, which frees some
-        of the space and tells whether that was all."""
+        """Removes the log at once. Returns the first of two functions that finish the deletion on
+        any thread. The first makes it durable, and must run before another log of that name is
+        created. It returns the second, which frees some of the space and returns whether that was
+        all."""
         log = self._logs.pop((topic, partition), None)
         if log is None:
             raise StorageError(f"{partition_directory(topic, partition)} does not exist")
@@ -248,9 +253,10 @@ class LogDirectory:
         return lambda: self._remove_some(doomed)
 
     def _doomed(self, topic: str, partition: int, topic_id: str) -> str:
-        # A topic's name may be as long as a file name almost: the mark needs room.
+        # A topic name may be almost as long as a file name can be: leave space for the suffix.
         name = f"{partition_directory(topic, partition)[:_NAME_KEPT]}.{topic_id}"
-        # Another of that name may be on its way out: of a longer name, or that has come and gone.
+        # Another directory of that name may still be waiting for its deletion: one whose longer
+        # name was shortened, or an earlier log of the same topic.
         marks = chain(("",), (f".{number}" for number in count(1)))
         paths = (f"{self.root}/{name}{mark}-delete" for mark in marks)
         return next(path for path in paths if not self.disk.exists(path))
@@ -260,8 +266,8 @@ class LogDirectory:
             pass
 
     def _remove_some(self, path: str) -> bool:
-        """A piece of what is there; whether all of it is gone."""
-        # The metadata last: by it an interrupted deletion is recognised as ours.
+        """Removes some of the files. Returns whether all of them are gone."""
+        # Remove the metadata file last: it identifies an interrupted deletion.
         names = self.disk.listdir(path)
         for name in names:
             if name != PARTITION_METADATA and not self.disk.discard(f"{path}/{name}"):
@@ -274,7 +280,8 @@ class LogDirectory:
         return True
 
     def close(self) -> list[str]:
-        """Close every log cleanly; what could not be is told, and will be recovered. Blocking."""
+        """Closes every log cleanly. Returns an error message for each one that failed; the next
+        start recovers those. Blocking."""
         troubles = []
         for log in self._logs.values():
             try:
@@ -287,7 +294,7 @@ class LogDirectory:
 
 
 def _make_durably(disk: Disk, path: str) -> None:
-    """Make the directory and its parents so that they survive a loss of power."""
+    """Creates the directory and its parents so that they survive a power loss."""
     missing = []
     while path and not disk.exists(path):
         missing.append(path)

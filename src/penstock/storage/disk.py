@@ -1,8 +1,8 @@
-"""The real disk: the `Disk` port on the operating system's calls, with nothing in between.
+"""The real disk: the `Disk` port, mapped directly to system calls.
 
-`fsync` is fdatasync. It writes the file's bytes and the metadata needed to read them back, which
-includes a changed size, so an append or a truncation is as safe as with fsync; it leaves out the
-modification time, and with it a journal commit per flush of a file whose size did not change.
+`fsync` is fdatasync. It writes the file's bytes and the metadata needed to read them back,
+including a changed size, so an append or a truncation is as safe as with fsync. It leaves out the
+modification time. That saves a journal commit for each flush of a file whose size did not change.
 
 A file is always opened for reading and writing. Falling back to read-only on a read-only file
 system would only move the error to the first append, far from its cause.
@@ -24,17 +24,17 @@ from penstock.ports import Buffer, FileStat
 _flush = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 _OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC
 _DISCARDED_BYTES: Final = 4 << 20
-"""A few milliseconds of the file system's time."""
+"""The file system frees this much in a few milliseconds."""
 
 
 class OsFile:
-    """An open file descriptor. Using it after `close` raises EBADF; closing twice is harmless."""
+    """An open file. Using it after `close` raises EBADF. Closing it twice is harmless."""
 
     __slots__ = ("_fd", "pwrite")
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        # Bound here rather than written as a method: a call of its own is a tenth of an append.
+        # Bound here instead of defined as a method: the extra call would cost a tenth of an append.
         self.pwrite: Callable[[Buffer, int], int] = partial(os.pwrite, fd)
 
     def pread(self, size: int, position: int) -> bytes:
@@ -50,7 +50,7 @@ class OsFile:
         return os.fstat(self._fd).st_size
 
     def fsync(self) -> None:
-        if self._fd < 0:  # alone among these calls, os.fdatasync has a ValueError for it
+        if self._fd < 0:  # of these calls, only os.fdatasync would raise ValueError
             raise OSError(EBADF, "this file is closed; open it again")
         _flush(self._fd)
 
@@ -59,19 +59,19 @@ class OsFile:
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def fileno(self) -> int:
-        """The descriptor, for calls the port does not have (sendfile)."""
+        """Returns the file descriptor, for calls that the port does not have (sendfile)."""
         return self._fd
 
     def close(self) -> None:
-        # Forget the number first: once released it may be another file's, even if close fails.
+        # Clear the number first: once released it may belong to another file, even if close fails.
         fd, self._fd = self._fd, -1
         self.pwrite = partial(os.pwrite, -1)
         if fd >= 0:
             os.close(fd)
 
     def _pread_on(self, data: bytes, size: int, position: int) -> bytes:
-        """The kernel may stop short anywhere (at 2 GiB it always does); only an empty read is the
-        end of the file."""
+        """Continues a short read. The kernel may return less at any time (for more than 2 GiB it
+        always does); only an empty read means the end of the file."""
         parts = [data]
         done = len(data)
         while done < size and (data := os.pread(self._fd, size - done, position + done)):
@@ -81,7 +81,7 @@ class OsFile:
 
 
 class OsDisk:
-    """The file system this process runs on."""
+    """The file system of this machine."""
 
     __slots__ = ()
 
@@ -94,7 +94,7 @@ class OsDisk:
         return FileStat(status.st_size, status.st_mtime_ns // 1_000_000, S_ISDIR(status.st_mode))
 
     def exists(self, path: str) -> bool:
-        # os.path.exists takes any error for absence, and an unreadable log must not look absent.
+        # os.path.exists treats any error as absence, but an unreadable log must not look absent.
         try:
             os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -145,12 +145,14 @@ class OsDisk:
 
 
 def _is_only_opened_here(fd: int) -> bool:
-    """Whether no other descriptor has the file open, in any process; False where nobody can tell.
+    """Whether no other descriptor, in any process, has the file open. False if that cannot be
+    known.
 
-    It is what a write lease is granted by. Who opens the file while there is one has its holder
-    sent a signal, which must not be SIGIO: that would end the process.
+    The kernel grants a write lease under exactly this condition. If another process opens the file
+    during the lease, the kernel sends the holder a signal. That signal must not be SIGIO, which
+    would end the process.
     """
-    if not hasattr(fcntl, "F_SETLEASE"):  # Linux alone has it
+    if not hasattr(fcntl, "F_SETLEASE"):  # only Linux has it
         return False
     try:
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)

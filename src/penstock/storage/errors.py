@@ -1,12 +1,12 @@
-"""What can go wrong in storage. One tree; the broker maps it to Kafka's codes in one place.
+"""The errors that storage raises. The broker maps this tree to Kafka's error codes in one place.
 
 StorageError
-  OffsetOutOfRange   the caller asked below the log start or above its end
-  DiskFull           no room for an append; reads go on, and appends again when there is room
+  OffsetOutOfRange   the caller asked for an offset below the log start or above the log end
+  DiskFull           no space for an append; reads continue, appends resume once there is space
   DiskTrouble        a call failed that changed nothing: a read, no file descriptors left
-  LogOffline         a write or fsync failed: what is on disk is unknown until a restart
-  LogDamaged         bytes that had been safe are bad; the range is quarantined
-  CorruptFile        a checkpoint or snapshot does not read; whoever opens it rebuilds it
+  LogOffline         a write or fsync failed: what is on disk is unknown until recovery
+  LogDamaged         bytes that were safe on disk are bad; the range is quarantined
+  CorruptFile        a checkpoint or snapshot cannot be read; opening the log rebuilds it
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 
 class StorageError(Exception):
-    """Base of everything storage raises on purpose."""
+    """The base of all errors that storage raises deliberately."""
 
 
 class OffsetOutOfRange(StorageError):
@@ -31,16 +31,16 @@ class OffsetOutOfRange(StorageError):
 
 
 class DiskFull(StorageError):
-    """Nothing was appended. Free space, or lower retention; appends resume by themselves."""
+    """Nothing was appended. Free space, or lower retention; appends resume automatically."""
 
 
 class DiskTrouble(StorageError):
-    """The operating system refused; nothing was changed, and the call may be tried again."""
+    """The operating system returned an error. Nothing was changed, and the call may be retried."""
 
 
 @contextmanager
 def disk_trouble(what: str) -> Iterator[None]:
-    """Turn what the operating system raises into our own, where nothing has been changed."""
+    """Converts `OSError` to `DiskTrouble`, for calls that have changed nothing."""
     try:
         yield
     except OSError as error:
@@ -48,12 +48,12 @@ def disk_trouble(what: str) -> Iterator[None]:
 
 
 class LogOffline(StorageError):
-    """The log takes no calls until the broker restarts and recovers it."""
+    """The log refuses all calls until it is recovered."""
 
 
 class LogDamaged(StorageError):
-    """The bytes asked for are bad on this disk; take them from another replica."""
+    """The requested bytes are bad on this disk. Read them from another replica."""
 
 
 class CorruptFile(StorageError):
-    """A small file of ours failed its own check."""
+    """A checkpoint or snapshot failed its own check."""

@@ -1,8 +1,9 @@
-"""Names of files in a partition's directory, and the bounded set of open ones.
+"""File names in a partition's directory, and the pool of open files.
 
-A broker has far more files than it may hold open: 10,000 partitions have 30,000. `FilePool` opens
-on demand and closes the least recently used. A file that another thread works on is pinned and
-stays open; one that is forgotten while pinned is closed when the last pin goes.
+A broker has far more files than it may hold open: 10,000 partitions have 30,000 files. `FilePool`
+opens files on demand and closes the least recently used ones. A file that another thread uses is
+pinned and stays open. If it is dropped from the pool while pinned, it is closed when the last pin
+is released.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def offset_name(offset: int, suffix: str) -> str:
 
 
 def parse_offset_name(name: str, suffix: str) -> int | None:
-    """The offset that a file name stands for, None when it is not of that kind."""
+    """Returns the offset in a file name; None if the file is not of that kind."""
     stem = name.removesuffix(suffix)
     if len(stem) != 20 or stem == name or not stem.isdecimal():
         return None
@@ -41,10 +42,11 @@ def parse_offset_name(name: str, suffix: str) -> int | None:
 
 
 def swap_name(base_offset: int, end_offset: int) -> str:
-    """A cleaned segment that replaces every segment based in [base_offset, end_offset).
+    """Returns the name of a cleaned segment that replaces every segment based in [base_offset,
+    end_offset).
 
-    The range is in the name because the data cannot tell it: cleaning may have removed the last
-    records of what it covers.
+    The range is in the name because the data cannot show it: compaction may have removed the last
+    records of the range.
     """
     return f"{base_offset:020d}-{end_offset:020d}{SWAP}"
 
@@ -59,10 +61,11 @@ def parse_swap_name(name: str) -> tuple[int, int] | None:
 
 
 def finish_swap(disk: Disk, directory: str, name: str, covered: tuple[int, int]) -> None:
-    """Put a cleaned segment in the place of all those it covers. Restartable at every step.
+    """Replaces all covered segments with a cleaned one. Can be repeated after an interruption at
+    any step.
 
-    The old indexes must be gone for good before the new data takes their segment's name: an index
-    that survived would point into the wrong bytes.
+    The old indexes must be durably gone before the new data gets the segment's name. An index that
+    survived would point into the wrong bytes.
     """
     base, end = covered
     for other in disk.listdir(directory):
@@ -89,7 +92,8 @@ def parse_partition_directory(name: str) -> tuple[str, int] | None:
 
 
 def write_all(file: File, data: Buffer, position: int) -> None:
-    """Write everything, however many calls it takes; `OSError` when the disk takes no more."""
+    """Writes everything, in as many calls as necessary. Raises `OSError` if the disk accepts no
+    more."""
     written = file.pwrite(data, position)
     if written != len(data):
         view = memoryview(data)
@@ -98,7 +102,8 @@ def write_all(file: File, data: Buffer, position: int) -> None:
 
 
 class Handle:
-    """An open file of the pool. Its holder sets `used`, and asks anew once it is `forgotten`."""
+    """An open file of the pool. The holder sets `used`, and asks the pool again once it is
+    `forgotten`."""
 
     __slots__ = ("file", "forgotten", "pins", "used")
 
@@ -110,10 +115,10 @@ class Handle:
 
 
 class FilePool:
-    """At most `handles_max` open files, but for pinned ones. Used from one thread.
+    """At most `handles_max` open files, not counting pinned ones. Used from one thread.
 
-    What to close is chosen by second chance, not by exact age: a holder keeps its handle and only
-    marks it as used, which costs an append nothing.
+    Evicts by second chance instead of exact age: a holder keeps its handle and only sets a flag,
+    which costs an append nothing.
     """
 
     def __init__(self, disk: Disk, handles_max: int = 1000) -> None:
@@ -131,7 +136,8 @@ class FilePool:
         return self._disk
 
     def handle(self, path: str) -> Handle:
-        """The open file at `path`; it may be closed at any later call, and is marked then."""
+        """Returns the open file at `path`. Any later call may close it; it is then marked as
+        `forgotten`."""
         handle = self._handles.get(path)
         if handle is None:
             return self._admit(path, self._disk.open(path))
@@ -139,16 +145,16 @@ class FilePool:
         return handle
 
     def get(self, path: str) -> File:
-        """The open file at `path`; good until the next call on the pool."""
+        """Returns the open file at `path`. Valid until the next call on the pool."""
         return self.handle(path).file
 
     def create(self, path: str) -> File:
-        """Like `get`, making the file where there is none."""
+        """Does the same as `get`, and creates the file if it does not exist."""
         self.forget(path)
         return self._admit(path, self._disk.open(path, create=True)).file
 
     def pin(self, path: str) -> Handle:
-        """The open file, kept open for another thread until `unpin`."""
+        """Returns the open file, and keeps it open for another thread until `unpin`."""
         handle = self.handle(path)
         handle.pins += 1
         return handle
@@ -161,7 +167,7 @@ class FilePool:
             pass
 
     def forget(self, path: str) -> None:
-        """Close the file, since it is renamed, deleted or replaced."""
+        """Closes a file that was renamed, deleted or replaced."""
         handle = self._handles.pop(path, None)
         if handle is None:
             return
@@ -180,11 +186,11 @@ class FilePool:
         return handle
 
     def _make_room(self) -> bool:
-        """Close one file; False if all are pinned."""
+        """Closes one file. Returns False if all are pinned."""
         for path in list(self._handles):
             handle = self._handles[path]
             if handle.used or handle.pins:
-                # Its second chance: to the end of the row.
+                # Give it a second chance: move it to the end of the queue.
                 handle.used = False
                 del self._handles[path]
                 self._handles[path] = handle

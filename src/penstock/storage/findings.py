@@ -1,11 +1,11 @@
-"""What verification finds: typed, placed, and each with what to do about it.
+"""The findings of a verification. Each has a kind, a position, and advice what to do.
 
-    error     records are lost, or wrong answers are served, until somebody acts
-    warning   something is not as it should be, and the next start of the broker mends it
-    info      worth knowing, as it should be
+    error     records are lost, or wrong data is served, until an operator acts
+    warning   something is wrong, and the next start of the broker repairs it
+    info      worth knowing, but nothing is wrong
 
-A broken file breaks in thousands of places alike, so of one kind in one file only the first few are
-kept and the rest are counted.
+A broken file often has thousands of findings of the same kind. Only the first few of each kind and
+file are kept; the rest are counted.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """One problem, or one fact worth knowing."""
+
     severity: Severity
     code: str
     """A short name of the kind, for scripts."""
     path: str
     position: int | None
-    """The byte in the file, where there is one."""
+    """The position in the file, if there is one."""
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """One log: what it holds, and what is wrong with it."""
+    """What one log holds, and what is wrong with it."""
 
     directory: str
     topic: str | None
@@ -49,12 +51,12 @@ class LogReport:
     size_bytes: int
     log_start_offset: int | None
     end_offset: int | None
-    """The offset the next record would get; None when the directory holds no segment."""
+    """The offset that the next record would get; None if the directory has no segment."""
     recovery_point: int | None
     first_timestamp: int | None
     last_timestamp: int | None
     codecs: dict[str, int]
-    """Batches by codec."""
+    """The number of batches for each codec."""
     clean_stop: bool
     findings: tuple[Finding, ...]
 
@@ -64,7 +66,7 @@ class LogReport:
 
 
 class Findings:
-    """Gathers the findings of one log."""
+    """Collects the findings of one log."""
 
     def __init__(self) -> None:
         self._kept: list[Finding] = []
@@ -88,7 +90,7 @@ class Findings:
             self._kept.append(Finding(severity, code, path, position, message))
 
     def all(self) -> tuple[Finding, ...]:
-        """Those kept, and one more for each kind of which some were not."""
+        """Returns the kept findings, and one more for each kind of which some were only counted."""
         more = [
             Finding(severity, code, path, None, f"and {count - KEPT_PER_KIND} more of this kind")
             for (code, path, severity), count in self._counts.items()

@@ -1,7 +1,7 @@
-"""What one flush of a log makes durable.
+"""One flush of a log: what it syncs, and in which order.
 
-Gathered on the event loop (`Log.begin_flush`), done on any thread (`run`), accounted for on the
-loop again (`Log.end_flush`).
+`Log.begin_flush` collects the work on the event loop, `run` does it on any thread, and
+`Log.end_flush` records the result on the loop.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from penstock.storage.files import LEADER_EPOCHS, LOG_CHECKPOINT, Handle
 
 
 def lacks_descriptors(error: BaseException | None) -> bool:
-    """Whether a file could not be opened because the process, or the machine, has too many open.
+    """Whether a file could not be opened because the process or the machine has too many open
+    files.
 
-    Only `open` fails in this way, so no byte is lost by it: the call can be repeated.
+    Only `open` fails in this way. Nothing was written, so the call can be repeated.
     """
     return isinstance(error, OSError) and error.errno in (EMFILE, ENFILE)
 
 
 class FlushPlan:
+    """The files to sync, and the checkpoint to write after them."""
+
     __slots__ = (
         "checkpoint",
         "directory",
@@ -47,18 +50,19 @@ class FlushPlan:
         self.directory = directory
         self.end_offset = end_offset
         self.dirty: tuple[str, ...] = ()
-        """The files that this flush makes durable."""
+        """The files that this flush syncs."""
         self.handles: list[Handle] = []
         self.passing: list[str] = []
-        """Files nobody will use again once they are on disk."""
+        """Files that are not used again once they are on disk."""
         self.indexed_offset = 0
         self.unnoted = False
-        """The data is safe, but there was no room to write the checkpoint."""
+        """The data is synced, but the disk had no space for the checkpoint."""
         self.epochs: tuple[EpochStart, ...] | None = None
         self.checkpoint: Checkpoint | None = None
 
     def run(self) -> None:
-        """Blocking. The checkpoint goes last: it vouches for all the others."""
+        """Syncs everything. Blocking. The checkpoint is written last, because it vouches for all
+        other files."""
         for handle in self.handles:
             handle.file.fsync()
         if self.checkpoint is None:
@@ -66,7 +70,7 @@ class FlushPlan:
         self.disk.sync_directory(self.directory)
         try:
             if self.epochs is not None:
-                # Its name becomes durable with that of the checkpoint.
+                # The directory sync for the checkpoint makes this file's name durable too.
                 epochs = encode_epochs(self.epochs)
                 write_unnamed(self.disk, self.directory, LEADER_EPOCHS, epochs)
             data = encode_checkpoint(self.checkpoint)

@@ -1,13 +1,13 @@
-"""Group commit: whoever needs an offset on disk waits here; one fsync serves all who wait.
+"""Group commit: one fsync serves all requests that wait for an offset to reach the disk.
 
-While a log's flush is under way, later requests for it gather and share the next one. Different
-logs are flushed side by side, a few at a time, on the executor's threads. Surgery on a log
-(`exclusive`) takes turns with its flushes.
+While a log is being flushed, later requests for it collect and share the next flush. Different logs
+are flushed in parallel, a few at a time, on the executor's threads. `exclusive` keeps flushes out
+while a log is truncated, swapped or closed.
 
-`run` is the owner of every flush and lives in its broker's task group. A flush whose write or fsync
-fails takes the log offline and tells everyone who waits; it is never tried again. A flush that
-could not open a file because no file descriptor was free has lost nothing: it is tried again, after
-a pause that doubles each time, and everyone goes on waiting.
+`run` owns every flush and runs in the broker's task group. If a write or fsync fails, the log goes
+offline, all its waiters get an error, and the flush is never retried. If a flush could not open a
+file because no file descriptor was free, nothing is lost: it is retried after a pause that doubles
+each time, and its waiters keep waiting.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Queue:
-    """What is asked of one log."""
+    """The flush requests of one log."""
 
     __slots__ = ("lock", "log", "queued", "retries", "waiters")
 
@@ -44,6 +44,8 @@ class _Queue:
 
 
 class Flusher:
+    """Flushes logs on request. Requests for the same log share a flush."""
+
     def __init__(
         self,
         executor: Executor,
@@ -55,15 +57,15 @@ class Flusher:
         self._slots = asyncio.Semaphore(concurrency)
         self._tasks: asyncio.TaskGroup | None = None
         self._early: list[_Queue] = []
-        """What is asked for while nobody runs this."""
+        """Requests made while `run` is not running."""
         self._queues: dict[str, _Queue] = {}
         self.flushes = 0
-        """How many flushes have ended; far fewer than requests under load."""
+        """How many flushes have ended. Under load there are far fewer flushes than requests."""
         self.retried = 0
-        """How many flushes were put off because no file descriptor was free."""
+        """How many flushes were postponed because no file descriptor was free."""
 
     async def run(self) -> None:
-        """Serve until cancelled; flushes under way are finished first."""
+        """Runs until cancelled. Flushes that are running are finished first."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             early, self._early = self._early, []
@@ -75,7 +77,7 @@ class Flusher:
                 self._tasks = None
 
     def request(self, log: AppendLog) -> None:
-        """Have the log flushed soon; nobody waits."""
+        """Requests a flush of the log, without waiting for it."""
         queue = self._queue(log)
         if not queue.queued:
             queue.queued = True
@@ -85,7 +87,7 @@ class Flusher:
                 self._tasks.create_task(self._flush(queue))
 
     async def wait_durable(self, log: AppendLog, offset: int) -> None:
-        """Return when everything below `offset` survives the loss of power."""
+        """Waits until everything below `offset` survives a power loss."""
         if log.recovery_point >= offset:
             return
         if log.failure is not None:
@@ -97,12 +99,12 @@ class Flusher:
 
     @asynccontextmanager
     async def exclusive(self, log: AppendLog) -> AsyncIterator[None]:
-        """Hold the log's flushes back while it is cut, swapped or closed."""
+        """Holds back the log's flushes while it is truncated, swapped or closed."""
         async with self._queue(log).lock:
             yield
 
     def forget(self, log: AppendLog) -> None:
-        """The log is closed or deleted; whoever still waits is told so."""
+        """Drops a log that was closed or deleted. Requests that still wait for it fail."""
         queue = self._queues.pop(log.directory, None)
         if queue is not None:
             self._settle(queue, LogOffline(f"{log.directory} was closed"))
@@ -115,7 +117,8 @@ class Flusher:
 
     async def _flush(self, queue: _Queue) -> None:
         log = queue.log
-        # The lock first: a log under surgery must not hold a slot that another could use.
+        # Take the lock first: a log that is being truncated must not hold a slot that another log
+        # could use.
         async with queue.lock, self._slots:
             queue.queued = False
             refused: StorageError | None = None
@@ -139,13 +142,14 @@ class Flusher:
             self.request(log)
 
     async def _pause(self, queue: _Queue, refused: StorageError) -> None:
-        """Nothing was changed, and nobody is told: the flush is tried again after this."""
+        """Waits before a flush is retried. Nothing was changed, and the waiters keep waiting."""
         pause_s = min(_RETRY_MAX_S, _RETRY_FIRST_S * 2**queue.retries)
         if queue.retries == 0:
             _log.warning("%s; the flush is retried until it succeeds", refused)
         queue.retries = min(queue.retries + 1, 10)
         self.retried += 1
-        # Nobody else is to try before: requests that come meanwhile are served by the next try.
+        # Block other attempts until then. The next attempt also serves requests that arrive in the
+        # meantime.
         queue.queued = True
         try:
             await asyncio.sleep(pause_s)
@@ -153,9 +157,9 @@ class Flusher:
             queue.queued = False
 
     async def _carry_out(self, log: AppendLog, plan: FlushPlan) -> DiskTrouble | None:
-        """Run the plan to its end, cancelled or not: a thread at work cannot be called back.
+        """Runs the plan to its end even if cancelled, because a running thread cannot be stopped.
 
-        Returns why the plan must be made and run again, if it could not open a file.
+        Returns an error if the plan could not open a file and must be made and run again.
         """
         outcome: list[BaseException | None] = []
 
@@ -172,10 +176,10 @@ class Flusher:
             await self._executor.run(work)
         except asyncio.CancelledError as error:
             cancelled = error
-        except Exception as error:  # noqa: BLE001 - what it is has been noted, if it has begun
+        except Exception as error:  # noqa: BLE001 - `work` has stored the error if it ran
             outcome = outcome or [error]
         while not outcome:
-            # Cancelled once more while it waited for the thread.
+            # Cancelled again while waiting for the thread.
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(_LOOK_AGAIN_S)
         failure, refused = outcome[0], None
@@ -191,7 +195,8 @@ class Flusher:
         return refused
 
     def _settle(self, queue: _Queue, trouble: StorageError | None) -> None:
-        """Tell whoever waits how it ended for the offset they wait for."""
+        """Completes each waiter whose offset is on disk, or can no longer be. The others keep
+        waiting."""
         log = queue.log
         waiting, queue.waiters = queue.waiters, []
         for offset, done in waiting:

@@ -1,15 +1,15 @@
 """A segment's two sparse indexes, in Kafka's format.
 
-Offset index: 8 bytes an entry, big endian: a batch's last offset relative to the segment's base,
-and the position where that batch starts. Time index: 12 bytes: the highest timestamp so far, and
-the relative last offset of the batch that brought it.
+Offset index: 8 bytes per entry, big endian: the last offset of a batch relative to the segment's
+base offset, and the position where that batch starts. Time index: 12 bytes per entry: the highest
+timestamp so far, and the relative last offset of the batch that has it.
 
-Indexes are derived data. Entries gather in memory and are spilled to the file in blocks; nothing
-in the file is believed after an unclean stop (recovery rebuilds it). What was spilled is read back
-through `IndexCache`, whose bytes are bounded however many segments there are.
+Indexes are derived data. Entries are collected in memory and spilled to the file in blocks. After
+an unclean stop nothing in the file is trusted; recovery rebuilds it. Spilled entries are read back
+through `IndexCache`, which limits the memory for all segments together.
 
-In memory an offset entry is one 64-bit number, offset in the high half and position in the low.
-Both halves rise together, so a bisection over either is a bisection over the array.
+In memory an offset entry is one 64-bit number, with the offset in the high half and the position in
+the low half. Both halves increase together, so a bisection by either one works on the whole array.
 """
 
 from __future__ import annotations
@@ -50,16 +50,18 @@ def decode_entries(data: bytes) -> array[int]:
 
 
 def spill_if_possible(index: OffsetIndex | TimeIndex) -> None:
-    """Spilling only saves memory: on a full disk the entries stay here until the next try."""
+    """Spills the entries if the disk has space. Spilling only saves memory: on a full disk the
+    entries stay in memory until the next attempt."""
     with suppress(OSError):
         index.spill()
 
 
 def begin_file(pool: FilePool, path: str) -> File:
-    """A new, empty index file.
+    """Creates a new, empty index file.
 
-    The active segment has none before its first spill. A file that lies there was made by somebody
-    else, as Kafka's tools do when they find none: it may hold anything and belong to another user.
+    The active segment has no index file before its first spill. If there is one, another program
+    created it, as Kafka's tools do when the file is missing. It may contain anything and belong to
+    another user.
     """
     try:
         file = pool.create(path)
@@ -72,7 +74,7 @@ def begin_file(pool: FilePool, path: str) -> File:
 
 
 class IndexCache:
-    """Spilled index entries read back, least recently used out first."""
+    """An LRU cache of spilled index entries."""
 
     def __init__(self, bytes_max: int = 32 << 20) -> None:
         self._bytes_max = bytes_max
@@ -101,7 +103,7 @@ class IndexCache:
             self._bytes -= len(evicted) * ENTRY_SIZE
 
     def extend(self, path: str, entries: array[int]) -> None:
-        """Entries were added to a file that may be held here."""
+        """Adds entries that were appended to a file, if the file is cached."""
         held = self._held.get(path)
         if held is not None:
             held.extend(entries)
@@ -115,15 +117,17 @@ class IndexCache:
 
 
 class OffsetIndex:
+    """The offset index of one segment. Spilled entries are read through the cache."""
+
     __slots__ = ("_cache", "_pool", "path", "spill_at", "spilled", "tail")
 
     def __init__(self, path: str, pool: FilePool, cache: IndexCache) -> None:
         self.path = path
         self.spill_at = SPILL_ENTRIES
         self.spilled = 0
-        """Entries in the file."""
+        """The number of entries in the file."""
         self.tail: array[int] = array("Q")
-        """Entries after those, not yet in the file."""
+        """The entries after those, not yet in the file."""
         self._pool = pool
         self._cache = cache
 
@@ -136,14 +140,15 @@ class OffsetIndex:
             spill_if_possible(self)
 
     def lookup(self, relative_offset: int) -> tuple[int, int] | None:
-        """The last entry at or before the offset: (relative last offset, position) of a batch."""
+        """Returns the last entry at or before the offset, as (relative last offset, position) of a
+        batch."""
         bound = relative_offset << 32 | _LOW
         entries = self._entries_from(bound)
         at = bisect_right(entries, bound) - 1
         return (entries[at] >> 32, entries[at] & _LOW) if at >= 0 else None
 
     def boundary_at_or_below(self, position: int, above: int) -> tuple[int, int] | None:
-        """The last entry whose batch starts in (above, position], if there is one."""
+        """Returns the last entry whose batch starts in (above, position], if there is one."""
         entries = self._load() if not self.tail or self.tail[0] & _LOW > position else self.tail
         at = bisect_right(entries, position, key=lambda entry: entry & _LOW) - 1
         if at < 0 or entries[at] & _LOW <= above:
@@ -151,7 +156,7 @@ class OffsetIndex:
         return entries[at] >> 32, entries[at] & _LOW
 
     def last(self) -> tuple[int, int] | None:
-        """The last entry as (relative offset, position)."""
+        """Returns the last entry as (relative offset, position)."""
         if self.tail:
             entry = self.tail[-1]
         elif self.spilled:
@@ -164,7 +169,7 @@ class OffsetIndex:
         return entry >> 32, entry & _LOW
 
     def truncate(self, size: int) -> None:
-        """Drop entries of batches that start at or after position `size`."""
+        """Drops the entries of batches that start at or after position `size`."""
         if self.spilled:
             entries = self._load()
             kept = bisect_left(entries, size, key=lambda entry: entry & _LOW)
@@ -177,7 +182,7 @@ class OffsetIndex:
         del self.tail[bisect_left(self.tail, size, key=lambda entry: entry & _LOW) :]
 
     def clear(self) -> None:
-        """Forget every entry; the file is gone."""
+        """Drops every entry, after the file was removed."""
         self._cache.forget(self.path)
         self.spilled = 0
         self.tail = array("Q")
@@ -191,7 +196,7 @@ class OffsetIndex:
         self.mark_spilled()
 
     def encode(self) -> bytes:
-        """What is in memory, as it would stand in the file."""
+        """Returns the entries in memory, as they would be stored in the file."""
         return encode_entries(self.tail)
 
     def mark_spilled(self) -> None:
@@ -215,7 +220,8 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """Asked rarely (an offset by time, retention), so what is spilled is not cached."""
+    """The time index. It is used rarely (offsets by time, retention), so spilled entries are not
+    cached."""
 
     __slots__ = ("_last", "_pool", "path", "spill_at", "spilled", "tail")
 
@@ -231,7 +237,8 @@ class TimeIndex:
         return self.spilled + len(self.tail)
 
     def maybe_append(self, timestamp: int, relative_offset: int) -> None:
-        """Add the entry if it is later in time than the last one, as the format demands."""
+        """Adds the entry if its timestamp and offset are above those of the last one, as the format
+        requires."""
         last = self.last()
         if last is not None and (timestamp <= last[0] or relative_offset <= last[1]):
             return
@@ -241,7 +248,7 @@ class TimeIndex:
             spill_if_possible(self)
 
     def last(self) -> tuple[int, int] | None:
-        """The last entry as (timestamp, relative offset)."""
+        """Returns the last entry as (timestamp, relative offset)."""
         if self._last is None and self.spilled:
             position = (self.spilled - 1) * TIME_ENTRY_SIZE
             data = self._pool.get(self.path).pread(TIME_ENTRY_SIZE, position)
@@ -250,19 +257,19 @@ class TimeIndex:
         return self._last
 
     def lookup(self, timestamp: int) -> tuple[int, int] | None:
-        """The last entry at or before the timestamp."""
+        """Returns the last entry at or before the timestamp."""
         entries = self.entries()
         at = bisect_right(entries, timestamp, key=lambda entry: entry[0]) - 1
         return entries[at] if at >= 0 else None
 
     def clear(self) -> None:
-        """Forget every entry; the file is gone."""
+        """Drops every entry, after the file was removed."""
         self.spilled = 0
         self.tail = []
         self._last = None
 
     def rises(self) -> bool:
-        """Whether every entry is later than the one before it, in time and in offset."""
+        """Whether both timestamps and offsets increase from each entry to the next."""
         return all(
             before[0] < after[0] and before[1] < after[1]
             for before, after in pairwise(self.entries())
@@ -277,7 +284,7 @@ class TimeIndex:
         return spilled + self.tail
 
     def truncate(self, relative_offset: int) -> None:
-        """Drop entries at or after the offset."""
+        """Drops the entries at or after the offset."""
         entries = self.entries()
         kept = bisect_left(entries, relative_offset, key=lambda entry: entry[1])
         if kept < self.spilled:

@@ -1,9 +1,9 @@
-"""Reading what lies in a log's directory, without opening the log.
+"""Reads the files of a log's directory without opening the log.
 
-Opening a log recovers it, and recovery writes. Nothing here does: every function reads through the
-`Disk` port, takes what it finds and says where that stops making sense. That suits the files of a
-running broker, of a stopped one and of a backup alike, and Kafka's own files too: its active
-indexes are preallocated, so zeros after the last entry are padding and no damage.
+Opening a log recovers it, and recovery writes. Nothing in this module writes: every function reads
+through the `Disk` port and reports where the content stops making sense. That works for the files
+of a running broker, a stopped one or a backup, and for Kafka's own files. Kafka preallocates its
+active indexes, so zeros after the last entry are padding, not damage.
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ from penstock.storage.scan import BadBatch, find_batch, scan_batches
 
 OFFSET_END: Final = 2**63 - 1
 SEARCH_DEPTH: Final = 3
-"""How far below a data directory logs are looked for: one directory per broker, and one spare."""
+"""How deep below a data directory logs are searched for: one directory per broker, and one
+spare."""
 
 _DOOMED: Final = "-delete"
-"""Ends the name of a log's directory that is being deleted, here as in Kafka."""
+"""The end of the name of a log directory that is being deleted, here as in Kafka."""
 _TIME_ENTRY: Final = Struct(">qi")
 _LOW: Final = 0xFFFFFFFF
 
@@ -87,13 +88,13 @@ _LEFTOVERS: Final = (SWAP, CLEANED, DELETED, TEMPORARY)
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """What a file is by its name."""
+    """What a file is, judged by its name."""
 
     content: Content | None
-    """None for what is no file of a log."""
+    """None if the file does not belong to a log."""
     base_offset: int = 0
     leftover: str | None = None
-    """The suffix of a file that an interrupted step left behind."""
+    """The suffix of a file that an interrupted operation left behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class FileEntry:
 
 
 class BatchAt(NamedTuple):
-    """A sound batch and the bytes of it."""
+    """A sound batch and its bytes."""
 
     position: int
     header: BatchHeader
@@ -112,7 +113,8 @@ class BatchAt(NamedTuple):
 
 
 class BadRange(NamedTuple):
-    """Bytes in [position, end) that are no batches; `expected` is the offset due there."""
+    """Bytes in [position, end) that are not valid batches. `expected` is the offset that should
+    begin there."""
 
     position: int
     end: int
@@ -134,9 +136,9 @@ class TimeEntry(NamedTuple):
 class OffsetIndexContent:
     entries: tuple[IndexEntry, ...]
     padding_entries: int
-    """Zeros at the end: preallocated by Kafka, or grown in a crash."""
+    """Zeros at the end: preallocated by Kafka, or added by a crash."""
     ragged_bytes: int
-    """What is left after the last whole entry."""
+    """The number of bytes after the last whole entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ class TimeIndexContent:
 
 
 def classify(name: str) -> FileKind:
-    """What a file in a log's directory is, by its name."""
+    """Returns what a file in a log's directory is, judged by its name."""
     for suffix in _LEFTOVERS:
         if name.endswith(suffix):
             return _leftover(name.removesuffix(suffix), suffix)
@@ -163,14 +165,15 @@ def classify(name: str) -> FileKind:
 def _leftover(stem: str, suffix: str) -> FileKind:
     kind = classify(stem)
     if kind.content is None and suffix in (SWAP, CLEANED):
-        # Cleaned data is named by the offsets it stands for, START-END, without a `.log`.
+        # Cleaned data is named by the offsets that it covers, START-END, without `.log`.
         base = stem.partition("-")[0]
         kind = FileKind(Content.BATCHES, int(base)) if base.isdecimal() else kind
     return replace(kind, leftover=suffix)
 
 
 def list_files(disk: Disk, directory: str) -> list[FileEntry]:
-    """The files of one log's directory. A file that goes while this runs is left out."""
+    """Returns the files of one log's directory. Files that disappear in the meantime are left
+    out."""
     entries = []
     for name in disk.listdir(directory):
         try:
@@ -183,7 +186,7 @@ def list_files(disk: Disk, directory: str) -> list[FileEntry]:
 
 
 def find_logs(disk: Disk, path: str) -> list[str]:
-    """The log directories at `path` or below it, `path` itself included."""
+    """Returns the log directories at or below `path`."""
     found: list[str] = []
     _find_logs(disk, path, SEARCH_DEPTH, found)
     return found
@@ -215,9 +218,9 @@ def _find_logs(disk: Disk, path: str, depth: int, found: list[str]) -> None:
 def walk_batches(
     file: File, size: int, *, offset_min: int = 0, offset_end: int = OFFSET_END
 ) -> Iterator[BatchAt | BadRange]:
-    """Everything in the first `size` bytes of a `.log` file, in order and without a gap.
+    """Yields everything in the first `size` bytes of a `.log` file, in order and without gaps.
 
-    After a bad place the walk goes on at the next sound batch, as recovery would.
+    After bad bytes the walk continues at the next sound batch, as recovery does.
     """
     position, expected = 0, offset_min
     while position < size:
@@ -234,15 +237,17 @@ def walk_batches(
 
 
 def segment_end(base_offset: int, next_base: int | None = None) -> int:
-    """What a segment's offsets must stay below: the next segment, or what its index can express.
+    """Returns the offset that a segment must stay below: the next segment's base offset, or the
+    limit of its index.
 
-    The CRC does not cover offsets, and a wrong one that is too high makes all after it look bad.
+    The CRC does not cover offsets, and one offset that is too high would make all later batches
+    look bad.
     """
     return base_offset + RELATIVE_OFFSET_MAX + 1 if next_base is None else next_base
 
 
 def read_batches(disk: Disk, path: str, base_offset: int | None) -> Iterator[BatchAt | BadRange]:
-    """As `walk_batches`, for the file at `path` as large as it is now."""
+    """Does the same as `walk_batches`, for the file at `path` with its current size."""
     offset_end = OFFSET_END if base_offset is None else segment_end(base_offset)
     file = disk.open(path)
     try:
@@ -254,7 +259,7 @@ def read_batches(disk: Disk, path: str, base_offset: int | None) -> Iterator[Bat
 
 
 def read_offset_index(disk: Disk, path: str, base_offset: int) -> OffsetIndexContent | None:
-    """The entries with absolute offsets; None where there is no file."""
+    """Returns the entries with absolute offsets; None if there is no file."""
     data = read_file(disk, path)
     if data is None:
         return None
@@ -269,14 +274,15 @@ def read_offset_index(disk: Disk, path: str, base_offset: int) -> OffsetIndexCon
 
 
 def read_time_index(disk: Disk, path: str, base_offset: int) -> TimeIndexContent | None:
-    """The entries with absolute offsets; None where there is no file."""
+    """Returns the entries with absolute offsets; None if there is no file."""
     data = read_file(disk, path)
     if data is None:
         return None
     ragged = len(data) % TIME_ENTRY_SIZE
     packed = list(_TIME_ENTRY.iter_unpack(data[: len(data) - ragged]))
     used = len(packed)
-    # Alone, it is the entry of a segment whose one batch has offset and timestamp 0.
+    # A single zero entry is valid: it belongs to a segment whose only batch has offset and
+    # timestamp 0.
     while len(packed) > 1 and used and packed[used - 1] == (0, 0):
         used -= 1
     entries = tuple(
@@ -286,7 +292,8 @@ def read_time_index(disk: Disk, path: str, base_offset: int) -> TimeIndexContent
 
 
 def read_transactions(disk: Disk, path: str) -> list[AbortedEntry] | None:
-    """The aborted transactions of a segment; None without a file, `CorruptFile` if it is bad."""
+    """Returns the aborted transactions of a segment; None if there is no file. Raises `CorruptFile`
+    if it is bad."""
     data = read_file(disk, path)
     try:
         return None if data is None else decode_transactions(data)
@@ -295,7 +302,8 @@ def read_transactions(disk: Disk, path: str) -> list[AbortedEntry] | None:
 
 
 def read_snapshot(disk: Disk, path: str) -> list[ProducerEntry] | None:
-    """The producers of a snapshot; None without a file, `CorruptFile` if it is not sound."""
+    """Returns the producers of a snapshot; None if there is no file. Raises `CorruptFile` if it is
+    bad."""
     data = read_file(disk, path)
     try:
         return None if data is None else decode_snapshot(data)

@@ -1,15 +1,16 @@
-"""The whole log: appending and reading, and the surgery that is rare and blocking.
+"""A partition's log: `AppendLog` plus the rare, blocking operations on whole files.
 
-Truncating, deleting, swapping in cleaned segments and closing touch several files. Each begins with
-a durable note or ends with one, in an order that makes it safe to be interrupted anywhere:
+Truncation, deletion, swapping in cleaned segments and closing each change several files. A crash
+may interrupt any of them at any step. Each one therefore writes the checkpoint durably before or
+after its file operations, in an order that lets the next start finish it or undo it:
 
-    truncate    note the target, cut, make the names durable, take the note back
-    start at    note the offset, throw all files away, begin one there, take the note back
-    delete      note the new log start, then rename the files away in any order
-    swap        the cleaned file gets its `.swap` name durably: from there opening can finish it
-    close       flush, and with it note what the last segment looks like
+    truncate    store the target, cut, sync the directory, clear the target
+    start at    store the offset, remove all files, create one segment there, clear the offset
+    delete      store the new log start offset, then rename the files in any order
+    swap        rename the cleaned file to `.swap` durably: from then on, opening can finish it
+    close       flush, and store the size and CRCs of the last segment
 
-None of them may overlap a flush; their owner waits for the one under way.
+None of them may overlap a flush. The caller waits until the running flush has ended.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from penstock.storage.space import SpaceGuard
 
 
 class Log(AppendLog):
-    """Made by `recovery.open_log` or `recovery.create_log`."""
+    """Created by `recovery.open_log` or `recovery.create_log`."""
 
     __slots__ = ("truncations",)
 
@@ -53,7 +54,8 @@ class Log(AppendLog):
     ) -> None:
         super().__init__(parts, pool, cache, space)
         self.truncations = 0
-        """How often the log was cut; what was prepared before is worth nothing after."""
+        """How often the log was truncated. Work prepared before a truncation (compaction, a scrub)
+        is invalid after it."""
 
     def _begin_cut(self) -> None:
         if self._failure is not None:
@@ -79,9 +81,10 @@ class Log(AppendLog):
         self.noted_point = checkpoint.recovery_point
 
     def truncate_to(self, offset: int) -> None:
-        """Drop everything at or above `offset`, as a follower whose leader never had it.
+        """Removes everything at or above `offset`. Used by a follower whose leader never had these
+        records.
 
-        Whole files are only renamed here: `purge` frees their space, off the loop.
+        Whole files are only renamed here. `purge` frees their space, off the event loop.
         """
         self._begin_cut()
         if offset >= self._end_offset:
@@ -89,7 +92,8 @@ class Log(AppendLog):
         if offset < self._log_start_offset:
             raise OffsetOutOfRange(offset, self._log_start_offset, self._end_offset)
         offset = self._end_without(offset)
-        # Noted first: half done, the log could have a hole that would pass for sound.
+        # Store the target first: a truncation that was half done could leave a hole in the log that
+        # looks sound.
         point, cleaned = min(self._recovery_point, offset), min(self.cleaned_offset, offset)
         begun = replace(
             self._checkpoint(point),
@@ -108,15 +112,18 @@ class Log(AppendLog):
             self._disk.sync_directory(self.directory)
             self._write_checkpoint(self._checkpoint(self._recovery_point))
         except (OSError, StorageError) as error:
-            # As long as the note stands, a restart would cut off whatever came after.
+            # As long as the checkpoint holds the target, a restart would also cut off what was
+            # appended later.
             self.fail(f"a truncation to {offset} failed: {error}")
             self._refuse()
 
     def _end_without(self, offset: int) -> int:
-        """Where the log ends without what lies at or above `offset`: after the last whole batch.
+        """Returns where the log ends once everything at or above `offset` is gone: after the last
+        whole batch below it.
 
-        Not at `offset` itself where that lies in a batch or in a gap, since a restart could not
-        tell such an end from a loss. A quarantined range has no batches, but keeps its offsets.
+        That is not `offset` itself if `offset` is inside a batch or in a gap, because a restart
+        could not distinguish such an end from a loss. A quarantined range has no batches, but keeps
+        its offsets.
         """
         if any(held.start_offset < offset <= held.end_offset for held in self.damage):
             return offset
@@ -129,7 +136,7 @@ class Log(AppendLog):
         return self._segments[0].base_offset
 
     def _cut_from(self, offset: int) -> None:
-        # One that begins at the offset stays, empty: it says where the log ends, whatever
+        # A segment that begins at the offset stays, empty. It shows where the log ends, whatever
         # compaction has left of the segment before it.
         while len(self._segments) > 1 and self._bases[-1] > offset:
             self._retire(self._segments.pop())
@@ -145,16 +152,18 @@ class Log(AppendLog):
             and hole.segment_base == active.base_offset
             and (found is None or hole.start_position <= found[0])
         ):
-            # Damaged bytes go too, or they would be found again before what is appended next. Where
-            # the offset lies in the middle of them nobody knows: its lower offsets are kept.
+            # Remove the damaged bytes too, or a scan would find them again in front of what is
+            # appended next. If the offset is in the middle of the damaged range, its byte position
+            # is unknown; the offsets of the range below it stay reserved.
             active.truncate(hole.start_position, hole.start_offset)
         elif found is not None:
             active.truncate(found[0], found[1].base_offset)
         active.file.fsync()
         if active.aborted is not None and active.aborted.crc is None:
-            # Its file says too much and is not believed; sealing replaces or removes it.
+            # The file lists transactions that were truncated and is not trusted. Sealing the
+            # segment replaces or removes it.
             self._dirty.pop(active.aborted_path, None)
-        # The log start may lie inside the batch that went.
+        # The log start offset may be inside the batch that was removed.
         self._end_offset = max(offset, self._log_start_offset)
         self.damage = [
             held if held.end_offset <= self._end_offset else self._clip(held)
@@ -170,15 +179,17 @@ class Log(AppendLog):
             self.producers, self._disk, self.directory, self._segments, self._end_offset
         )
         if self._end_offset > offset:
-            # A fresh segment at the log start: a file that ends below it would pass for torn.
+            # Begin a new segment at the log start offset: a file that ends below it would be taken
+            # for a torn tail.
             self.roll(active.created_ms)
         self.changed = True
 
     def start_at(self, offset: int) -> None:
-        """Throw everything away and go on empty at `offset`, as a follower whose leader has nothing
-        of what is here. `purge` frees the space."""
+        """Discards everything and continues with an empty log at `offset`. Used by a follower whose
+        leader has none of these records. `purge` frees the space."""
         self._begin_cut()
-        # Noted first: half done, some of the old records would pass for all there is.
+        # Store the offset first: if this is half done, the remaining old records would look like
+        # the whole log.
         empty = Checkpoint(
             recovery_point=offset,
             indexed_offset=offset,
@@ -242,16 +253,18 @@ class Log(AppendLog):
             self._disk.unlink(path)
 
     def delete_before(self, offset: int) -> int:
-        """Move the log start up to `offset`; whole segments below it go. Returns the new start.
+        """Raises the log start offset to `offset` and removes whole segments below it. Returns the
+        new log start offset.
 
-        The files are only renamed here: `purge` frees their space, off the loop.
+        The files are only renamed here. `purge` frees their space, off the event loop.
         """
         self._begin_cut()
         if not offset <= self._end_offset:
             raise OffsetOutOfRange(offset, self._log_start_offset, self._end_offset)
         if offset <= self._log_start_offset:
             return self._log_start_offset
-        # Durable first: files may then vanish in any order and leave no hole in what counts.
+        # Store the new log start offset durably first. The files may then disappear in any order
+        # without leaving a hole above it.
         noted = self._checkpoint(self._recovery_point)
         self._write_checkpoint(replace(noted, log_start_offset=offset))
         self._log_start_offset = offset
@@ -267,7 +280,8 @@ class Log(AppendLog):
             self.fail(f"segments below {offset} could not be deleted: {error}")
             self._refuse()
         self._epochs_dirty |= self.epochs.truncate_from_start(offset)
-        # A hole is stepped over as long as its segment is here, whoever may still ask for it.
+        # Damage is kept as long as its segment exists, so that readers of the segment skip the bad
+        # bytes.
         self.damage = [held for held in self.damage if held.segment_base in self._bases]
         self.changed = True
         return offset
@@ -279,21 +293,22 @@ class Log(AppendLog):
                 self._disk.rename(path, path + DELETED)
 
     def purge(self) -> int:
-        """Blocking, for any thread: unlink what was deleted. Returns how many files went."""
+        """Unlinks deleted files. Blocking; may run on any thread. Returns the number of files
+        removed."""
         with disk_trouble(f"deleted segments of {self.directory} remain"):
             doomed = [name for name in self._disk.listdir(self.directory) if name.endswith(DELETED)]
             for name in doomed:
-                # Another thread may be at the same.
+                # Another thread may be purging at the same time.
                 with suppress(FileNotFoundError):
                     self._disk.unlink(f"{self.directory}/{name}")
         return len(doomed)
 
     def swap_in(self, cleaned: Segment, replaced: Sequence[tuple[Segment, int]]) -> bool:
-        """Put a cleaned segment in the place of `replaced`, a run of neighbours with the sizes
-        they had when they were read.
+        """Replaces a run of adjacent segments with one cleaned segment.
 
-        Its files are complete, durable and named `.cleaned`. False, and they are dropped, if the
-        log no longer has what they were made from.
+        `replaced` are the segments with the sizes they had when they were read. The files of the
+        cleaned segment are complete, durable and named `.cleaned`. Returns False and drops them if
+        the log no longer has the segments they were made from.
         """
         self._begin_cut()
         first = bisect_left(self._bases, cleaned.base_offset)
@@ -327,7 +342,8 @@ class Log(AppendLog):
         return True
 
     def quarantine(self, found: Damage) -> None:
-        """Serve these bytes no more, which have been found bad, and have restarts know of it."""
+        """Stops serving a range that was found to be bad, and records it in the checkpoint for
+        restarts."""
         self._begin_cut()
         segment = self._segments[self._bases.index(found.segment_base)]
         damage = sorted([*self.damage, found], key=lambda held: held.start_offset)
@@ -337,11 +353,12 @@ class Log(AppendLog):
         segment.quarantine(found.start_position, found.end_position)
         self.changed = True
         if segment is self._active and found.end_position >= segment.size:
-            # As after a restart: nothing is appended behind bytes that cannot be read.
+            # As after a restart: nothing is appended after bytes that cannot be read.
             self.roll(segment.created_ms)
 
     def note_sparse(self, offset: int) -> None:
-        """From now on gaps below `offset` are compaction's. Durable before there are any."""
+        """Records that gaps below `offset` come from compaction. Durable before there are any
+        gaps."""
         self._begin_cut()
         if offset > self.sparse_offset:
             noted = self._checkpoint(self._recovery_point)
@@ -349,21 +366,25 @@ class Log(AppendLog):
             self.sparse_offset = offset
 
     def note_cut(self) -> None:
-        """Records may be gone from the end of this log: nothing that was noted of it holds.
+        """Invalidates the stored synced offset and high watermark, since records may be gone from
+        the end of this log.
 
-        The next checkpoint will say so."""
+        Raises the generation; the next checkpoint stores it.
+        """
         self.generation += 1
         self._names_dirty = self.changed = True
 
     def note_cleaned(self, offset: int) -> None:
-        """Compaction has covered everything below `offset`; the next checkpoint will say so.
+        """Records that compaction has covered everything below `offset`. The next checkpoint stores
+        it.
 
-        Should that be lost, the same is cleaned again, to no effect."""
+        If that is lost in a crash, the same range is cleaned again, with no effect.
+        """
         self.cleaned_offset = offset
         self._names_dirty = True
 
     def close(self) -> None:
-        """Stop cleanly: flush, and note what the next start may trust. Blocking."""
+        """Closes the log cleanly: flushes it and stores what the next start may trust. Blocking."""
         plan = self.begin_close()
         if plan is not None:
             try:
@@ -374,7 +395,8 @@ class Log(AppendLog):
         self.end_close(plan)
 
     def begin_close(self) -> FlushPlan | None:
-        """The first of the three steps of `close`, as with a flush; None if it needs no second."""
+        """Runs the first of the three steps of `close`, as with a flush. Returns None if the second
+        step is not needed."""
         active = self._active
         never_used = (
             len(self._segments) == 1
@@ -407,7 +429,7 @@ class Log(AppendLog):
         return plan
 
     def end_close(self, plan: FlushPlan | None) -> None:
-        """The last step of `close`, after what `begin_close` gave was run."""
+        """Runs the last step of `close`, after the plan from `begin_close` was run."""
         if plan is not None:
             self.end_flush(plan)
             if plan.unnoted and plan.checkpoint is not None:
@@ -416,7 +438,7 @@ class Log(AppendLog):
         self.abandon("it was closed")
 
     def abandon(self, reason: str) -> None:
-        """Let go of every file and take no more calls."""
+        """Closes every file. Later calls are refused."""
         for segment in self._segments:
             self._forget(segment)
         self._failure = self._failure or reason

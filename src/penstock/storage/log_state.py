@@ -1,6 +1,7 @@
-"""What a log knows of itself, and how it says that it takes no more calls.
+"""The state of a log: its segments, offsets, and what is not yet synced.
 
-`read_log.ReadLog` reads on this, `append_log.AppendLog` appends and flushes, `log.Log` cuts.
+`read_log.ReadLog` adds reads to it, `append_log.AppendLog` adds appends and flushes, and `log.Log`
+adds truncation and deletion. A log that failed refuses all further calls.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from penstock.storage.segment import Segment
 from penstock.storage.space import SpaceGuard
 
 ASK_ALWAYS: Final = -(2**63)
-"""No timestamp is below it: whether to roll is asked at every append."""
+"""No timestamp is lower: every append checks whether to roll."""
 
 
 @dataclass(slots=True)
 class LogParts:
-    """What opening a log has found or made, ready to be put together."""
+    """The result of opening or creating a log, from which a `Log` is built."""
 
     directory: str
     topic: str
@@ -48,9 +49,9 @@ class LogParts:
     producers: ProducerStates
     damage: list[Damage]
     dirty: list[str]
-    """Files whose content may be in the page cache only."""
+    """Files whose content may exist only in the page cache."""
     names_dirty: bool
-    """There is more to note in a checkpoint than there was room for."""
+    """The checkpoint is out of date because the disk had no space for it."""
     epochs_dirty: bool
     unindexed_offset: int | None
     generation: int = 0
@@ -58,9 +59,9 @@ class LogParts:
 
 
 class LogState:
-    """The segments, the offsets, and what waits to reach the disk. Made once, by `recovery`."""
+    """The segments, the offsets, and what is not yet synced. Created only by `recovery`."""
 
-    # Many logs, and attributes that are read on every append.
+    # Slots: there are many logs, and these attributes are read on every append.
     __slots__ = (
         "_active",
         "_bases",
@@ -115,12 +116,13 @@ class LogState:
         self.cleaned_offset = parts.cleaned_offset
         self.sparse_offset = parts.sparse_offset
         self.generation = parts.generation
-        """It changes whenever records are taken off the end: what was noted of the log in another
-        one may be untrue (`offset_checkpoint`)."""
+        """Changes whenever records are removed from the end. Offsets that were stored for another
+        generation may be wrong (`offset_checkpoint`)."""
         self.restored_high_watermark = parts.restored_high_watermark
-        """Below this everything was committed when the log was opened; 0 if it is not known."""
+        """Everything below this was committed when the log was opened; 0 if unknown."""
         self.noted_point = parts.noted_point
-        """The recovery point a restart would start from: at most ours."""
+        """The recovery point in the checkpoint on disk, where a restart would begin. At most
+        `recovery_point`."""
         self.pool = pool
         self.cache = cache
         self._disk = pool.disk
@@ -140,18 +142,19 @@ class LogState:
         self._epochs_dirty = parts.epochs_dirty
         self._flushing: FlushPlan | None = None
         self._unindexed_offset = parts.unindexed_offset
-        """Base of the first segment that was sealed since the last flush."""
+        """Base offset of the first segment that was sealed since the last flush."""
         self._failure: str | None = None
         self.suspect = False
-        """A read has met bytes that are not right and not quarantined yet."""
+        """A read found bad bytes that are not yet quarantined."""
         self.changed = False
-        """Whether a clean stop has anything to note."""
+        """Whether a clean stop has anything to store."""
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Take up changed limits; segments that are sealed stay as they are."""
+        """Applies changed limits. Segments that are already sealed stay as they are."""
         self.config = config
         self._roll_config = config.roll
-        # The index gets an entry at most every interval: below this neither limit can be reached.
+        # The index gets at most one entry per interval. Below this size neither the segment nor its
+        # index can be full.
         entries_max = config.segment_index_bytes // ENTRY_SIZE
         self._roll_bytes = min(
             config.segment_bytes, entries_max * (config.index_interval_bytes + 1)
@@ -171,17 +174,17 @@ class LogState:
 
     @property
     def end_offset(self) -> int:
-        """The offset the next record will get."""
+        """The offset that the next record will get."""
         return self._end_offset
 
     @property
     def lacks_space(self) -> bool:
-        """The disk has no room, or had none for the last append that failed."""
+        """Whether the disk is full, or was for the last append that failed."""
         return self._space.lacks_room
 
     @property
     def recovery_point(self) -> int:
-        """Offsets below this survive the loss of power."""
+        """Offsets below this survive a power loss."""
         return self._recovery_point
 
     @property
@@ -198,7 +201,7 @@ class LogState:
 
     @property
     def failure(self) -> str | None:
-        """Why the log is offline, None while it is not."""
+        """Why the log is offline; None if it is not."""
         return self._failure
 
     @property
@@ -206,20 +209,20 @@ class LogState:
         return bool(self._dirty or self._names_dirty or self._epochs_dirty)
 
     def flush_due(self, now_ms: int) -> bool:
-        """Whether the topic's own policy (flush.messages, flush.ms) asks for a flush now."""
+        """Whether the topic's flush policy (flush.messages, flush.ms) requires a flush now."""
         return self.needs_flush and (
             self._end_offset - self._recovery_point >= self.config.flush_messages
             or (bool(self._dirty) and now_ms - self._dirty_since_ms >= self.config.flush_ms)
         )
 
     def _activate(self, segment: Segment) -> None:
-        """Appends go to this segment now; what is known of when to roll is out of date."""
+        """Makes this segment the active one, and resets what is known about when to roll."""
         self._active = segment
         self._roll_at_ms = ASK_ALWAYS
         self._roll_offset = -1
 
     def fail(self, reason: str) -> None:
-        """Take the log offline for good."""
+        """Takes this log offline: it refuses all further calls until it is recovered."""
         if self._failure is None:
             self._failure = f"{reason}; mend the disk and restart the broker"
 

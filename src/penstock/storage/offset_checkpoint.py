@@ -1,23 +1,23 @@
-"""`penstock-offsets`: what a broker last knew of all its logs, in one file of the data directory.
+"""`penstock-offsets`: the last known offsets of all logs, in one file of the data directory.
 
-For each log it holds two offsets that are too expensive to note at every flush:
+For each log it holds two offsets that are too expensive to store at every flush:
 
-    synced offset     everything below it was on disk. The log's own checkpoint says the same of its
-                      recovery point, but that moves only when files come and go. Whatever is bad
-                      below this offset is damage, and no torn tail (`salvage`).
-    high watermark    everything below it was committed. A broker that restarts shows it to readers
-                      at once, without having heard from another replica.
+    synced offset     everything below it was on disk. The log's own checkpoint has the recovery
+                      point, but that moves only when files are created or removed. Bad bytes below
+                      the synced offset are damage, not a torn tail (`salvage`).
+    high watermark    everything below it was committed. A broker that restarts lets consumers read
+                      up to here at once, without waiting for another replica.
 
 Kafka has a file for each, `recovery-point-offset-checkpoint` and `replication-offset-checkpoint`,
-and writes them from time to time and at a clean stop. So does the broker here (`broker.
-offset_keeper`). One file for all logs costs one fsync per round; a field in each log's checkpoint
-would cost one per log.
+and writes them periodically and at a clean stop. So does this broker (`broker.offset_keeper`). One
+file for all logs costs one fsync per round; a field in each log's checkpoint would cost one fsync
+per log.
 
-Both offsets may be out of date, and are then too low, which is harmless. They must never be too
-high. A log that was cut, by a truncation or because a crash took its end, can hold other records
-now where the old ones were synced and committed. So a log has a generation, a number that changes
-with every such cut, durably before the first byte goes (`Checkpoint.generation`). Offsets that were
-noted of another generation are ignored, and so are those of another topic of the same name.
+Both offsets may be out of date. They are then too low, which is harmless. They must never be too
+high. A log that lost its end, by a truncation or in a crash, can hold other records where the old
+ones were synced and committed. So a log has a generation, a number that changes with every such
+cut, durably before the first byte is removed (`Checkpoint.generation`). Offsets of another
+generation are ignored, and so are those of another topic of the same name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HEAD: Final = "penstock-offsets 1"
 
 
 class LogOffsets(NamedTuple):
-    """What was known of one log."""
+    """The stored offsets of one log."""
 
     topic_id: str
     generation: int
@@ -45,7 +45,7 @@ class LogOffsets(NamedTuple):
 
 
 def encode_offsets(offsets: Mapping[str, LogOffsets]) -> bytes:
-    """By the name of the log's directory."""
+    """Encodes the offsets of all logs, keyed by the name of the log's directory."""
     lines = [_HEAD]
     for name, (topic_id, generation, synced_offset, high_watermark) in offsets.items():
         lines.append(f"{name} {topic_id} {generation} {synced_offset} {high_watermark}")
@@ -54,7 +54,7 @@ def encode_offsets(offsets: Mapping[str, LogOffsets]) -> bytes:
 
 
 def decode_offsets(data: bytes) -> dict[str, LogOffsets]:
-    """`CorruptFile` if it is not whole, or not of this version."""
+    """Decodes the file. Raises `CorruptFile` if it is incomplete or has another version."""
     body, mark, checksum = data.rpartition(b"crc32c ")
     try:
         if not mark or int(checksum, 16) != crc32c(body):
@@ -75,11 +75,12 @@ def decode_offsets(data: bytes) -> dict[str, LogOffsets]:
 
 
 def read_offsets(disk: Disk, root: str) -> dict[str, LogOffsets]:
-    """What was noted last; nothing where there is no file. `CorruptFile` if it does not read."""
+    """Returns the stored offsets; an empty dict if there is no file. Raises `CorruptFile` if it is
+    bad."""
     data = read_file(disk, f"{root}/{OFFSETS}")
     return {} if data is None else decode_offsets(data)
 
 
 def write_offsets(disk: Disk, root: str, offsets: Mapping[str, LogOffsets]) -> None:
-    """Blocking."""
+    """Stores the offsets. Blocking."""
     write_atomic(disk, root, OFFSETS, encode_offsets(offsets))

@@ -1,8 +1,9 @@
-"""Producer state on disk: snapshots, and replaying the log from the newest good one.
+"""Producer state on disk: snapshots, and replaying the log from the newest valid one.
 
-A batch does not say when it was appended, which is what producers expire by. A snapshot does. Of
-what is replayed after it the segment's file tells when it was last written: the append was no later
-than that, so a producer may expire late by the age of one segment, and never early.
+Producers expire by the time of their last append. A batch does not contain that time, but a
+snapshot does. For batches that are replayed after the snapshot, the time when the segment's file
+was last written is used instead. The append was no later than that, so a producer may expire late,
+by the age of one segment at most, and never early.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from penstock.storage.segment import Segment
 
 
 def file_crc(disk: Disk, path: str) -> int:
-    """CRC32C of a whole file; of a missing one, that of no bytes; -1 if it may not be opened."""
+    """Returns the CRC32C of a whole file. A missing file counts as empty. Returns -1 if the file
+    may not be opened."""
     try:
         return crc32c(read_file(disk, path) or b"")
     except PermissionError:
@@ -30,7 +32,7 @@ def file_crc(disk: Disk, path: str) -> int:
 
 
 def snapshots(disk: Disk, directory: str) -> list[int]:
-    """Offsets of the snapshots in a log's directory, rising."""
+    """Returns the offsets of the snapshots in a log's directory, in ascending order."""
     offsets = (parse_offset_name(name, SNAPSHOT) for name in disk.listdir(directory))
     return [offset for offset in offsets if offset is not None]
 
@@ -38,7 +40,8 @@ def snapshots(disk: Disk, directory: str) -> list[int]:
 def note_producer(
     producers: ProducerStates, batch: Buffer, header: BatchHeader, appended_ms: int
 ) -> CompletedTransaction | None:
-    """A batch with a producer is in the log; the transaction it has ended, if it has."""
+    """Updates the producer state with a batch that is in the log. Returns the transaction that the
+    batch ended, if any."""
     if header.is_control and header.record_count:
         marker = read_control(read_records(batch, header)[0])
         return producers.on_control(header, marker.type, marker.coordinator_epoch, appended_ms)
@@ -54,10 +57,11 @@ def restore_producers(
     end_offset: int,
     deriving: Collection[Segment] = (),
 ) -> None:
-    """Load the newest good snapshot and replay what the log holds after it.
+    """Loads the newest valid snapshot and replays the log after it.
 
-    A snapshot that does not read is removed: an older one and a longer replay take its place. The
-    segments `deriving` get their aborted transactions by it, and so it begins at or below them.
+    A snapshot that cannot be read is removed; an older snapshot and a longer replay replace it. The
+    replay also rebuilds the aborted transactions of the segments in `deriving`, so it begins at or
+    below them.
     """
     producers.clear()
     start = 0

@@ -1,4 +1,4 @@
-"""Reading a log: whole batches from an offset on, checked once per process."""
+"""Reads a log: whole batches starting at an offset, verified once per process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.storage.spans import FileSpan, find_span
 
 
 class LogSlice(NamedTuple):
-    """Whole batches as they lie in the file."""
+    """Whole batches as they are stored in the file."""
 
     data: memoryview
     segment_base: int
@@ -31,13 +31,15 @@ class LogSlice(NamedTuple):
 
 
 class ReadLog(LogState):
+    """The read operations of a log."""
+
     __slots__ = ()
 
     def read(self, offset: int, bytes_max: int, upper_offset: int | None = None) -> LogSlice | None:
-        """Whole batches from the one that holds `offset` on, None at the end.
+        """Returns whole batches, starting with the one that contains `offset`; None at the end.
 
-        At most `bytes_max`, but always the first batch. Nothing at or above `upper_offset` (the
-        high watermark, the last stable offset) is given out.
+        Returns at most `bytes_max` bytes, but always the first batch. Returns nothing at or above
+        `upper_offset` (the high watermark or the last stable offset).
         """
         piece = self._read(offset, bytes_max, upper_offset, None)
         assert not isinstance(piece, FileSpan)
@@ -50,16 +52,17 @@ class ReadLog(LogState):
         upper_offset: int | None = None,
         memory_max: int = 1 << 62,
     ) -> memoryview | FileSpan | None:
-        """The batches that `read` gives, unread where they can be sent from their file. Of those
-        that must be read at most `memory_max`, but always the first."""
+        """Returns the same batches as `read`, but as an unread `FileSpan` if they can be sent from
+        their file. Batches that must be read are limited to `memory_max` bytes, but the first one
+        is always returned."""
         piece = self._read(offset, bytes_max, upper_offset, memory_max)
         return piece.data if isinstance(piece, LogSlice) else piece
 
     def read_committed(
         self, offset: int, bytes_max: int, last_stable_offset: int, memory_max: int | None = None
     ) -> tuple[memoryview | FileSpan, list[AbortedTransaction]] | None:
-        """The batches that `read` gives below the last stable offset, or `read_or_span` if there
-        is a `memory_max`, and which transactions among them were aborted."""
+        """Returns the batches below the last stable offset, as from `read` (or from `read_or_span`
+        if `memory_max` is given), and the aborted transactions among them."""
         piece = self._read(offset, bytes_max, last_stable_offset, memory_max)
         if piece is None:
             return None
@@ -85,7 +88,8 @@ class ReadLog(LogState):
         ]
 
     def aborted_entries(self, start_offset: int, end_offset: int) -> list[AbortedEntry]:
-        """The aborted transactions that overlap [start, end), in the order of their markers."""
+        """Returns the aborted transactions that overlap [start, end), in the order of their
+        markers."""
         return aborted_entries(self._aborted_from(start_offset), start_offset, end_offset)
 
     def _aborted_from(self, offset: int) -> Iterator[TransactionIndex]:
@@ -151,7 +155,8 @@ class ReadLog(LogState):
         if upper < self._end_offset:
             beyond = segment.locate(upper)
             if beyond is not None:
-                # A batch that holds the bound is given whole only if it ends below it.
+                # A batch that contains the bound is left out: only batches that end below it are
+                # returned.
                 limit = beyond[0]
         for start, _ in segment.damaged:
             if start > position:

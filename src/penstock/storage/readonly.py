@@ -1,6 +1,6 @@
-"""The real disk, for tools that only look: files open for reading, so the kernel refuses a write.
+"""The real disk for read-only tools. Files are opened for reading, so the kernel refuses writes.
 
-It also reads what `OsDisk` may not open at all: a backup, a read-only mount, another user's files.
+It can also read what `OsDisk` may not open: a backup, a read-only mount, another user's files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 
 
 class ReadOnlyDisk(OsDisk):
-    """The file system this process runs on, safe from this process."""
+    """The file system of this machine, without write access."""
 
     __slots__ = ()
 

@@ -1,23 +1,24 @@
-"""Opening a log: after a clean stop by trust, after any other by reading.
+"""Opens a log: trusts the checkpoint after a clean stop, reads the log back after any other stop.
 
 What an unclean stop can leave behind, and what is done about it:
 
-    half-made files           `.tmp`, `.cleaned`, `.deleted` are removed
-    a swap begun              finished: the cleaned segment takes the place of those it replaces
-    a truncation begun,       finished
-    or a new beginning
-    a tail that is torn,      cut off at the first bad batch: what was written there was never
-    or full of zeros          promised to be on disk (all segments from there are read)
+    incomplete files          `.tmp`, `.cleaned` and `.deleted` files are removed
+    an unfinished swap        finished: the cleaned segment replaces those that it covers
+    an unfinished truncation  finished
+    or `start_at`
+    a torn tail, or a tail    cut off at the first bad batch: nothing from there on was ever
+    of zeros                  promised to be on disk (all segments from there are read)
     bad bytes that were       quarantined. They stay in the file as evidence, are never served, and
-    good before the crash     the offsets are never used again. `salvage` says how they are told
+    good before the crash     their offsets are never used again. `salvage` explains how they differ
                               from a torn tail
-    indexes, leader epochs,   not believed above the recovery point: rebuilt from the batches
+    indexes, leader epochs,   not trusted above the recovery point: rebuilt from the batches
     producers, transactions
-    no readable checkpoint    everything is read; a bad place that sound batches follow is damage,
-                              and only one that nothing follows is a torn tail
+    no readable checkpoint    everything is read. Bad bytes that sound batches follow are damage;
+                              only bad bytes that nothing follows are a torn tail
 
-Opening twice changes nothing the second time. Everything read back is checked by CRC, and counts
-as not yet on disk until the next flush: it may have come from the page cache of a killed process.
+Opening is idempotent: a second opening changes nothing. Every batch that is read back is checked by
+its CRC. It counts as not yet on disk until the next flush, because the bytes may have come from the
+page cache of a killed process.
 """
 
 from __future__ import annotations
@@ -83,17 +84,18 @@ def create_log(
     start_offset: int = 0,
     sync_root: bool = True,
 ) -> Log:
-    """Make an empty log; it survives a crash once this returns and the root is synced, which is
-    the caller's to do without `sync_root`: once for many logs."""
+    """Creates an empty log. It survives a crash once this returns and the root directory is synced.
+    Without `sync_root` the caller must sync the root, once for many logs."""
     disk = resources.disk
     directory = f"{root}/{partition_directory(topic, partition)}"
     disk.mkdir(directory)
     if sync_root:
         disk.sync_directory(root)
     segment = _Opening(resources, directory, config, now_ms).segment(start_offset, fresh=True)
-    # The clock tells this log from another that lay here before and was removed by hand.
+    # The clock distinguishes this log from an earlier one in the same directory that was removed by
+    # hand.
     checkpoint = encode_checkpoint(replace(_first_checkpoint(start_offset), generation=now_ms))
-    # Nobody was told of the log as yet: whichever of these names a crash leaves, it is empty.
+    # No caller knows about the log yet. Whichever of these files a crash leaves, the log is empty.
     write_unnamed(disk, directory, LOG_CHECKPOINT, checkpoint)
     write_unnamed(disk, directory, PARTITION_METADATA, encode_partition_metadata(topic_id))
     disk.sync_directory(directory)
@@ -143,10 +145,11 @@ def open_log(
     known: LogOffsets | None = None,
     cache_is_intact: bool = False,
 ) -> tuple[Log, RecoveryReport]:
-    """Open what is there, recovering as the module's docstring says. Blocking.
+    """Opens an existing log and recovers it as described in the module docstring. Blocking.
 
-    `known` are the offsets that were noted of the log (`offset_checkpoint`). With `cache_is_intact`
-    the machine holds every byte that was ever written to the log: it has not been booted since.
+    `known` are the offsets that were stored for the log (`offset_checkpoint`). `cache_is_intact`
+    means that the page cache still holds every byte ever written to the log, because the machine
+    has not rebooted since.
     """
     opening = _Opening(
         resources, directory, config, now_ms, known=known, cache_is_intact=cache_is_intact
@@ -155,6 +158,8 @@ def open_log(
 
 
 class _Opening(Salvage):
+    """Opens one log: its directory, its segments, and what is derived from them."""
+
     def open(self) -> tuple[Log, RecoveryReport]:
         parsed = parse_partition_directory(self.directory.rpartition("/")[2])
         if parsed is None:
@@ -244,7 +249,7 @@ class _Opening(Salvage):
                 self._unlink(name)
 
     def _finish_restart(self) -> None:
-        """Everything was to go; what has not, goes now."""
+        """Finishes `Log.start_at`: removes the files that are still there."""
         if self.checkpoint is None or self.checkpoint.restarting_at < 0:
             return
         start = self.checkpoint.restarting_at
@@ -279,14 +284,15 @@ class _Opening(Salvage):
         return bases
 
     def _drop_below_start(self, bases: list[int]) -> list[int]:
-        """A deletion may have been interrupted: what it had not reached is deleted now."""
+        """Finishes an interrupted deletion: removes segments below the log start offset."""
         kept = list(bases)
         while len(kept) > 1 and kept[1] <= self._start:
             self._remove_segment(kept.pop(0))
         return kept
 
     def _drop_beyond_hole(self, bases: list[int]) -> list[int]:
-        """The first segments are lost and were never promised: so is what comes after them."""
+        """Removes all segments if the first ones are missing and were never promised to be on
+        disk."""
         if self.checkpoint is None or not bases:
             return bases
         if bases[0] <= max(self._promised or 0, self._start):
@@ -296,6 +302,7 @@ class _Opening(Salvage):
         return []
 
     def _finish_truncation(self, bases: list[int]) -> list[int]:
+        """Finishes an interrupted truncation."""
         if self.checkpoint is None or self.checkpoint.truncating_to < 0:
             return bases
         target = self.checkpoint.truncating_to
@@ -321,7 +328,7 @@ class _Opening(Salvage):
                 if held.segment_base == base
             ]
             for hole_start, hole_end in (*sorted(holes), (end, end)):
-                # What is behind a quarantined range may have to go, too.
+                # Batches after a quarantined range may have to be removed too.
                 for position, header in scan_headers(file, start, min(hole_start, end)):
                     if header.last_offset >= offset:
                         file.truncate(position)
@@ -330,10 +337,11 @@ class _Opening(Salvage):
                 start = hole_end
                 if start >= end:
                     break
-            # Even if there was nothing to cut: whoever began may have been killed before this.
+            # Sync even if there was nothing to cut: the process that began the truncation may have
+            # been killed before its fsync.
             file.fsync()
         except BadBatch:
-            # Not sound up to there: the scan that follows decides what to make of it.
+            # The file is not sound up to the offset. The scan that follows decides what to do.
             pass
         finally:
             file.close()
@@ -374,6 +382,7 @@ class _Opening(Salvage):
         return size // entry_size
 
     def _is_clean(self) -> bool:
+        """Whether the last segment still is as the clean stop in the checkpoint left it."""
         stop = self.checkpoint.clean_stop if self.checkpoint else None
         last = self.segments[-1]
         if stop is None:
@@ -381,7 +390,8 @@ class _Opening(Salvage):
         return stop.base_offset == last.base_offset and stop.size == last.size
 
     def _never_used(self) -> bool:
-        """An empty log of which nothing was ever promised: there is nothing to read back."""
+        """Whether the log is empty and nothing in it was ever promised: there is nothing to read
+        back."""
         last = self.segments[-1]
         return (
             self.checkpoint is not None
@@ -392,7 +402,7 @@ class _Opening(Salvage):
         )
 
     def _trust(self) -> int:
-        """After a clean stop only the shape of the indexes is looked at."""
+        """Opens the log after a clean stop. Only the shape of the indexes is checked."""
         checkpoint, last = self.checkpoint, self.segments[-1]
         if checkpoint is None:
             raise RuntimeError("only a clean stop can be trusted")
@@ -416,7 +426,8 @@ class _Opening(Salvage):
         return stop.end_offset
 
     def _report_lost_segments(self) -> None:
-        """Files that were noted and are not there, though nobody had a reason to remove them."""
+        """Reports as damage the segments that the checkpoint lists and that are missing without a
+        reason."""
         if self.checkpoint is None:
             return
         bases = self.checkpoint.segment_bases
@@ -439,11 +450,12 @@ class _Opening(Salvage):
     # What follows from the segments
 
     def _keep_promised_offsets(self, end_offset: int) -> int:
-        """Offsets that were promised are never used again, even if their bytes are gone."""
+        """Raises the log end offset to the promised offset: promised offsets are never used again,
+        even if their bytes are gone."""
         promised = self._promised or 0
         last = self.segments[-1]
         if end_offset < promised <= self._start:
-            # The batch that held the log start was truncated.
+            # The batch that contained the log start offset was truncated.
             return promised
         if end_offset < promised:
             reason = "the file ends before what was synced"
@@ -454,14 +466,15 @@ class _Opening(Salvage):
         ragged = bool(last.damaged) and last.damaged[-1][1] >= last.size
         if ragged or (self.damage and self.damage[-1].end_offset == end_offset > last.base_offset):
             last.seal()
-            # What the next start finds is not what the last stop left.
+            # The directory no longer looks as the last clean stop left it.
             self.report.clean = False
             self.segments.append(self.segment(end_offset, fresh=True))
             self.scanned.append(self.segments[-1])
         return end_offset
 
     def _reach_start(self, end_offset: int) -> int:
-        """Records were deleted up to an offset that, after a loss, the log no longer reaches."""
+        """Begins an empty log at the log start offset if, after a loss, the log no longer reaches
+        it."""
         if end_offset >= self._start:
             return end_offset
         for segment in self.segments:
@@ -472,23 +485,26 @@ class _Opening(Salvage):
         return self._start
 
     def _finish_epochs(self, end_offset: int) -> None:
-        # An epoch may begin at the end: its leader noted it and has written nothing yet.
+        # An epoch may begin at the log end offset: its leader recorded it and has written nothing
+        # yet.
         self.epochs_dirty |= self.epochs.truncate_from_end(end_offset + 1)
         self.epochs_dirty |= self.epochs.truncate_from_start(self._start)
 
     def _producers(self, end_offset: int) -> ProducerStates:
         bases = [segment.base_offset for segment in self.segments]
         for offset in snapshots(self.disk, self.directory):
-            # One at each segment's base and one at the end: others are left from earlier stops.
+            # Keep one snapshot at each segment's base offset and one at the end. Others are left
+            # over from earlier stops.
             if offset > end_offset or (offset != end_offset and offset not in bases):
                 self._unlink(offset_name(offset, SNAPSHOT))
         return self._restore_producers(end_offset)
 
     def _settle(self, end_offset: int) -> int:
-        """Put on disk what was read, cut and found, so that the next start can rely on it. Returns
-        the log's generation.
+        """Syncs what was read, cut and found, so that the next start can rely on it. Returns the
+        log's generation.
 
-        After a kill, bytes, cuts and names alike may be in memory only, whoever made them.
+        After a process was killed, its bytes, truncations and file names may all exist in memory
+        only.
         """
         if not self.report.clean:
             for segment in self.scanned:
@@ -498,7 +514,7 @@ class _Opening(Salvage):
         old = self.checkpoint
         start = self.segments[0].base_offset
         new = replace(
-            # Without notes nobody knows how far compaction has come.
+            # Without a checkpoint it is unknown how far compaction has come.
             old
             or replace(_first_checkpoint(start), sparse_offset=end_offset, generation=self.now_ms),
             truncating_to=-1,
@@ -516,8 +532,8 @@ class _Opening(Salvage):
                 clean_stop=None,
             )
         if self.known is not None and end_offset < self.known.high_watermark:
-            # Records that had been committed are gone. Others may get their offsets, and must not
-            # be taken for committed by what was noted before.
+            # Committed records are gone. Other records may get their offsets, and the stored high
+            # watermark must not make those look committed.
             new = replace(new, generation=new.generation + 1)
         if new != old:
             self._note(new, old)
@@ -534,8 +550,9 @@ class _Opening(Salvage):
                     raise
                 write_atomic(self.disk, self.directory, LOG_CHECKPOINT, data)
         except OSError as error:
-            # A log on a full disk can be read; what is noted there is true still, if out of date.
-            # Only a cut begun must be taken back before anything is appended, and a cut noted.
+            # A log on a full disk can still be read: the old checkpoint is out of date, but true.
+            # The write must succeed only if it ends an unfinished truncation, which must be cleared
+            # before the next append, or stores a new generation.
             unfinished = (
                 old is None
                 or max(old.truncating_to, old.restarting_at) >= 0

@@ -1,4 +1,4 @@
-"""Retention applied to a log: the decision is `partition.retention`'s."""
+"""Applies retention to a log. `partition.retention` decides what to delete."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from penstock.storage.segment import Segment
 
 
 def apply_retention(log: Log, now_ms: int, high_watermark: int) -> RetentionDecision:
-    """Delete what has expired and is decided; the files wait for `Log.purge`.
+    """Deletes expired segments. `Log.purge` frees the files later.
 
-    What an open transaction has written does not expire: it is not committed yet, or was written
-    in vain, and whoever replays the log must find both ends of it."""
+    Records of an open transaction do not expire. They are not committed yet, or will be aborted,
+    and a replay of the log must find both ends of the transaction.
+    """
     stable = log.producers.last_stable_offset(high_watermark, log.log_start_offset)
     with disk_trouble(f"the age of {log.directory} is unknown"):
         decision = _decide(log, now_ms, stable)
@@ -29,7 +30,7 @@ def _newest(segment: Segment) -> int:
     try:
         return segment.largest_timestamp()
     except LogDamaged:
-        # Its age is that of the file then; a damaged segment must not stop retention.
+        # Use the age of the file instead: a damaged segment must not stop retention.
         return NO_TIMESTAMP
 
 
@@ -47,7 +48,7 @@ def _decide(log: Log, now_ms: int, last_stable_offset: int) -> RetentionDecision
             for segment in log.segments
         ],
         now_ms=now_ms,
-        # Without the policy `delete` only what lies below the log start goes.
+        # Without the policy `delete`, only segments below the log start offset are removed.
         retention_ms=config.retention_ms if config.delete else UNLIMITED,
         retention_bytes=config.retention_bytes if config.delete else UNLIMITED,
         log_start_offset=log.log_start_offset,

@@ -1,28 +1,31 @@
-"""Reading a log back after an unclean stop: what is sound, what is torn, what is damaged.
+"""Reads a log back after an unclean stop; distinguishes sound batches, torn tails and damage.
 
-Everything here works on segments as they lie on disk; `recovery` says which to read and puts the
-log together from what was found.
+This module works on segments as they are on disk. `recovery` decides which segments to read and
+builds the log from the result.
 
-A bad place is either the work of the crash (a torn tail: what was written there was never promised
-to anybody, so it is cut off and its offsets are used again) or of the disk (damage: the bytes were
-good once. They are quarantined, reported, and their offsets are never used again. A replica that
-has damage proves nothing of itself and fetches the range again from another). To call damage a torn
-tail loses acknowledged records in silence, with everything behind them. To call a torn tail damage
-leaves a hole in the log that nobody can fill. What tells them apart is which bytes are known to
-have been safe before the crash:
+Bad bytes have one of two causes. A crash leaves a *torn tail*: what was written there was never
+promised to be on disk, so it is cut off and its offsets are used again. The disk causes *damage*:
+the bytes were good once. Damage is quarantined and reported, and its offsets are never used again.
+A replica with damage proves nothing about its log, and fetches the range again from another
+replica.
 
-1. Below the promised offset everything was on disk: whatever is bad there is damage. That is the
-   recovery point of the checkpoint, which moves when files come and go, or the synced offset that
-   the broker notes every few seconds (`offset_checkpoint`), whichever is higher.
-2. While the machine runs on, the page cache holds every write, synced or not: a process that was
-   killed leaves all its batches whole, but for the one it was just writing. That one ends with the
-   file. So with an intact page cache a bad place is a torn tail only if it is an incomplete batch
-   that nothing follows. A whole batch with a wrong CRC is damage, also at the very end, and so is
-   everything that sound batches follow, a later segment included. `cache_is_intact` says so: the
-   same boot, and no fsync that failed since (`broker.lossless`).
-3. After a loss of power neither holds above the promised offset. The disk may have written a later
-   page and not an earlier one, so sound batches behind a bad place prove nothing: it is a torn
-   tail. Rot that strikes in the few seconds before a loss of power cannot be told from it.
+Taking damage for a torn tail silently loses acknowledged records, and everything after them. Taking
+a torn tail for damage leaves a hole in the log that no replica can fill. The two are distinguished
+by which bytes are known to have been safe before the crash:
+
+1. Everything below the promised offset was on disk, so bad bytes there are damage. The promised
+   offset is the recovery point in the checkpoint, which moves when files are created or removed, or
+   the synced offset that the broker stores every few seconds (`offset_checkpoint`), whichever is
+   higher.
+2. As long as the machine keeps running, the page cache holds every write, synced or not. A process
+   that was killed leaves all its batches whole, except the one it was writing, which ends the file.
+   So with an intact page cache, bad bytes are a torn tail only if they are an incomplete batch that
+   nothing follows. A whole batch with a wrong CRC is damage, even at the very end. So are bad bytes
+   that sound batches follow, in the same segment or a later one. `cache_is_intact` means: the same
+   boot, and no failed fsync since (`broker.lossless`).
+3. After a power loss, neither rule applies above the promised offset. The disk may have written a
+   later page and not an earlier one, so sound batches after bad bytes prove nothing: the bad bytes
+   are a torn tail. Bit rot in the few seconds before a power loss cannot be distinguished from it.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ from penstock.storage.space import SpaceGuard
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening a log found and did, for logs and for `penstock log verify`."""
+    """What opening a log found and did, for the broker's log lines."""
 
     directory: str
     clean: bool = False
@@ -62,7 +65,7 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True)
 class LogResources:
-    """What the logs of one disk share."""
+    """Resources shared by all logs of one disk."""
 
     pool: FilePool
     cache: IndexCache
@@ -74,7 +77,7 @@ class LogResources:
 
 
 class Salvage:
-    """The state of one opening, and the reading of its segments."""
+    """The state of opening one log, and the scan of its segments."""
 
     def __init__(
         self,
@@ -104,11 +107,11 @@ class Salvage:
         self.unnoted = False
         self.scanned_epoch = -1
         self.aborted_files: set[int] = set()
-        """Bases of the segments that have a transaction index in a file."""
+        """Base offsets of the segments that have a transaction index file."""
         self.marked: set[int] = set()
-        """Bases of those in which markers of transactions were met."""
+        """Base offsets of the segments in which the scan found control batches."""
         self.unusable: list[str] = []
-        """Index files that are missing, or no whole number of entries long."""
+        """Index files that are missing, or whose length is not a whole number of entries."""
 
     @property
     def _recovery_point(self) -> int | None:
@@ -116,7 +119,7 @@ class Salvage:
 
     @property
     def known(self) -> LogOffsets | None:
-        """The offsets that were noted of this log, if they still hold."""
+        """The offsets that were stored for this log, if they are still valid."""
         noted, checkpoint = self._noted_offsets, self.checkpoint
         if noted is None or checkpoint is None or noted.generation != checkpoint.generation:
             return None
@@ -124,7 +127,8 @@ class Salvage:
 
     @property
     def _promised(self) -> int | None:
-        """Everything below this was on disk, and stays promised whatever became of it."""
+        """Everything below this was on disk. These offsets are never used again, even if their
+        bytes are lost."""
         known = self.known
         if known is None or self.checkpoint is None:
             return self._recovery_point
@@ -155,6 +159,7 @@ class Salvage:
                 self._unlink(name)
 
     def _mend_indexes(self, segment: Segment) -> None:
+        """Rebuilds the indexes of a segment that is not scanned, if they are visibly wrong."""
         index, time_index = segment.index, segment.time_index
         last = index.last() if index.spilled > 0 else None
         if segment.size > 0 and (
@@ -166,7 +171,8 @@ class Salvage:
             self._rebuild(segment)
 
     def _rebuild(self, segment: Segment) -> None:
-        """Derive the indexes of one segment again, keeping every byte of it."""
+        """Rebuilds the indexes of one segment from its batches, keeping every byte of the
+        segment."""
         self.report.notes.append(f"rebuilt the indexes of {segment.path}")
         segment.hold_indexes()
         self._scan_segment(segment, torn=lambda *_: False, epochs=False)
@@ -176,6 +182,7 @@ class Salvage:
     # Scanning
 
     def _scan(self) -> int:
+        """Scans the segments from the recovery point on. Returns the log end offset."""
         recovery_point = self._recovery_point
         first = 0
         if recovery_point is not None:
@@ -204,10 +211,10 @@ class Salvage:
         return end_offset
 
     def _is_hole(self, end_offset: int, next_base: int) -> bool:
-        """Whether offsets that had never been promised are missing between two segments.
+        """Whether offsets that were never promised are missing between two segments.
 
-        Below the promised offset and the log start, gaps are compaction's, deletion's, or damage.
-        With an intact page cache they are damage above it, too.
+        Below the promised offset and the log start offset, gaps come from compaction, deletion or
+        damage. With an intact page cache, gaps above it are damage too.
         """
         promised = self._promised
         if promised is None or self.cache_is_intact:
@@ -216,9 +223,9 @@ class Salvage:
         return reached < next_base < reached + RELATIVE_OFFSET_MAX // 2
 
     def _is_lost(self, end_offset: int, next_base: int) -> bool:
-        """Whether the offsets missing between two segments are a loss that was no crash's."""
+        """Whether offsets missing between two segments are a loss that a crash does not explain."""
         if self.checkpoint is None:
-            # Compaction may have left the gap, and nobody knows how far it has come.
+            # Compaction may have left the gap, and it is unknown how far compaction has come.
             return end_offset < next_base and not self.config.compact
         first = max(end_offset, self.checkpoint.recovery_point, self._start)
         return (
@@ -227,7 +234,8 @@ class Salvage:
         )
 
     def _report_gap(self, number: int, end_offset: int) -> None:
-        """A segment must begin where the one before it ended, unless compaction has been there."""
+        """Reports damage if a segment does not begin where the one before it ended, unless
+        compaction explains the gap."""
         base = self.segments[number].base_offset
         if number and self._is_lost(end_offset, base):
             before = self.segments[number - 1]
@@ -237,8 +245,8 @@ class Salvage:
             )
 
     def _torn(self, number: int) -> Callable[[int, bool, bool], bool]:
-        """Whether a bad place, where `expected` was due, is a torn tail rather than damage: the
-        module's docstring has the reasons."""
+        """Returns a function that decides whether bad bytes, found where offset `expected` should
+        begin, are a torn tail rather than damage. The module docstring gives the reasons."""
         promised, is_last = self._promised, number == len(self.segments) - 1
 
         def is_torn(expected: int, is_whole: bool, is_followed: bool) -> bool:
@@ -260,8 +268,9 @@ class Salvage:
     def _scan_segment(
         self, segment: Segment, *, torn: Callable[[int, bool, bool], bool], epochs: bool
     ) -> tuple[int, bool]:
-        """Read a whole segment and derive everything from it; its end, and whether it was cut."""
-        # Damage without bytes cannot be found again: the bytes are not there.
+        """Reads a whole segment and derives everything from it. Returns its end offset and whether
+        it was cut."""
+        # Damage without bytes cannot be found again by reading: the bytes are not in the file.
         self.damage = [
             held
             for held in self.damage
@@ -285,7 +294,8 @@ class Salvage:
         epochs: bool,
         liars: list[int],
     ) -> tuple[int, bool] | None:
-        """One pass; None if it found a batch with a false offset or epoch, now among `liars`."""
+        """Makes one pass over a segment. Returns None if a batch has a false offset or epoch; its
+        position is then added to `liars`, and the caller scans again."""
         limit = self._limit(segment)
         position, expected = 0, segment.base_offset
         epoch = self.scanned_epoch if epochs else -1
@@ -316,7 +326,7 @@ class Salvage:
             except BadBatch as error:
                 bad = error
             if bad.header is not None and _fits(bad.header, last[1], last[2]):
-                # It continues from the batch before the last one: the last one is wrong.
+                # This batch continues from the batch before the last one, so the last one is wrong.
                 liars.append(last[0])
                 return None
             after = self._after(segment, bad.position, expected, limit)
@@ -329,26 +339,28 @@ class Salvage:
             next_offset = limit if after is None else after[1]
             expected = self._quarantine(segment, bad, position, expected, next_offset)
         segment.damaged = tuple(holes)
-        # Where epochs are not compared here, the first read does it.
+        # If epochs were not compared here, the first read compares them.
         segment.verified = segment.size if epochs else 0
         if epochs:
             self.scanned_epoch = epoch
         return expected, False
 
     def _check_epoch(self, position: int, header: BatchHeader, epochs: bool) -> None:
-        """Below the recovery point it is known which epoch wrote what, if not by the CRC."""
+        """Raises `BadBatch` if another epoch wrote this offset. The CRC does not cover the epoch,
+        but below the recovery point the epochs are known."""
         if epochs and header.last_offset < (self._recovery_point or 0):
             noted = self.epochs.epoch_at(header.last_offset)
             if noted not in (UNDEFINED_EPOCH, header.leader_epoch):
                 raise BadBatch(position, f"epoch {header.leader_epoch} where epoch {noted} wrote")
 
     def _check_jump(self, position: int, header: BatchHeader, expected: int) -> None:
-        """The recovery point is where a batch ended, as is the synced offset: none begins before it
-        and is followed by one beyond it, unless what lay between was compacted."""
+        """Raises `BadBatch` if the batch jumps over a promised offset. The recovery point and the
+        synced offset are both the end of a batch, so a batch that begins below one of them is not
+        followed by one that begins above it, unless compaction removed the batches in between."""
         if self.checkpoint is None or expected < self.checkpoint.sparse_offset:
             return
         if any(held.start_offset <= expected < held.end_offset for held in self.damage):
-            return  # it is known to be lost
+            return  # the gap is already reported as damage
         points = (self.checkpoint.recovery_point, self._promised or 0)
         if any(expected < point <= header.base_offset for point in points):
             raise BadBatch(
@@ -356,13 +368,13 @@ class Salvage:
             )
 
     def _note_epoch(self, header: BatchHeader, epochs: bool) -> None:
-        # Below the recovery point they were noted, and compaction may have taken the batch with
-        # which an epoch began.
+        # Epochs below the recovery point are already known, and compaction may have removed the
+        # batch with which an epoch began.
         if epochs and header.base_offset >= (self._recovery_point or 0):
             self.epochs_dirty |= self.epochs.assign(header.leader_epoch, header.base_offset)
 
     def _limit(self, segment: Segment) -> int:
-        """No offset of the segment can be this or more."""
+        """Returns an offset that is above every offset the segment can hold."""
         later = [
             held.base_offset for held in self.segments if held.base_offset > segment.base_offset
         ]
@@ -371,7 +383,7 @@ class Salvage:
     def _after(
         self, segment: Segment, position: int, expected: int, limit: int
     ) -> tuple[int, int] | None:
-        """Position and offset of the first sound batch after a bad place."""
+        """Returns the position and offset of the first sound batch after bad bytes."""
         file = segment.file
         found = find_batch(file, position + 1, segment.size, expected, limit)
         if found is None:
@@ -380,18 +392,19 @@ class Salvage:
         return found, int.from_bytes(data[:8], "big", signed=True)
 
     def _is_whole(self, segment: Segment, position: int) -> bool:
-        """Whether the file goes on for as long as the batch at `position` says it takes."""
+        """Whether the file is long enough for the batch at `position`, by the size in its
+        header."""
         data = segment.file.pread(HEADER_SIZE, position)
         if len(data) < HEADER_SIZE:
             return False
         return HEADER_SIZE <= read_header(data).size <= segment.size - position
 
     def _claimed_end(self, segment: Segment, position: int, expected: int) -> int:
-        """The offset after a bad batch at the end of the log, as far as its header can be believed:
-        a bit more is better than to use an offset again that somebody was told of."""
+        """Returns the offset after a bad batch at the end of the log, as far as its header is
+        plausible. Skipping a few offsets is better than reusing one that a client has seen."""
         header = read_header(segment.file.pread(HEADER_SIZE, position).ljust(HEADER_SIZE, b"\0"))
         counts = (header.last_offset_delta + 1, header.record_count)
-        # A record takes seven bytes at least, if it is not compressed.
+        # An uncompressed record takes at least seven bytes.
         return expected + max([1, *(each for each in counts if each <= segment.size - position)])
 
     def _cut_tail(self, segment: Segment, bad: BadBatch) -> None:
@@ -400,13 +413,14 @@ class Salvage:
             f"cut {segment.size - bad.position} bytes off {segment.path} {bad}"
         )
         segment.file.truncate(bad.position)
-        # Durable before anything is written over it, or what lay behind could come back.
+        # Sync before anything is written over it, or the old bytes could reappear after a crash.
         segment.file.fsync()
         segment.size = bad.position
 
     def _quarantine(
         self, segment: Segment, bad: BadBatch, end: int, expected: int, next_offset: int
     ) -> int:
+        """Records bad bytes as damage. Returns the offset after them."""
         noted = self.checkpoint.damage if self.checkpoint is not None else ()
         place = (segment.base_offset, bad.position, expected)
         before = [
@@ -420,13 +434,13 @@ class Salvage:
             claimed = self._claimed_end(segment, bad.position, expected)
             next_offset = max(claimed, self._promised or 0)
         found = Damage(segment.base_offset, bad.position, end, expected, next_offset, bad.reason)
-        # The words of whoever saw it first stay: the same hole may look different later.
+        # Keep the reason that was stored first: the same damage may look different later.
         same = (held for held in noted if replace(held, reason="") == replace(found, reason=""))
         self.damage.append(next(same, found))
         return next_offset
 
     def _restore_producers(self, end_offset: int) -> ProducerStates:
-        """The producers, and with them the segments' aborted transactions."""
+        """Restores the producer state and the aborted transactions of the segments."""
         producers = ProducerStates()
         aborted = AbortedOpening(
             self.disk,
@@ -440,14 +454,16 @@ class Salvage:
         place = (self.disk, self.directory, self.segments, end_offset)
         restore_producers(producers, *place)
         if doubtful:
-            # Apart: a replay from further back finds less of what compaction has thinned out.
+            # Use a separate state: a replay from further back sees fewer of the batches that
+            # compaction has thinned out.
             restore_producers(ProducerStates(), *place, doubtful)
         aborted.store(doubtful)
         self.names_changed |= aborted.names_changed
         return producers
 
     def _load_epochs(self, end_offset: int) -> None:
-        """Epochs below `end_offset` as they were noted, or else from the batches."""
+        """Loads the epochs below `end_offset` from the checkpoint, or from the batches if there is
+        none."""
         if self.checkpoint is not None:
             self.epochs = LeaderEpochs(self.checkpoint.epochs)
         else:

@@ -1,10 +1,12 @@
-"""Walking a `.log` file batch by batch, in chunks of bounded memory.
+"""Walks a `.log` file batch by batch, in chunks of bounded memory.
 
-Two walks: `scan_headers` only follows lengths, to find a place in bytes known to be sound, and
-`read_fitting` does the same within what it reads; `scan_batches` checks every CRC and the order of
-offsets, and is what recovery, verification and dumps rest on. They stop at the first thing that
-cannot be a batch, and the first and the last say where and why.
-A file that grew with zeros in a crash ends at the first zero length.
+There are two kinds of walk. `scan_headers` only follows batch lengths, to find a position in bytes
+that are known to be sound; `read_fitting` does the same within the bytes that it reads.
+`scan_batches` checks every CRC and the order of offsets. Recovery, verification and dumps use it.
+All of them stop at the first bytes that cannot be a batch; `scan_headers` and `scan_batches` raise
+`BadBatch`, which gives the position and the reason.
+
+In a file that a crash extended with zeros, the walk stops at the first zero length.
 """
 
 from __future__ import annotations
@@ -29,23 +31,25 @@ HEADER_CHUNK_BYTES: Final = 8 << 10
 FIRST_CHUNK_BYTES: Final = 1 << 10
 """Most walks end at the first or second header."""
 WALK_BYTES: Final = 64 << 10
-"""Rather than read more than this to no purpose, a read looks first at where it should end."""
+"""If the index entry is further than this before the end of a read, the read first checks whether
+the batch there fits, instead of reading bytes that it would drop."""
 MAGIC_POSITION: Final = 16
 
 
 class BadBatch(Exception):
-    """The bytes at `position` are no batch that may stand there."""
+    """The bytes at `position` are not a valid batch for that position."""
 
     def __init__(self, position: int, reason: str, header: BatchHeader | None = None) -> None:
         super().__init__(f"at byte {position}: {reason}")
         self.header = header
-        """Of a batch that is whole but out of order: it, or the one before it, is wrong."""
+        """The header of a batch that is whole but out of order. Either it or the batch before it is
+        wrong."""
         self.position = position
         self.reason = reason
 
 
 def scan_headers(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch in [start, end), trusting the lengths."""
+    """Yields the position and header of each batch in [start, end), trusting the lengths."""
     position, chunk, chunk_start, chunk_bytes = start, b"", start, FIRST_CHUNK_BYTES
     while position < end:
         at = position - chunk_start
@@ -69,11 +73,11 @@ def scan_headers(file: File, start: int, end: int) -> Iterator[tuple[int, BatchH
 def read_fitting(
     file: File, start: int, end: int, limit: int, first_end: int, guess: tuple[int, int] | None
 ) -> tuple[memoryview | None, BatchHeader | None]:
-    """The whole batches in [start, end), of which the first ends at `first_end`, and the header of
-    the next one. No batch crosses `limit`, which lies beyond `end`.
+    """Returns the whole batches in [start, end) and the header of the next one. The first batch
+    ends at `first_end`. No batch crosses `limit`, which is beyond `end`.
 
-    The guess is the index's: the last offset and the position of a batch near the end. The bytes
-    read there show whether it is right. If it is not there is no data.
+    `guess` comes from the index: the last offset and the position of a batch near the end. The
+    bytes read there show whether it is right. If it is wrong, no data is returned.
     """
     last_offset, position = guess if guess is not None else (-1, first_end)
     near = end if end - position <= WALK_BYTES else position
@@ -93,7 +97,7 @@ def read_fitting(
         last_offset = -1
         size = header[1] + LOG_OVERHEAD
         if size < HEADER_SIZE or position + size > end:
-            # A bad length ends what is good; whoever asks for what comes next will be told.
+            # A bad length ends the good part. The next read reports the error.
             return data[:at], header if HEADER_SIZE <= size <= limit - position else None
         position += size
 
@@ -107,15 +111,16 @@ def scan_batches(
     offset_end: int | None = None,
     epoch_min: int = -1,
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Position, header and bytes of each sound batch in [start, end); `BadBatch` at the first bad.
+    """Yields the position, header and bytes of each sound batch in [start, end). Raises `BadBatch`
+    at the first bad one.
 
-    Offsets must rise and lie in [offset_min, offset_end); leader epochs must not fall.
+    Offsets must increase and be within [offset_min, offset_end). Leader epochs must not decrease.
     """
     position, chunk, chunk_start = start, memoryview(b""), start
     while position < end:
         at = position - chunk_start
         for least in (SCAN_CHUNK_BYTES, 0):
-            # Once for the next chunk, and again if that shows a batch larger than a chunk.
+            # The first pass reads the next chunk, the second a batch that is larger than a chunk.
             needed = _needed(chunk, at, end - position)
             if len(chunk) - at < needed:
                 size = min(max(needed, least), end - position)
@@ -124,7 +129,7 @@ def scan_batches(
             header = validate(chunk, at)
         except CorruptBatch as error:
             raise BadBatch(position, str(error)) from None
-        # The CRC does not cover offset and epoch; their order does.
+        # The CRC covers neither the offset nor the epoch, so their order is checked.
         if header.base_offset < offset_min or header.leader_epoch < epoch_min:
             raise BadBatch(
                 position,
@@ -142,20 +147,20 @@ def scan_batches(
 
 
 def _needed(chunk: memoryview, at: int, remaining: int) -> int:
-    """How many bytes the batch at `at` wants, as far as the chunk shows."""
+    """Returns how many bytes the batch at `at` needs, as far as the chunk shows."""
     if len(chunk) - at < HEADER_SIZE:
         return HEADER_SIZE
     length = int.from_bytes(chunk[at + 8 : at + 12], "big", signed=True) + LOG_OVERHEAD
-    # A length that cannot be right is for `validate` to name; do not read by it.
+    # Do not read by an impossible length; `validate` reports it.
     return length if HEADER_SIZE <= length <= remaining else HEADER_SIZE
 
 
 def sound_prefix(
     data: memoryview, end_offset: int, epoch_at: Callable[[int], int]
 ) -> tuple[int, int, int, str]:
-    """How far `data` holds sound batches whose offsets rise and stay below `end_offset`, each of
-    the epoch that wrote there; the last offset of the last one, where it begins, and what is wrong
-    with what follows."""
+    """Returns how far `data` holds sound batches, the last offset and the position of the last one,
+    and what is wrong with the bytes after it. Offsets must increase and stay below `end_offset`,
+    and each batch must have the epoch that wrote its offsets."""
     good, last, last_position = 0, -1, 0
     try:
         for position, header in iter_batches(data):
@@ -181,14 +186,15 @@ def sound_prefix(
 
 
 def find_batch(file: File, start: int, end: int, offset_min: int, offset_end: int) -> int | None:
-    """Where the next sound batch begins, after a bad place; its CRC makes a false find unlikely.
+    """Returns where the next sound batch begins after bad bytes. Its CRC makes a false match
+    unlikely.
 
-    Reads a chunk at a time: what follows a bad place may be most of a gigabyte.
+    Reads one chunk at a time, because up to a gigabyte may follow the bad bytes.
     """
     position = start
     while end - position >= HEADER_SIZE:
         chunk = file.pread(min(SCAN_CHUNK_BYTES, end - position), position)
-        # A batch may begin in the chunk wherever there is room for a header.
+        # A batch may begin anywhere in the chunk where a whole header fits.
         begins = len(chunk) - HEADER_SIZE + 1
         at = chunk.find(b"\x02", MAGIC_POSITION, max(0, begins) + MAGIC_POSITION)
         while at >= 0:

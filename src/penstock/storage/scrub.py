@@ -1,13 +1,13 @@
-"""Reading a log again while it is in use, to find bytes that have gone bad since they were written.
+"""Reads a log again while it is in use, to find bytes that went bad after they were written.
 
     cursor = ScrubCursor(log)
-    piece = cursor.next_piece(bytes_max)    on the loop: what to look at
-    piece.run()                             on any thread: read from the disk, CRCs checked
+    piece = cursor.next_piece(bytes_max)    on the loop: what to check next
+    piece.run()                             on any thread: reads from the disk, checks CRCs
     damage = piece.damage(log)              on the loop: what is bad, for `Log.quarantine`
 
-The thread works on a file of its own. Whatever the log has lost meanwhile (retention, a cut,
-compaction) makes a piece stale: what it found counts for nothing. Of a sealed segment the page
-cache is dropped first, or the disk would never be asked.
+The thread opens its own file. If the log has lost data in the meantime (retention, truncation,
+compaction), the piece is stale and its result is ignored. For a sealed segment the page cache is
+dropped first; otherwise the bytes would not be read from the disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WINDOW_BYTES: Final = 4 << 20
 
 
 class Digest(NamedTuple):
-    """What two replicas must have in common of a batch, and where it lies here."""
+    """What must be equal for a batch on two replicas, and where it is stored here."""
 
     base_offset: int
     next_offset: int
@@ -40,7 +40,7 @@ class Digest(NamedTuple):
 
 @dataclass(slots=True)
 class ScrubPiece:
-    """Some batches of one segment, in [start, end) of its file."""
+    """Some batches of one segment, within [start, end) of its file."""
 
     disk: Disk
     segment: Segment
@@ -49,16 +49,17 @@ class ScrubPiece:
     start: int
     end: int
     bytes_max: int
-    """At least one batch is read, however large; no more once this is reached."""
+    """The piece ends after this many bytes. At least one batch is read, however large."""
     offset_min: int
     offset_end: int
     position: int = -1
-    """How far it came."""
+    """Where the check ended."""
     digests: list[Digest] = field(default_factory=list)
     bad: Damage | None = None
 
     def run(self) -> None:
-        """Blocking; `StorageError` if the disk does not read at all."""
+        """Reads and checks the piece. Blocking. Raises `StorageError` if the disk cannot be read at
+        all."""
         self.position = self.start
         with disk_trouble(f"{self.segment.path} could not be checked"):
             file = self.disk.open(self.segment.path)
@@ -96,7 +97,7 @@ class ScrubPiece:
             self.position = end
 
     def _after(self, file: File, position: int, expected: int) -> tuple[int, int]:
-        """Position and offset of the first sound batch after a bad place, or the end."""
+        """Returns the position and offset of the first sound batch after bad bytes, or the end."""
         window = _WINDOW_BYTES
         while True:
             end = min(position + 1 + window, self.end)
@@ -108,7 +109,8 @@ class ScrubPiece:
             window *= 4
 
     def damage(self, log: Log, found: Damage | None = None) -> Damage | None:
-        """What is bad, in a log that still is as it was read; or `found` of it, if given."""
+        """Returns the damage that was found, or `found` if given. None if the log has changed since
+        it was read."""
         bad = self.bad if found is None else found
         same = log.truncations == self.truncations and self.segment in log.segments
         if bad is None or not same or log.failure is not None:
@@ -117,7 +119,7 @@ class ScrubPiece:
 
 
 class ScrubCursor:
-    """Goes through one log once, from its first segment to its end."""
+    """Walks through one log once, from its first segment to its end."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -129,7 +131,7 @@ class ScrubCursor:
         self._piece: ScrubPiece | None = None
 
     def next_piece(self, bytes_max: int) -> ScrubPiece | None:
-        """The next to be checked; None at the end of the log."""
+        """Returns the next piece to check; None at the end of the log."""
         log = self._log
         self._advance()
         if log.failure is not None or log.truncations != self._truncations:
@@ -183,7 +185,7 @@ class ScrubCursor:
         return False
 
     def _offset_end(self, segment: Segment) -> int:
-        """No offset of the segment can be this or more."""
+        """Returns an offset that is above every offset the segment can hold."""
         bases = [held.base_offset for held in self._log.segments]
         at = bases.index(segment.base_offset)
         end = bases[at + 1] if at + 1 < len(bases) else self._log.end_offset

@@ -1,12 +1,12 @@
-"""One segment: a `.log` file and its indexes.
+"""One segment of a log: a `.log` file and its indexes.
 
-A segment knows where its batches are and what it has verified. Bytes it appended itself or scanned
-since it was opened are verified; the rest are checked the first time they are read, so that bad
-bytes of a disk are never served, at a cost paid once.
+A segment knows where its batches are and which bytes it has verified. Bytes that this process
+appended or scanned are verified. All others are checked the first time they are read, so bad bytes
+on the disk are never served, and each byte is checked once.
 
-A consumer goes on where its last read ended, so a segment remembers that place: finding the next
-batch then takes no index and no walk. A read is one `pread`: where whole batches end is found in
-the bytes that were read, as is the proof that the index was right about it.
+A consumer usually continues where its last read ended, so a segment remembers that position. The
+next read then needs neither the index nor a walk over headers. A read is one `pread`: the bytes
+that were read show where the last whole batch ends, and whether the index was right about it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,15 @@ from penstock.storage.segment_state import SegmentState
 
 
 class Segment(SegmentState):
+    """A segment that can be appended to, read and truncated."""
+
     __slots__ = ()
 
     # Writing
 
     def append(self, data: Buffer, size: int, last_offset: int, max_timestamp: int) -> None:
-        """Write one batch at the end and index it. The hot path: kept flat on purpose."""
+        """Writes one batch at the end and indexes it. Kept flat on purpose: this is the hot
+        path."""
         handle = self._handle
         if handle is None or handle.forgotten:
             handle = self._open()
@@ -67,7 +70,7 @@ class Segment(SegmentState):
 
     @property
     def file(self) -> File:
-        """The `.log` file; good until the next call on the pool."""
+        """The `.log` file. Valid until the next call on the pool."""
         handle = self._handle
         if handle is None or handle.forgotten:
             handle = self._open()
@@ -75,7 +78,8 @@ class Segment(SegmentState):
         return handle.file
 
     def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """Index the batch at `position`; also how recovery rebuilds an index."""
+        """Adds the batch at `position` to the indexes if an entry is due. Recovery rebuilds indexes
+        with it too."""
         if self.first_timestamp is None:
             self.first_timestamp = max_timestamp
         if max_timestamp > self.max_timestamp:
@@ -90,11 +94,11 @@ class Segment(SegmentState):
         self._since_indexed += size
 
     def discard_beyond_end(self) -> None:
-        """Cut off what a failed append may have left behind, for good.
+        """Cuts off, durably, what a failed append may have left behind.
 
-        Another batch will get the same offsets. If a power loss could bring the old bytes back
-        instead of it (a zero at the end is enough to make them whole), this log would hold one
-        batch where replicas and readers have seen another, under the same epoch.
+        Another batch will get the same offsets. If a power loss could bring the old bytes back in
+        its place (a zero at the end is enough to complete them), this log would hold one batch
+        where replicas and readers have seen another, under the same epoch.
         """
         file = self.file
         if file.size() != self.size:
@@ -102,22 +106,25 @@ class Segment(SegmentState):
             file.fsync()
 
     def seal(self) -> None:
-        """No more appends for now: put all index entries, and the last timestamp, into files."""
+        """Writes all index entries, including the last timestamp, to files. Called when appends
+        end."""
         self._index_last_timestamp()
         for index in (self.index, self.time_index):
             index.spill()
             if self.size and not index.spilled:
-                # An index may have no entries, but then its file says so.
+                # An index may have no entries, but a sealed segment must have its file.
                 begin_file(self.pool, index.path)
         if self.aborted is not None:
             self.aborted.write(self.pool)
 
     def hold_indexes(self) -> None:
-        """Keep all index entries in memory: their files belong to another segment still."""
+        """Keeps all index entries in memory. Used while the index files still belong to another
+        segment."""
         self.index.spill_at = self.time_index.spill_at = sys.maxsize
 
     def take_indexes(self) -> list[tuple[str, bytes]]:
-        """The held indexes as path and content; from here on they count as being in files."""
+        """Returns the held indexes as path and content. From now on they count as written to
+        files."""
         self._index_last_timestamp()
         taken = []
         for index in (self.index, self.time_index):
@@ -132,7 +139,7 @@ class Segment(SegmentState):
             )
 
     def reset(self) -> None:
-        """Forget all that is derived from the data, before it is scanned again."""
+        """Discards everything derived from the data, before the data is scanned again."""
         self.cuts += 1
         for path in (self.index.path, self.time_index.path):
             self.pool.forget(path)
@@ -149,7 +156,8 @@ class Segment(SegmentState):
         self._appended_from = -1
 
     def truncate(self, size: int, end_offset: int) -> None:
-        """Cut the file to `size`, the batch boundary before `end_offset`; make the indexes fit."""
+        """Cuts the file to `size`, the batch boundary before `end_offset`, and adjusts the
+        indexes."""
         self.cuts += 1
         self.file.truncate(size)
         self.size = size
@@ -167,7 +175,7 @@ class Segment(SegmentState):
         self._scan_timestamps()
 
     def quarantine(self, start: int, end: int) -> None:
-        """Read [start, end) no more, and look anew at what was seen to be right from there on."""
+        """Excludes [start, end) from reads. Everything from `start` on must be verified again."""
         self.cuts += 1
         self.damaged = tuple(sorted((*self.damaged, (start, end))))
         self.verified = min(self.verified, start)
@@ -177,7 +185,8 @@ class Segment(SegmentState):
     # Reading
 
     def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """The first batch that ends at or after `offset`: the one that holds it, if any does."""
+        """Returns the first batch that ends at or after `offset`: the one that contains it, if
+        there is one."""
         if 0 < self._next_position < self.size and not self.damaged:
             follows = self._follows_last_read(offset)
             if follows is not None:
@@ -205,7 +214,7 @@ class Segment(SegmentState):
     def _follows_last_read(self, offset: int) -> tuple[int, BatchHeader] | None:
         position, header = self._next_position, self._next_header
         if header is None:
-            # The last read went to the end, and there is more by now.
+            # The last read went to the end of the segment, which has grown since.
             header = self._header_at(position)
             if header is None or not HEADER_SIZE <= header.size <= self.size - position:
                 return None
@@ -213,7 +222,8 @@ class Segment(SegmentState):
         return (position, header) if header[0] == offset and header[6] >= 0 else None
 
     def offset_at(self, position: int) -> int | None:
-        """The offset of the batch at a boundary; None if there is none, or none to be relied on."""
+        """Returns the base offset of the batch at a batch boundary. None if there is no batch, or
+        its bytes were not verified."""
         if position == self._next_position and self._next_header is not None:
             return self._next_header.base_offset
         if not self.has_verified(position, position + HEADER_SIZE) or position >= self.size:
@@ -228,14 +238,16 @@ class Segment(SegmentState):
         return read_header(data) if len(data) == HEADER_SIZE else None
 
     def _prove(self, start: int, end: int) -> None:
-        """That an offset is in no batch is believed only if what was passed over is sound."""
+        """Verifies [start, end). That no batch contains an offset is trusted only if the batches
+        that were skipped are sound."""
         if not self.has_verified(start, end):
             for position, _ in self._checked(start):
                 if position >= end:
                     break
 
     def end_below(self, offset: int) -> int | None:
-        """The offset after the last batch that ends below `offset`, None if there is none."""
+        """Returns the offset after the last batch that ends below `offset`; None if there is
+        none."""
         end = None
         for _, header in self.headers(self._indexed_start(offset - 1)[0]):
             if header.last_offset >= offset:
@@ -244,8 +256,8 @@ class Segment(SegmentState):
         return end
 
     def _indexed_start(self, offset: int) -> tuple[int, BatchHeader | None]:
-        """Where to begin looking for an offset, and the header there if it has been seen: the
-        index is checked before it is believed."""
+        """Returns the position at which to begin searching for an offset, and the header there if
+        it was read. Checks the index entry against that header first."""
         relative = max(0, offset - self.base_offset)
         entry = self.index.lookup(relative)
         if entry is None:
@@ -259,7 +271,7 @@ class Segment(SegmentState):
         return (entry[1] if entry is not None else 0), None
 
     def reindex(self) -> None:
-        """Derive both indexes from the data again, since they turned out to be wrong."""
+        """Rebuilds both indexes from the data, after they turned out to be wrong."""
         holes, verified, appended_from = self.damaged, self.verified, self._appended_from
         self.reset()
         self.hold_indexes()
@@ -270,14 +282,14 @@ class Segment(SegmentState):
         self.seal_durably()
 
     def seal_durably(self) -> None:
-        """Put the held indexes into files that are whole or not there: those of a sealed segment
-        are believed when it is opened."""
+        """Writes the held indexes atomically, so that each file is complete or absent. The index
+        files of a sealed segment are trusted when the log is opened."""
         for path, data in self.take_indexes():
             write_atomic(self.pool.disk, self.directory, path.rpartition("/")[2], data)
         self.index.spill_at = self.time_index.spill_at = SPILL_ENTRIES
 
     def _checked(self, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """All batches from `start` on outside quarantined holes, each proved sound."""
+        """Yields the batches from `start` on, outside quarantined ranges, and verifies each one."""
         offset_min = self.base_offset
         limit = self.base_offset + RELATIVE_OFFSET_MAX + 1
         try:
@@ -296,7 +308,8 @@ class Segment(SegmentState):
             ) from error
 
     def headers(self, start: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Batches from position `start`, a batch boundary, stepping over quarantined holes."""
+        """Yields the batches from position `start`, a batch boundary, skipping quarantined
+        ranges."""
         file = self.file
         try:
             for hole_start, hole_end in self.damaged:
@@ -319,10 +332,12 @@ class Segment(SegmentState):
         end_offset: int = 2**63 - 1,
         epoch_at: Callable[[int], int] = lambda _: UNDEFINED_EPOCH,
     ) -> memoryview:
-        """Whole batches from `start`: as many as fit, at least the first (`first_size` bytes).
+        """Returns whole batches from `start`: as many as fit, and at least the first (`first_size`
+        bytes).
 
-        Bytes not seen before are checked, also against what the log knows: where the segment's
-        offsets end, and which epoch wrote which. What is good before a bad batch is still served.
+        Bytes that were not verified yet are checked, also against what the log knows: where the
+        segment's offsets end, and which epoch wrote which offsets. Sound batches before a bad one
+        are still returned.
         """
         end = min(start + bytes_max, limit)
         first_end = start + first_size
@@ -346,11 +361,12 @@ class Segment(SegmentState):
         return data
 
     def has_verified(self, start: int, end: int) -> bool:
-        """Whether this process has seen these bytes to be right, or written them."""
+        """Whether this process has verified these bytes, or has written them."""
         return end <= self.verified or 0 <= self._appended_from <= start
 
     def note_read(self, end: int, following: BatchHeader | None) -> None:
-        """Batches up to `end` were given out; the header of the next, if it was seen."""
+        """Remembers that batches up to `end` were returned, and the header of the next one if it
+        was read."""
         self._next_position, self._next_header = end, following
 
     def _verify(
@@ -361,10 +377,12 @@ class Segment(SegmentState):
         end_offset: int,
         epoch_at: Callable[[int], int],
     ) -> memoryview:
-        """The sound batches at the head of `data`, remembered as sound; `LogDamaged` if none.
+        """Returns the sound batches at the start of `data`, and marks them as verified. Raises
+        `LogDamaged` if there are none.
 
-        The CRC covers neither a batch's offset nor its epoch. That the offset follows the one
-        before it and precedes the next shows it to be right, and the log knows its epochs.
+        The CRC covers neither the offset of a batch nor its epoch. The offset is right if it is
+        above the offset before it and below the next one. The epoch is compared with the log's
+        leader epochs.
         """
         good, last, last_position, reason = sound_prefix(data, end_offset, epoch_at)
         if good == end - start and not self._precedes_next(last, end):
@@ -385,13 +403,15 @@ class Segment(SegmentState):
         return len(following) < HEADER_SIZE or read_header(following).base_offset > last_offset
 
     def largest_timestamp(self) -> int:
-        """The highest timestamp of the segment, from the time index where it is not known yet."""
+        """Returns the highest timestamp of the segment, loading it from the time index if
+        necessary."""
         if self.max_timestamp == NO_TIMESTAMP:
             self.load_timestamps()
         return self.max_timestamp
 
     def load_timestamps(self) -> None:
-        """Trust the time index: its last entry is the highest timestamp of a sealed segment."""
+        """Loads the timestamps from the time index. The last entry of a sealed segment is its
+        highest timestamp."""
         last = self.time_index.last()
         if last is not None and not self.time_entry_is_right(last):
             self.reindex()
@@ -402,7 +422,7 @@ class Segment(SegmentState):
         self._load_first_timestamp()
 
     def time_entry_is_right(self, entry: tuple[int, int]) -> bool:
-        """Whether a time index entry names a batch that is there and brings that timestamp."""
+        """Whether a time index entry matches an existing batch and its timestamp."""
         offset = self.base_offset + entry[1]
         found = self.locate(offset)
         return (
@@ -412,7 +432,7 @@ class Segment(SegmentState):
         )
 
     def resume(self) -> None:
-        """Go on appending to a segment that was sealed by a clean stop."""
+        """Continues appending to a segment that a clean stop sealed."""
         last = self.index.last()
         self._since_indexed = self.size - (last[1] if last else 0)
         self.load_timestamps()
@@ -422,7 +442,7 @@ class Segment(SegmentState):
         self.first_timestamp = first[1].max_timestamp if first else None
 
     def _scan_timestamps(self) -> None:
-        """Learn the highest timestamp from the time index and the batches after its last entry."""
+        """Finds the highest timestamp in the time index and in the batches after its last entry."""
         last = self.time_index.last()
         self.max_timestamp, relative = last if last is not None else (NO_TIMESTAMP, 0)
         self.max_timestamp_offset = self.base_offset + relative

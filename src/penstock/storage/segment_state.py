@@ -1,4 +1,4 @@
-"""What a segment knows of itself: its files, what of them was verified, what was last read."""
+"""The state of a segment: its files, which bytes were verified, where the last read ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from penstock.storage.index import IndexCache, OffsetIndex, TimeIndex
 
 
 class SegmentState:
-    """The files of a segment, and what is known of them. `segment.Segment` writes and reads."""
+    """The files of a segment and what is known about them. `segment.Segment` adds writes and
+    reads."""
 
     __slots__ = (
         "_appended_from",
@@ -62,27 +63,28 @@ class SegmentState:
         self.pool = pool
         self._handle: Handle | None = None
         self._next_position = 0
-        """Where the last read ended, a batch boundary; 0 if it is not known to be one still."""
+        """Where the last read ended, a batch boundary. 0 if it may no longer be one."""
         self._next_header: BatchHeader | None = None
-        """Of the batch there, if the read saw it."""
+        """The header of the batch at that position, if the read saw it."""
         self.size = 0
         self.cuts = 0
-        """Grows whenever bytes that were there may be there no more: a truncation, a quarantine,
-        or the segment's removal from its log."""
+        """Grows whenever existing bytes may be gone: after a truncation, a quarantine, or the
+        removal of the segment from its log."""
         self.verified = 0
-        """Bytes from the start whose CRCs this process has seen to be right."""
+        """Bytes from the start of the file whose CRCs this process has checked."""
         self._appended_from = -1
-        """Where this process began to append behind bytes it has not seen; -1 if it did not."""
+        """Where this process began to append after bytes that it had not verified; -1 if it did
+        not."""
         self.damaged: tuple[tuple[int, int], ...] = ()
-        """Holes in the file, as [start, end) positions, that are never read."""
+        """Quarantined ranges of the file, as [start, end) positions. They are never read."""
         self.index = OffsetIndex(stem + INDEX, pool, cache)
         self.time_index = TimeIndex(stem + TIME_INDEX, pool)
         self.aborted: AbortedIndex | None = None
-        """The transactions that a marker in this segment aborted; None if there never were any."""
+        """The transactions aborted by markers in this segment; None if there never were any."""
         self.index_interval_bytes = index_interval_bytes
         self.created_ms = created_ms
         self.first_timestamp: int | None = None
-        """Max timestamp of the first batch, which ages the segment."""
+        """The highest timestamp of the first batch. The age of the segment is counted from it."""
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
         self._since_indexed = 0
@@ -95,21 +97,21 @@ class SegmentState:
         return self.path.removesuffix(LOG) + TRANSACTION_INDEX
 
     def paths(self) -> tuple[str, str, str, str]:
-        """The `.log` file first."""
+        """Returns the paths of all files, the `.log` file first."""
         return self.path, self.index.path, self.time_index.path, self.aborted_path
 
     def written_paths(self) -> list[str]:
-        """The files that exist: an index has none before it is spilled or written."""
+        """Returns the files that exist. An index has no file before it is spilled or sealed."""
         return [path for path in self.paths() if self.pool.disk.exists(path)]
 
     def note_aborted(self, ended: CompletedTransaction) -> None:
-        """A marker in this segment has aborted a transaction."""
+        """Records a transaction that was aborted by a marker in this segment."""
         if self.aborted is None:
             self.aborted = AbortedIndex(self.aborted_path)
         self.aborted.add(ended)
 
     def drop_cleaned(self) -> None:
-        """Remove the files of a cleaning that came to nothing."""
+        """Removes the files of a compaction that was abandoned."""
         for path in self.paths():
             if self.pool.disk.exists(path + CLEANED):
                 self.pool.disk.unlink(path + CLEANED)

@@ -1,16 +1,18 @@
-"""Room on the disk, watched so that a full disk is met with an answer, not with a torn batch.
+"""Watches the free disk space, so that a full disk leads to a clear error and not to a torn batch.
 
-Appends are refused while less than `reserve_bytes` is free, and allowed again when a tenth more
-than that is: between the two nothing flaps. Asking the file system costs a system call, so it is
-asked again only after a quarter of what was left above the reserve has been written, when the
-owner's timer says so, or when a write did fail.
+Appends are refused while less than `reserve_bytes` is free. They are accepted again once a tenth
+more than that is free; the difference prevents flapping. Asking the file system costs a system
+call. It is therefore asked again only after a quarter of the space above the reserve was written,
+when the owner's timer fires, or when a write has failed.
 
-A write can also find no room although the file system shows some: a quota, or space that is kept
-for root. Appends are tried again then, as nothing else tells when there is room. But a broker must
-not count as a replica meanwhile: `lacks_room` stays true until a test write (`probe`) has worked.
+A write can also fail although the file system shows free space: because of a quota, or because
+space is reserved for root. Appends are then still attempted, because nothing else shows when there
+is space again. But the broker must not count as a replica in the meantime: `lacks_room` stays true
+until a test write (`probe`) has succeeded.
 
-Others may fill the disk all the same. Deleting takes a little room itself, for the note that must
-be on disk first; so a small file of ballast is kept, and given up when that note finds none.
+Other programs may still fill the disk. Deleting records needs a little space itself, for the
+checkpoint that must be written first. So a small ballast file is kept, and is removed when the
+checkpoint finds no space.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ PROBE_BYTES = 4 << 20
 
 
 class SpaceGuard:
+    """Decides whether appends may use more disk space."""
+
     def __init__(self, disk: Disk, directory: str, reserve_bytes: int) -> None:
         self._disk = disk
         self._directory = directory
@@ -40,23 +44,25 @@ class SpaceGuard:
 
     @property
     def lacks_room(self) -> bool:
-        """Whether appends are refused, or one has failed for want of space and none since."""
+        """Whether appends are refused, or a write failed for lack of space and no test write
+        (`probe`) has succeeded since."""
         return self.refusing or self._write_failed
 
     def note_failed_write(self) -> None:
-        """A write found no room."""
+        """Records that a write failed for lack of space."""
         self._write_failed = True
         self.refusing = True
         self.check()
 
     def probe(self) -> None:
-        """Ask the file system, and where a write has failed, make a test write."""
+        """Asks the file system for the free space. If a write has failed, also makes a test
+        write."""
         self.check()
         if self._write_failed and not self.refusing:
             self._write_failed = not self._takes(f"{self._directory}/{PROBE_NAME}")
 
     def _takes(self, path: str) -> bool:
-        """Whether a file of `PROBE_BYTES` can be written; it is removed again."""
+        """Whether a file of `PROBE_BYTES` can be written. Removes it again."""
         try:
             file = self._disk.open(path, create=True)
         except OSError:
@@ -79,7 +85,7 @@ class SpaceGuard:
         return not self.refusing
 
     def check(self, size: int = 0) -> None:
-        """Ask the file system."""
+        """Asks the file system for the free space."""
         self.free_bytes = self._disk.free_bytes(self._directory)
         floor = self._reserve + self._reserve // 10 if self.refusing else self._reserve
         self.refusing = self.free_bytes - size < floor
@@ -97,7 +103,7 @@ class SpaceGuard:
         )
 
     def take_ballast(self) -> None:
-        """Put the ballast in place where it is missing and there is room for it."""
+        """Creates the ballast file if it is missing and there is space for it."""
         if self._disk.exists(self._ballast):
             return
         with suppress(OSError):
@@ -110,7 +116,7 @@ class SpaceGuard:
                 file.close()
 
     def give_up_ballast(self) -> bool:
-        """Make a little room in need; False when there is no ballast left to give up."""
+        """Frees a little space in an emergency. Returns False if there is no ballast left."""
         try:
             self._disk.unlink(self._ballast)
         except OSError:

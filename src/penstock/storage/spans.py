@@ -1,8 +1,9 @@
-"""Batches to be sent as they lie in their file, without being read.
+"""File spans: batches that are sent directly from their file, without being read.
 
-Only of bytes that this process has verified: what it has not seen must be read, to be checked. A
-span holds no file open, so any number of them may wait for slow readers. Appends do not affect it.
-Once its segment was truncated, compacted or deleted, it raises OSError: its reader must ask again.
+A span only covers bytes that this process has verified. Other bytes must be read and checked first.
+A span holds no file open, so any number of them can wait for slow readers. Appends do not affect a
+span. After its segment was truncated, compacted or deleted, the span raises OSError and the reader
+must fetch again.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from penstock.records.batch import BatchHeader
 from penstock.storage.segment import Segment
 
 SPAN_BYTES_MIN: Final = 128 << 10
-"""Less than this is read and copied as quickly."""
+"""Reading and copying less than this is just as fast."""
 
 
 class FileSpan:
+    """Whole batches in a file, by position and size."""
+
     __slots__ = ("_cuts", "_segment", "_size", "position")
 
     def __init__(self, segment: Segment, position: int, size: int) -> None:
@@ -34,14 +37,14 @@ class FileSpan:
         return self._segment.base_offset
 
     def fileno(self) -> int:
-        """The descriptor of the file, open until the caller gives up control."""
+        """Returns the file's descriptor. It is valid until the caller yields to the event loop."""
         self._check()
         number: int = self._segment.file.fileno()  # type: ignore[attr-defined]
         return number
 
     def read(self, skip: int = 0, bytes_max: int | None = None) -> memoryview:
-        """The bytes after the first `skip`, all or at most `bytes_max`, for a connection that
-        cannot send them from the file."""
+        """Returns the bytes after the first `skip`, all of them or at most `bytes_max`, for a
+        connection that cannot send from a file."""
         self._check()
         size = self._size - skip
         if bytes_max is not None:
@@ -59,8 +62,9 @@ class FileSpan:
 def find_span(
     segment: Segment, start: int, bytes_max: int, limit: int, first_size: int
 ) -> FileSpan | None:
-    """Whole batches from `start`: as many as fit, at least the first. None if they must be read:
-    for being few or not verified, or on a disk without descriptors, such as a simulated one."""
+    """Returns a span of whole batches from `start`, as many as fit. Returns None if they must be
+    read: because they are too small, not verified, or on a disk without file descriptors, such as a
+    simulated one."""
     end = min(start + bytes_max, limit)
     if end - start < SPAN_BYTES_MIN or not segment.has_verified(start, end):
         return None
@@ -81,7 +85,8 @@ def find_span(
 
 
 def _last_boundary(segment: Segment, end: int, above: int) -> tuple[int, BatchHeader] | None:
-    """The batch that does not fit: where it begins, and its header. From `above`, a boundary."""
+    """Returns the position and header of the first batch that does not fit, searching from the
+    batch boundary `above`."""
     entry = segment.index.boundary_at_or_below(end, above)
     start = above if entry is None else entry[1]
     for position, header in segment.headers(start):
@@ -90,7 +95,7 @@ def _last_boundary(segment: Segment, end: int, above: int) -> tuple[int, BatchHe
             and entry is not None
             and (header.last_offset != segment.base_offset + entry[0])
         ):
-            # The index is wrong. Reading finds that out, too, and mends it.
+            # The index is wrong. A read will detect that too, and rebuild it.
             return None
         if position + header.size > end:
             return position, header

@@ -1,8 +1,9 @@
-"""Finding records by their time, which takes opening one batch.
+"""Finds records by their timestamp.
 
-To open a compressed batch may take long. So a search is a generator of `Look`s, one per batch that
-may hold the record: its driver runs each, on the event loop if it is quick and on a thread if it is
-not, and sends back what it found. `offset_for_time` and `newest_record` drive it where they are.
+That means decoding a batch, and a compressed batch may take long to decode. So a search is a
+generator of `Look`s, one for each batch that may hold the record. Its driver runs each look, on the
+event loop if it is quick and otherwise on a thread, and sends the result back. `offset_for_time`
+and `newest_record` drive the search synchronously.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from penstock.storage.segment import Segment
 QUICK_BYTES_MAX: Final = 64 << 10
 QUICK_OUTPUT_BYTES_MAX: Final = 256 << 10
 QUICK_PLAIN_BYTES_MAX: Final = 4 << 20
-"""What is quick to open: compressed, decompressed, and never compressed."""
+"""Batches up to these sizes are quick to decode: compressed, decompressed, and never compressed."""
 
 
 class TimedOffset(NamedTuple):
@@ -34,20 +35,22 @@ class TimedOffset(NamedTuple):
 
 
 class NotQuick(Exception):
-    """The batch takes long to open: use a thread."""
+    """The batch takes long to decode. Use a thread."""
 
 
 class Look(NamedTuple):
-    """A look into one batch, for the first record at a time, or for the newest."""
+    """A search in one batch, for the first record at or after a timestamp, or for the newest
+    record."""
 
     batch: Buffer
     header: BatchHeader
     start_offset: int
     timestamp_ms: int | None
-    """None asks for the newest record."""
+    """None searches for the newest record."""
 
     def run(self, *, quickly: bool = False) -> TimedOffset | None:
-        """Blocking, or `NotQuick`. A batch that cannot be decoded counts as one record."""
+        """Searches the batch. Blocking. With `quickly`, raises `NotQuick` if that would take long.
+        A batch that cannot be decoded counts as one record."""
         header = self.header
         packed = memoryview(self.batch)[HEADER_SIZE : header.size]
         limit = DECOMPRESSED_BYTES_MAX
@@ -72,7 +75,7 @@ class Look(NamedTuple):
         header = self.header
         asked = (payload, header.record_count, header.base_offset, header.base_timestamp)
         if header.attributes & LOG_APPEND_TIME:
-            # All records have the batch's time: the first that is to be seen is the answer.
+            # All records have the batch's timestamp, so the first visible one is the answer.
             found = kernels.first_record_at(
                 *asked, timestamp_ms=_ANY_TIME, start_offset=self.start_offset
             )
@@ -95,12 +98,12 @@ _ANY_TIME: Final = -(1 << 62)
 
 
 def offset_for_time(log: AppendLog, timestamp_ms: int) -> TimedOffset | None:
-    """The first record at or after a time."""
+    """Returns the first record at or after a timestamp."""
     return _drive(search_time(log, timestamp_ms))
 
 
 def newest_record(log: AppendLog) -> TimedOffset | None:
-    """The record with the highest timestamp."""
+    """Returns the record with the highest timestamp."""
     return _drive(search_newest(log))
 
 
@@ -136,10 +139,10 @@ def search_newest(log: AppendLog) -> Search:
 
 
 def _newest(segment: Segment, start_offset: int) -> Search:
-    """The newest record of a segment from `start_offset` on."""
+    """Searches for the newest record of a segment at or above `start_offset`."""
     found = segment.locate(segment.max_timestamp_offset) if segment.max_timestamp >= 0 else None
     if found is not None and found[1].base_offset < start_offset:
-        # The newest is not to be seen any more: look at all that is.
+        # The newest record is below the log start offset: search all visible batches.
         visible = (
             (position, header)
             for position, header in segment.headers(0)
@@ -165,7 +168,8 @@ def _search(segment: Segment, timestamp_ms: int, start_offset: int) -> Search:
 
 
 def _indexed_offset(segment: Segment, timestamp_ms: int) -> int:
-    """Where to begin looking for a time; the index is checked before it is believed."""
+    """Returns the offset at which to begin searching for a timestamp. Checks the index entry before
+    using it."""
     entry = segment.time_index.lookup(timestamp_ms)
     if entry is not None and not (
         segment.time_index.rises() and segment.time_entry_is_right(entry)

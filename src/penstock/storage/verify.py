@@ -1,12 +1,11 @@
-"""Checking logs without changing them: `penstock log verify` and whoever else wants to know.
+"""Verifies logs without changing them, for `penstock log verify` and other callers.
 
-Everything a start of the broker would believe is held against the batches, which are the truth:
-their CRCs, offsets and epochs, the indexes, the small files, and the promises noted in the
-checkpoint. Offsets at or above the recovery point were never promised to be on disk, so what is
-wrong there is a torn tail that the next start cuts off; below it, it is damage.
+Everything that a starting broker would trust is compared with the batches, which are the truth:
+their CRCs, offsets and epochs, the indexes, the small files, and the offsets that the checkpoint
+vouches for. Offsets at or above the recovery point were never promised to be on disk, so bad bytes
+there are a torn tail that the next start cuts off. Bad bytes below it are damage.
 
-A log in use may be verified: it grows meanwhile, and what was appended after its files were listed
-is not looked at.
+A log that is in use can be verified. Data appended after its files were listed is not checked.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from penstock.storage.verify_log import LogVerifier, is_segment_data
 
 
 class NotALog(StorageError):
-    """There is no log at the path that was given."""
+    """There is no log at the given path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +53,9 @@ def verify_directory(
     deep: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> Verification:
-    """Check the log at `path`, or every log below it; with `deep`, decode the records too.
+    """Verifies the log at `path`, or every log below it. With `deep`, decodes the records too.
 
-    Blocking, and as long as it takes to read everything. Never writes.
+    Blocking, and reads everything, which may take long. Never writes.
     """
     directories = find_logs(disk, path)
     if not directories:

@@ -1,4 +1,4 @@
-"""Checking one log: its segments, and what its small files say against what the segments hold."""
+"""Verifies one log: its segments, and whether its small files agree with them."""
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ def is_segment_data(entry: FileEntry) -> bool:
 
 @dataclass(slots=True)
 class LogVerifier:
+    """Verifies one log; `run` returns the report."""
+
     disk: Disk
     directory: str
     entries: list[FileEntry]
@@ -56,7 +58,8 @@ class LogVerifier:
     scans: list[SegmentScan] = field(default_factory=list)
     transactions: TransactionsVerifier | None = None
     gone: bool = False
-    """A segment was deleted meanwhile, so the log starts further up than was noted."""
+    """A segment was deleted in the meantime, so the log starts at a higher offset than the
+    checkpoint has."""
 
     def run(self) -> LogReport:
         bases = [entry.kind.base_offset for entry in self.entries if is_segment_data(entry)]
@@ -135,7 +138,7 @@ class LogVerifier:
         return checkpoint
 
     def _clean_stop(self, bases: list[int]) -> CleanStop | None:
-        """The note of a clean stop, if the log is still as it was noted."""
+        """Returns the clean stop in the checkpoint, if it still matches the log."""
         stop = self.checkpoint.clean_stop if self.checkpoint else None
         if stop is None or not bases or stop.base_offset != bases[-1]:
             return None
@@ -148,8 +151,8 @@ class LogVerifier:
         base = bases[number]
         last = number == len(bases) - 1
         noted = self.checkpoint
-        # Without a clean stop the next start believes the indexes of the segments that end where
-        # data and indexes are known to be on disk, and derives all others again.
+        # Without a clean stop, the next start trusts the indexes of segments below both the
+        # recovery point and the indexed offset, and rebuilds all others.
         on_disk = min(noted.recovery_point, noted.indexed_offset) if noted else -1
         trusted = clean or (not last and bases[number + 1] <= on_disk)
         if last and noted is not None and noted.clean_stop is not None:
@@ -186,7 +189,8 @@ class LogVerifier:
         self.scans.append(scan)
 
     def _judge(self, scan: SegmentScan, bad: BadRange, *, last: bool) -> None:
-        """Torn or damaged, as recovery would have it."""
+        """Reports bad bytes as a torn tail or as damage, by the recovery point. Recovery can also
+        use the synced offset and the page cache (`salvage`), and then finds more damage."""
         size = bad.end - bad.position
         if self.checkpoint is not None:
             for held in self.checkpoint.damage:
@@ -232,7 +236,7 @@ class LogVerifier:
             )
 
     def _explained(self, start: int, end: int) -> bool:
-        """Whether quarantine accounts for missing offsets."""
+        """Whether quarantined ranges explain missing offsets."""
         damage = self.checkpoint.damage if self.checkpoint else ()
         return any(held.start_offset < end and start < held.end_offset for held in damage)
 
@@ -256,8 +260,8 @@ class LogVerifier:
             )
 
     def _cleaned(self, start: int, end: int) -> bool:
-        """Whether compaction accounts for a segment that does not reach the next: here, or at a
-        leader that then sent an offset too far on for one segment."""
+        """Whether compaction explains a gap between two segments: compaction of this log, or of the
+        leader's log, after which the leader sent an offset too far ahead for one segment."""
         sparse = self.checkpoint.sparse_offset if self.checkpoint else 0
         return end <= sparse or end - start >= RELATIVE_OFFSET_MAX // 2
 
@@ -280,7 +284,7 @@ class LogVerifier:
             self.findings.error("segment-gap", after.path, f"{what}: a file is missing; {_RESTORE}")
 
     def _runs(self) -> list[EpochRun]:
-        """The runs of the whole log, which may go on from one segment to the next."""
+        """Returns the epoch runs of the whole log. A run may span several segments."""
         runs: list[EpochRun] = []
         for run in (run for scan in self.scans for run in scan.epochs):
             if runs and runs[-1].epoch == run.epoch:
@@ -304,7 +308,8 @@ class LogVerifier:
                 highest = max(highest, run.epoch)
 
     def _check_epochs(self, end_offset: int, *, clean: bool) -> None:
-        """What is noted of leader epochs against the batches, as far as the note is believed."""
+        """Compares the stored leader epochs with the batches, as far as the stored ones are
+        trusted."""
         checkpoint, path = self.checkpoint, self._path(LEADER_EPOCHS)
         try:
             listed = read_epochs(self.disk, path)
@@ -347,7 +352,7 @@ class LogVerifier:
     def _misnoted(
         self, noted: LeaderEpochs, run: EpochRun, upper: int, *, follows: bool
     ) -> int | None:
-        """An offset that the file gives to the wrong epoch, at either end of a run."""
+        """Returns an offset to which the file assigns the wrong epoch, at either end of a run."""
         start = self.checkpoint.log_start_offset if self.checkpoint else 0
         first = max(run.first_offset, start)
         if run.end_offset <= start or first >= upper:
@@ -355,7 +360,7 @@ class LogVerifier:
         for offset in (first, min(run.last_base, upper - 1)):
             if offset >= first and noted.epoch_at(offset) != run.epoch:
                 return offset
-        # After a gap the epoch may have begun with records that compaction has removed.
+        # After a gap, the epoch may have begun with records that compaction has removed.
         before = run.first_offset - 1
         if follows and before >= start and noted.epoch_at(before) == run.epoch:
             return before
@@ -376,7 +381,7 @@ class LogVerifier:
             return
         first = self.scans[0].base_offset
         start, point = checkpoint.log_start_offset, checkpoint.recovery_point
-        # Deleted records need not be there: compaction may have removed them first.
+        # Deleted records need not exist: compaction may have removed them first.
         reached = max(start, end_offset)
         if point > reached and not self._explained(reached, point):
             self.findings.error(

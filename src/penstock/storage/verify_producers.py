@@ -1,10 +1,10 @@
-"""Checking what a log keeps of its producers: snapshots, and the lists of aborted transactions.
+"""Verifies a log's producer snapshots and transaction indexes.
 
-Both are derived from the batches. A snapshot that does not read, and a list that is not what the
-checkpoint noted of it, are replaced by the next start. A list that is as it was noted is believed,
-so it is held against the markers: one that misses a transaction has aborted records pass for
-committed ones, and one that names a transaction without its marker hides all that its producer
-wrote later.
+Both are derived from the batches. The next start replaces a snapshot that cannot be read, and a
+transaction index that does not match the CRC in the checkpoint. A transaction index that matches is
+trusted, so it is compared with the markers. If it misses a transaction, aborted records are read as
+committed. If it lists a transaction without a marker, it hides everything that the producer wrote
+later.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class TransactionsVerifier:
         self._noted = noted
         self._open: dict[int, int] = {}
         self._aborted: set[tuple[int, int]] = set()
-        """Producer and marker's offset, of those that have batches in the log."""
+        """Producer id and marker offset of aborted transactions that have batches in the log."""
         self._markers: set[tuple[int, int]] = set()
         self._is_unsure = False
 
     def on_batch(self, header: BatchHeader, batch: Buffer) -> None:
-        """A transactional batch, in the order of the log."""
+        """Processes a transactional batch. Batches must come in the order of the log."""
         producer_id = header.producer_id
         if not header.is_control:
             self._open.setdefault(producer_id, header.base_offset)
@@ -58,7 +58,8 @@ class TransactionsVerifier:
                     self._aborted.add((producer_id, header.base_offset))
 
     def end_segment(self, base_offset: int, path: str, *, is_bad: bool, is_believed: bool) -> None:
-        """All batches of a segment were shown; `path` is where its list would be."""
+        """Checks the transaction index of a segment, after all its batches were processed. `path`
+        is where the index file would be."""
         self._is_unsure |= is_bad
         aborted, markers, self._aborted, self._markers = self._aborted, self._markers, set(), set()
         try:

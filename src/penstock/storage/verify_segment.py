@@ -1,12 +1,11 @@
-"""Checking one segment: every batch, and its two indexes against the batches.
+"""Verifies one segment: every batch, and both indexes against the batches.
 
-One walk does it in bounded memory. The entries of both indexes rise as the batches do, so each is
-held against the batch it must belong to while the walk passes by; an entry the walk has passed
-without meeting its batch points nowhere.
+One pass in bounded memory is enough. The entries of both indexes increase in the same order as the
+batches, so each entry is compared with its batch while the walk passes it. An entry that the walk
+has passed without finding its batch is wrong.
 
-An index is only as good as its worst entry, for a wrong one sends a read to the wrong place. How
-bad that is depends on whether the next start will believe the index (`indexes_trusted`) or derive
-it again.
+One wrong entry makes an index useless, because it sends a read to the wrong position. How severe
+that is depends on whether the next start will trust the index (`indexes_trusted`) or rebuild it.
 """
 
 from __future__ import annotations
@@ -47,18 +46,18 @@ _REMOVE: Final = (
 
 @dataclass(slots=True)
 class EpochRun:
-    """Batches in a row that one leader epoch wrote."""
+    """Consecutive batches that one leader epoch wrote."""
 
     epoch: int
     first_offset: int
     last_base: int
-    """Base offset of its last batch."""
+    """Base offset of the last batch."""
     end_offset: int
 
 
 @dataclass(slots=True)
 class SegmentScan:
-    """What one segment was found to hold."""
+    """What the verification of one segment found."""
 
     base_offset: int
     path: str
@@ -70,13 +69,15 @@ class SegmentScan:
     max_timestamp: int = NO_TIMESTAMP
     max_timestamp_offset: int = -1
     gap_offsets: int = 0
-    """Offsets inside the segment that no batch covers, as compaction leaves them."""
+    """Offsets inside the segment that no batch covers, as left by compaction."""
     codecs: Counter[str] = field(default_factory=Counter)
     epochs: list[EpochRun] = field(default_factory=list)
     bad: list[BadRange] = field(default_factory=list)
 
 
 class SegmentVerifier:
+    """Verifies one segment; `run` returns what it holds and adds to the findings."""
+
     def __init__(
         self,
         disk: Disk,
@@ -108,9 +109,9 @@ class SegmentVerifier:
         self._next_index = self._next_time = 0
 
     def run(self) -> SegmentScan:
-        """Read it all. Raises `OSError` when a file does not read."""
+        """Reads the whole segment. Raises `OSError` if a file cannot be read."""
         scan = self._scan
-        # Indexes first: while a broker appends, only the data may have moved on since.
+        # Read the indexes first: if a broker is appending, the data may only be ahead of them.
         offset_index, time_index = self._load_indexes()
         file = self._disk.open(scan.path)
         try:
@@ -170,7 +171,8 @@ class SegmentVerifier:
 
     def _note_times(self, header: BatchHeader) -> None:
         scan = self._scan
-        # With a delete horizon the base timestamp is that, and no record's.
+        # With a delete horizon, the base timestamp is the horizon and not the timestamp of a
+        # record.
         begin = header.base_timestamp if header.delete_horizon_ms is None else header.max_timestamp
         if header.timestamp_type == TimestampType.LOG_APPEND_TIME:
             begin = header.max_timestamp
@@ -275,7 +277,8 @@ class SegmentVerifier:
                 )
 
     def _check_times(self, header: BatchHeader) -> None:
-        """Called before the batch's own timestamp counts."""
+        """Checks the time index against the batch. Called before `_note_times` counts the batch's
+        own timestamp."""
         while self._next_time < len(self._times):
             entry = self._times[self._next_time]
             if entry.offset > header.last_offset:
@@ -331,7 +334,7 @@ class SegmentVerifier:
 
 
 def _rising(entries: tuple[_Entry, ...]) -> list[_Entry]:
-    """The entries up to the first that does not rise in both its parts."""
+    """Returns the entries up to the first that does not increase in both fields."""
     for at, (before, after) in enumerate(itertools.pairwise(entries)):
         if after[0] <= before[0] or after[1] <= before[1]:
             return list(entries[: at + 1])

@@ -1,24 +1,25 @@
-"""What a metadata store can answer instead of a result. The same tree for every store.
+"""The errors of a metadata store. Every store uses the same tree.
 
     StoreError
-      StoreBusy           others held the store for too long; nothing was done, try again
+      StoreBusy           other processes held the store for too long; nothing was done, retry
       StoreUnavailable    it cannot be opened, written or reached; the message says what to do
-        StoreUnreachable  it gives no answer at the moment; nothing was done, try again later
-        StoreFull         it has no room for a write; reads and renewals go on, try again later
-        OutcomeUnknown    it went away after it was told to commit: read to learn what is true
-      StoreCorrupt        what lies there is not a store, or is damaged
+        StoreUnreachable  it does not answer at the moment; nothing was done, retry later
+        StoreFull         it has no space for a write; reads and renewals continue, retry later
+        OutcomeUnknown    it went away during a commit: read to find out what happened
+      StoreCorrupt        the data is not a store, or is damaged
       StoreClosed         this handle was closed
-      LeaseNotFound       a key was to be put under a lease that has expired; nothing was done
-      RevisionNotKept     a watch asked for changes that are no longer kept: read afresh
+      LeaseNotFound       the lease of a key to be written has expired; nothing was done
+      RevisionNotKept     a watch requested changes that are no longer kept: read everything again
 
-Unless the message says that the outcome is unknown, a call that raised changed nothing.
+Unless the message says that the outcome is unknown, or `may_have_happened` is set, a call that
+raised changed nothing.
 """
 
 from __future__ import annotations
 
 
 class StoreError(Exception):
-    """Base of all of them; see the module."""
+    """The base of all store errors; see the module docstring."""
 
     retriable = False
 
@@ -36,10 +37,11 @@ class StoreUnreachable(StoreUnavailable):
 
 
 class StoreFull(StoreUnavailable):
-    """The store refused a write because it is full. The message says how to make room.
+    """The store refused a write because it is full. The message says how to free space.
 
-    `may_have_happened`: the store may have made the change that filled it. It is not under way any
-    more, so a read tells. etcd says this of the write that crosses its quota.
+    `may_have_happened`: the store may have carried out the write that filled it. The write is no
+    longer in progress, so a read shows the outcome. etcd reports this for the write that exceeds
+    its quota.
     """
 
     retriable = True
@@ -50,7 +52,7 @@ class StoreFull(StoreUnavailable):
 
 
 class OutcomeUnknown(StoreUnavailable):
-    """Never to be answered by committing again unread: the first commit may have been made."""
+    """Do not commit again without reading first: the first commit may have succeeded."""
 
 
 class StoreCorrupt(StoreError):

@@ -1,23 +1,25 @@
-"""The metadata store of many machines, in etcd 3.4 or newer.
+"""The metadata store for many machines, in etcd 3.4 or newer.
 
-etcd orders all changes by consensus of its members; a commit is answered when most of them have it
-on disk. Reads are linearizable: they too go through that order. A commit is one etcd transaction:
-the compares are on revisions of keys, so it carries its own guard and needs no lock.
+etcd orders all changes by consensus of its members. A commit is answered once a majority has it on
+disk. Reads are linearizable: they go through the same order. A commit is one etcd transaction. Its
+conditions are revisions of keys, so it carries its own guard and needs no lock.
 
-Keys begin with a slash and lie in etcd under the namespace of the address, so clusters can share an
-etcd. They then share its revisions too: between two changes of ours any number may have gone to
-others, and the revision of a range, or of a commit that changed nothing, may be one that no watch
-of ours will ever show.
+Keys begin with a slash and are stored in etcd under the namespace of the address, so several
+clusters can share an etcd. They then share its revisions too. Other clusters may use any number of
+revisions between two changes of ours, and the revision of a range, or of a commit that changed
+nothing, may be one that none of our watches will ever show.
 
-What a call that raised has done: nothing, unless it raised `OutcomeUnknown`, which only `commit`
-does. All other calls can be made twice and are, at another member, until their time is up.
+A call that raised did nothing, unless it raised `OutcomeUnknown`, which only `commit` does, or
+`StoreFull` with `may_have_happened`. All calls except `commit` can safely be made twice, and are
+repeated at another member until their time is up.
 
-A lease lives for whole seconds, and no less than etcd's election timeout and a half: what is asked
-for is rounded up. etcd counts that time, so a lease ends while its holder is frozen. When etcd's
-leader changes, all leases begin their time anew.
+A lease lasts a whole number of seconds, and at least one and a half times etcd's election timeout;
+the requested time is rounded up. etcd counts that time, so a lease also ends while its holder is
+frozen. When etcd's leader changes, the time of all leases begins again.
 
-A watch outlives members: it begins again, at another one, with the first revision it has not given
-out. It has no time limit; while etcd is away it is silent, and whoever needs to know holds a lease.
+A watch survives the failure of a member: it begins again at another one, with the first revision
+that it has not returned yet. It has no time limit. While etcd is unreachable it is silent; a caller
+that needs to know holds a lease.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ _NO_LEASE: Final = 0
 
 
 class EtcdStore:
-    """Implements `ports.MetadataStore`; made by `open`."""
+    """Implements `ports.MetadataStore`. Created by `open`."""
 
     def __init__(self, members: Members, address: EtcdAddress, config: EtcdConfig) -> None:
         self._members = members
@@ -61,7 +63,7 @@ class EtcdStore:
         random: Random,
         config: EtcdConfig = EtcdConfig(),  # noqa: B008 -- frozen
     ) -> EtcdStore:
-        """Connect, and see that etcd answers."""
+        """Connects, and checks that etcd answers."""
         members = Members(address, clock, random, config)
         store = cls(members, address, config)
         try:
@@ -83,7 +85,7 @@ class EtcdStore:
     async def commit(
         self, compares: Sequence[Compare], changes: Sequence[Put | Delete]
     ) -> Committed:
-        """No key may be changed twice in one commit."""
+        """Commits the changes. A key may be changed only once in one commit."""
         keys = [change.key for change in changes]
         if len(set(keys)) != len(keys):
             twice = sorted({key for key in keys if keys.count(key) > 1})
@@ -114,7 +116,7 @@ class EtcdStore:
             raise ValueError(f"a lease of {ttl_s} s: ask for more than 0")
         request = rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s))
 
-        # Asked twice, one lease too many is granted: it holds nothing and expires.
+        # If this is repeated, one lease too many is granted. It holds nothing and expires.
         async def ask(member: Member, timeout_s: float) -> Any:
             return await member.lease.LeaseGrant(request, timeout=timeout_s, metadata=METADATA)
 
@@ -122,7 +124,8 @@ class EtcdStore:
         return lease
 
     async def keep_alive(self, lease: int, carry_s: float = 0.0) -> bool:
-        """Nothing is carried: the connections to etcd live on the event loop."""
+        """Renews the lease. `carry_s` has no effect: the connections to etcd run on the event
+        loop."""
         request = rpc.LeaseKeepAliveRequest(ID=lease)
 
         async def ask(member: Member, timeout_s: float) -> Any:
@@ -148,13 +151,13 @@ class EtcdStore:
         try:
             await self._members.repeat(ask)
         except StoreUnavailable as error:
-            # Gone already: by expiry, by another handle, or by our first attempt.
+            # Already gone: expired, or revoked by another handle or by our first attempt.
             if not _says(error, LEASE_NOT_FOUND):
                 raise
 
     async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Sequence[WatchEvent]]:
         start = self._inside(prefix or "/")
-        # To etcd, revision 0 would mean: from now on.
+        # To etcd, revision 0 means "from now on".
         next_revision = max(from_revision, 1)
         failures = 0
         while True:
@@ -176,7 +179,7 @@ class EtcdStore:
             await self._members.pause(failures)
 
     async def close(self) -> None:
-        """Calls under way are answered, watches and later calls raise `StoreClosed`."""
+        """Finishes the calls in progress. Watches and later calls raise `StoreClosed`."""
         await self._members.close()
 
     async def _range(self, request: Any) -> Any:
@@ -243,5 +246,6 @@ def _says(error: BaseException, details: str) -> bool:
 
 
 def _prefix_end(prefix: bytes) -> bytes:
-    """The first key after all that begin with the prefix: UTF-8 has no byte that is the last."""
+    """Returns the first key after all that begin with the prefix. The last byte can always be
+    increased, because UTF-8 has no byte 255."""
     return prefix[:-1] + bytes((prefix[-1] + 1,))

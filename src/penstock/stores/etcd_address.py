@@ -1,10 +1,10 @@
-"""Where an etcd cluster is and which part of it is ours, as one line of a config file.
+"""The address of an etcd cluster, and our namespace in it, as one line of a config file.
 
     etcd://HOST[:PORT][,HOST[:PORT]...][/NAMESPACE][?ca=FILE[&cert=FILE&key=FILE]]
 
-All members are named, so that any of them may be away. Clusters that share an etcd have a namespace
-each: it is put in front of every key. With `ca` the connection is by TLS, and with `cert` and `key`
-we show a certificate of our own.
+All members are listed, so that any of them may be down. Clusters that share an etcd each have a
+namespace, which is prefixed to every key. With `ca` the connection uses TLS, and with `cert` and
+`key` it presents a client certificate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHAPE: Final = "etcd://HOST:PORT,HOST:PORT/NAMESPACE"
 
 @dataclass(frozen=True, slots=True)
 class EtcdAddress:
-    """`namespace` is empty, or begins with a slash and does not end with one."""
+    """A parsed address. `namespace` is empty, or begins with a slash and does not end with one."""
 
     endpoints: tuple[str, ...]
     namespace: str = ""
@@ -38,7 +38,7 @@ def is_etcd(text: str) -> bool:
 
 
 def parse_address(text: str) -> EtcdAddress:
-    """Raises `ValueError`, with what is wrong and how it should look."""
+    """Parses an address. Raises `ValueError` that says what is wrong and how it should look."""
     if not is_etcd(text):
         raise ValueError(f"{text!r} is no etcd address: write {_SHAPE}")
     parts = urlsplit(text)

@@ -1,9 +1,9 @@
-"""What an error of etcd means for the caller.
+"""Interprets the errors of etcd.
 
-Three questions decide everything: is it worth asking another member, may the request have been
-carried out, and what should whoever runs this do about it. A gRPC status alone answers none of
-them: `UNAVAILABLE` is said before a request was looked at ("no leader") and after it was proposed
-("request timed out"). So etcd's own words count, and where they are not known the worse is assumed.
+Three questions matter: is it worth asking another member, may the request have been carried out,
+and what should the operator do. A gRPC status alone answers none of them: `UNAVAILABLE` is returned
+before a request was processed ("no leader") and after it was proposed ("request timed out"). So
+etcd's message is examined too, and for an unknown message the worse case is assumed.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ _NOT_ALLOWED: Final = ("PERMISSION_DENIED", "UNAUTHENTICATED")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`error` is for a request that had no effect; `may_have_happened` says that this is not known.
+    """The interpretation of an error. `error` is to be raised if the request had no effect;
+    `may_have_happened` means that this is unknown.
 
-    `try_others`: the fault lies with this member or this moment, not with the request.
+    `try_others`: the cause is this member or a temporary condition, not the request.
     """
 
     error: StoreError
@@ -50,15 +51,15 @@ class Verdict:
 
 
 def judge(status: str, details: str, endpoint: str) -> Verdict:
-    """`status` is the name of a gRPC status code."""
+    """Interprets an error. `status` is the name of a gRPC status code."""
     said = f"etcd at {endpoint} said: {details or status}"
     if details.startswith(NO_LEADER):
-        # Checked before a request is looked at, since all of ours demand a leader.
+        # etcd checks this before it processes a request, because all our requests require a leader.
         return Verdict(StoreUnavailable(said), try_others=True)
     if details.startswith(_TOO_MANY_REQUESTS):
         return Verdict(StoreBusy(f"{said}; nothing was done, try again"))
     if details.startswith(_NO_SPACE):
-        # etcd carries out the very write that crosses the limit and says this nevertheless.
+        # etcd carries out the write that exceeds the limit, and reports this error anyway.
         error = StoreFull(f"{said}; {_MAKE_ROOM}", may_have_happened=True)
         return Verdict(error, may_have_happened=True)
     if details.startswith(_TOO_MANY_OPERATIONS):

@@ -1,20 +1,21 @@
-"""The members of an etcd cluster: whom to ask, how long to wait, when to ask another.
+"""The members of an etcd cluster: which one to ask, how long to wait, when to ask another.
 
-One member is current; calls and watches go to it. When it fails or falls silent the next one in the
-list becomes current, for everybody: watches on the old one are ended and begin again on the new.
-There is one gRPC channel for each member, which connects and reconnects by itself.
+One member is the current one; calls and watches use it. If it fails or does not answer, the next
+one in the list becomes current for all callers: watches on the old one are ended and begin again on
+the new one. There is one gRPC channel per member, which connects and reconnects automatically.
 
 `repeat` is for requests that may be made twice: it goes from member to member until one answers or
-the time is up. `once` is for those that may not. A connection that was quiet may be dead without
-our knowing, so unless the member has answered something within `trust_s`, `once` asks it something
-harmless first, by `repeat`. From then on there is one attempt, and whatever etcd does not plainly
-refuse ends as `OutcomeUnknown`.
+the time is up. `once` is for requests that may not. An idle connection may be dead without our
+knowing. So unless the member has answered something within `trust_s`, `once` first sends it a
+harmless request with `repeat`. After that there is one attempt, and unless etcd clearly refuses the
+request, a failure ends as `OutcomeUnknown`.
 
-Every request demands that its member has a leader, so that one cut off from the rest says so
-instead of keeping a watch silent. Answers are checked: they must come from one cluster, and its
-revision may not go back, as it would if etcd were restored from a backup under running brokers.
+Every request requires that its member has a leader, so a member that is cut off from the rest
+reports an error instead of keeping a watch silent. Answers are checked: they must come from one
+cluster, and its revision must not decrease, as it would if etcd were restored from a backup under
+running brokers.
 
-aetcd supplies etcd's protocol (`aetcd.rpc`: messages and stubs over grpc.aio). Its client is not
+aetcd provides etcd's protocol (`aetcd.rpc`: messages and stubs over grpc.aio). Its client is not
 used: it knows one host, has one time limit for everything, and ends every watch on a reconnect.
 """
 
@@ -62,8 +63,8 @@ _CHANNEL_OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class EtcdConfig:
-    """`request_timeout_s` bounds every call but a watch; one member gets `attempt_timeout_s` of it
-    before another is asked."""
+    """`request_timeout_s` limits every call except a watch. One member gets `attempt_timeout_s` of
+    it before another one is asked."""
 
     request_timeout_s: float = 5.0
     attempt_timeout_s: float = 1.5
@@ -78,7 +79,7 @@ class EtcdConfig:
 
 
 class Member:
-    """One etcd server: its channel, and what we last heard of it."""
+    """One etcd server: its channel, its watches, and when it last answered."""
 
     def __init__(self, endpoint: str, credentials: Any | None) -> None:
         self.endpoint = endpoint
@@ -94,10 +95,12 @@ class Member:
 
 
 Ask = Callable[[Member, float], Awaitable[Any]]
-"""Makes a request of a member within so many seconds, and returns its response."""
+"""Sends a request to a member, with a timeout in seconds, and returns its response."""
 
 
 class Members:
+    """All members, of which one is current."""
+
     def __init__(
         self, address: EtcdAddress, clock: Clock, random: Random, config: EtcdConfig
     ) -> None:
@@ -106,7 +109,7 @@ class Members:
         self._clock = clock
         self._config = config
         self._members = [Member(endpoint, credentials) for endpoint in address.endpoints]
-        # Brokers begin with different members, or all would burden the first one.
+        # Brokers begin with different members, so that the first one does not get all the load.
         self._position = random.below(len(self._members))
         self._cluster_id: int | None = None
         self._revision = 0
@@ -128,7 +131,8 @@ class Members:
             raise StoreClosed(f"the metadata store {self._address} was closed: open it again")
 
     def move_on(self, member: Member) -> None:
-        """Away from a member that failed, unless somebody has done so already."""
+        """Switches to the next member after a failure, unless another caller has already done
+        so."""
         member.answered_at_s = None
         if member is not self.current or len(self._members) == 1:
             return
@@ -137,7 +141,7 @@ class Members:
             call.cancel()
 
     async def pause(self, failures: int) -> None:
-        """Wait a little after each time that all members failed; a close ends the wait."""
+        """Waits a little each time all members have failed. `close` ends the wait."""
         rounds, rest = divmod(failures, len(self._members))
         if rest == 0:
             try:
@@ -147,7 +151,8 @@ class Members:
                 pass
 
     async def repeat(self, ask: Ask) -> Any:
-        """Ask until a member answers. Not for requests that must not be made twice."""
+        """Repeats the request until a member answers. Not for requests that must not be made
+        twice."""
         self.require_open()
         self._begin()
         try:
@@ -156,7 +161,8 @@ class Members:
             self._end()
 
     async def once(self, ask: Ask) -> Any:
-        """Ask one member, once. It may be asked again only where etcd vouches for nothing done."""
+        """Sends the request to one member, once. It is repeated only if etcd guarantees that
+        nothing was done."""
         self.require_open()
         self._begin()
         try:
@@ -165,7 +171,7 @@ class Members:
             self._end()
 
     async def close(self) -> None:
-        """Calls under way are answered or run into their time limit; watches end at once."""
+        """Closes the store. Calls in progress are answered or time out; watches end at once."""
         if self._closing.is_set():
             await self._idle.wait()
             return
@@ -178,7 +184,7 @@ class Members:
             await member.channel.close()
 
     async def _repeat(self, ask: Ask, deadline_s: float) -> tuple[Member, Any]:
-        """Who answered, and what."""
+        """Returns the member that answered, and its response."""
         failures = 0
         last: StoreError | None = None
         while (left_s := deadline_s - self._clock.monotonic()) > 0:
@@ -217,7 +223,8 @@ class Members:
                 if verdict.try_others:
                     self.move_on(member)
                 if isinstance(verdict.error, StoreFull):
-                    # It has answered, so the commit is over: a read tells whether it was made.
+                    # etcd has answered, so the commit is over: a read shows whether it was carried
+                    # out.
                     raise verdict.error from error
                 if verdict.may_have_happened:
                     raise OutcomeUnknown(
@@ -247,7 +254,7 @@ class Members:
                 f"{member.endpoint} belongs to another etcd cluster than the other members of "
                 f"{self._address}: name the members of one cluster, then start again"
             )
-        # Answers about leases tell how far this member is, which may be behind.
+        # Answers about leases carry the member's own revision, which may be behind.
         if isinstance(response, rpc.RangeResponse | rpc.TxnResponse):
             if header.revision < revision_before:
                 raise StoreCorrupt(

@@ -1,8 +1,8 @@
-"""One watch at one etcd member, for as long as that lasts.
+"""One watch on one etcd member.
 
 etcd sends every change of the range from a revision on, in order, and never splits a revision; or
-it says from which revision on changes are kept. What can go wrong otherwise ends the stream, and
-the caller begins another one where this one stopped: so there are no gaps and no repetitions.
+it reports the first revision that is still kept. Any other failure ends the stream, and the caller
+begins another one where this one stopped, so there are no gaps and no repetitions.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from penstock.stores.etcd_members import METADATA, Members, verdict_of
 
 
 class WatchLost(Exception):
-    """The stream ended before its caller did; begin another one."""
+    """The stream ended unexpectedly. Begin another one."""
 
 
 class WatchStream:
+    """A watch call on the member that was current when it was created."""
+
     def __init__(self, members: Members, open_timeout_s: float) -> None:
         self._members = members
         self._member = members.current
@@ -31,7 +33,7 @@ class WatchStream:
         self._next_revision = 0
 
     async def open(self, start: bytes, end: bytes, from_revision: int) -> None:
-        """Return when etcd has accepted the watch."""
+        """Waits until etcd has accepted the watch."""
         self._next_revision = from_revision
         self._call = self._member.watch.Watch(metadata=METADATA)
         self._member.watch_calls.add(self._call)
@@ -45,7 +47,7 @@ class WatchStream:
             raise WatchLost(f"{self._member.endpoint} did not accept it in time") from error
 
     async def read(self) -> Sequence[Any]:
-        """The next events: all of one or more revisions."""
+        """Returns the next events: all events of one or more revisions."""
         events: Sequence[Any] = (await self._response()).events
         if events:
             self._next_revision = events[-1].kv.mod_revision + 1
@@ -75,7 +77,8 @@ class WatchStream:
         try:
             return await reading
         except asyncio.CancelledError:
-            # grpc.aio says this both when we are cancelled and when somebody cancelled the call.
+            # grpc.aio raises this both if our task is cancelled and if another caller cancelled the
+            # call.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise

@@ -1,23 +1,23 @@
-"""The metadata store of all processes of one machine, in one SQLite file.
+"""The metadata store for all processes of one machine, in one SQLite file.
 
-Each process opens the file itself; SQLite's locks order their transactions, so there is no server
-and nothing to elect. Committed means synced to disk. Reads see every commit that was complete when
-they began, whoever made it: the store is linearizable.
+Each process opens the file itself. SQLite's locks order their transactions, so there is no server
+and no election. Committed means synced to disk. A read sees every commit, of any process, that was
+complete when the read began: the store is linearizable.
 
-Nothing blocks the event loop: SQLite runs on the executor's threads, on one connection that writes
-and one that reads; leases are renewed on a third (`sqlite_leases`). The executor should be the
-store's own, or the store waits behind the disk work of others. Writes that wait for the connection
-are taken together into one transaction, so a burst costs one sync; each still has its own revision
-and its own outcome. The one thing done on the loop is asking, on a connection of its own that waits
-for no lock, whether the file has changed: that takes a few microseconds, less than a hundredth of a
-trip to a thread and back.
+Nothing blocks the event loop. SQLite runs on the executor's threads, on one connection for writes
+and one for reads; leases are renewed on a third (`sqlite_leases`). The executor should not be
+shared, because otherwise the store waits behind other disk work. Writes that wait for the
+connection are combined in one transaction, so a burst costs one sync; each write still has its own
+revision and its own outcome. The only operation on the event loop is checking whether the file has
+changed, on a separate connection that waits for no lock. It takes a few microseconds, less than a
+hundredth of a round trip to a thread.
 
-A call that raised has had no effect, with two exceptions. A disk that fails to write or sync leaves
-the outcome unknown until the file is opened again; the handle refuses to write from then on. And a
+A call that raised had no effect, with two exceptions. If the disk fails to write or sync, the
+outcome is unknown until the file is opened again; the handle refuses writes from then on. And a
 caller that is cancelled, or whose process dies, does not learn the outcome.
 
-Watches read a log of changes. Changes of this handle wake them at once, those of other processes
-are looked for every `poll_ms`. The log keeps the last `revisions_kept` revisions. Whoever watches
+Watches read a log of changes. Changes made through this handle wake them at once; changes by other
+processes are polled every `poll_ms`. The log keeps the last `revisions_kept` revisions. A watch
 also sweeps expired leases (see `sqlite_transaction`), as does every write.
 """
 
@@ -49,7 +49,8 @@ T = TypeVar("T")
 _OPEN_RETRY_S: Final = 0.02
 _CLOCK_JUMP_MS: Final = 500
 UPKEEP_RENEWALS: Final = 128
-"""How many renewals go between two upkeeps: each adds a page to the write-ahead log."""
+"""The number of renewals between two rounds of upkeep. Each renewal adds a page to the write-ahead
+log."""
 UPKEEP_RENEWALS_FULL: Final = 5
 _log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class SqliteConfig:
 
 
 class SqliteStore:
-    """Implements `ports.MetadataStore`; made by `open`."""
+    """Implements `ports.MetadataStore`. Created by `open`."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class SqliteStore:
         self._waiting: set[asyncio.Future[None]] = set()
         self._wall_ahead_ms = _wall_ahead_ms(clock)
         self._upkeep: asyncio.Task[None] | None = None
-        # The first renewal of all shows that a broker lives here: its store gets room of its own.
+        # The first renewal shows that a broker uses this store, so upkeep reserves space at once.
         self._renewals = UPKEEP_RENEWALS
         self._full: str | None = None
         self._closed = False
@@ -107,7 +108,7 @@ class SqliteStore:
         clock: Clock,
         config: SqliteConfig = SqliteConfig(),  # noqa: B008 -- frozen
     ) -> SqliteStore:
-        """Open the file, or make it in a directory that exists."""
+        """Opens the file, or creates it in an existing directory."""
         deadline = clock.monotonic() + config.busy_timeout_ms / 1000
         busy_ms = config.busy_timeout_ms
         writer = Connection(path, executor, busy_ms, read_only=False)
@@ -118,7 +119,7 @@ class SqliteStore:
                 await writer.open()
                 break
             except StoreBusy:
-                # SQLite does not wait when several processes make the same file at once.
+                # SQLite does not wait if several processes create the same file at once.
                 if clock.monotonic() >= deadline:
                     raise
                 await clock.sleep(_OPEN_RETRY_S)
@@ -142,7 +143,7 @@ class SqliteStore:
     async def commit(
         self, compares: Sequence[Compare], changes: Sequence[Put | Delete]
     ) -> Committed:
-        """No key may be changed twice in one commit."""
+        """Commits the changes. A key may be changed only once in one commit."""
         keys = [change.key for change in changes]
         if len(set(keys)) != len(keys):
             twice = sorted({key for key in keys if keys.count(key) > 1})
@@ -169,7 +170,7 @@ class SqliteStore:
         return True
 
     async def revoke_lease(self, lease: int) -> None:
-        # First of all: should the commit fail, it must at least run out.
+        # Release it first: if the commit fails, the lease must at least expire.
         self._renewer.release(lease)
         await self._transact(lambda transaction: transaction.revoke_leases((lease,)))
 
@@ -180,7 +181,7 @@ class SqliteStore:
     async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Sequence[WatchEvent]]:
         next_revision = from_revision
         while True:
-            # Before the read: what comes after it must count as news.
+            # Read the version before the data, so that a change made after the read is noticed.
             version = self._poller.version()
             read = partial(
                 read_changes,
@@ -193,21 +194,22 @@ class SqliteStore:
             if changes.events:
                 yield changes.events
             if self._is_due(changes.lease_deadline_ms):
-                # It may be this process's own, which was held up: its renewal goes first.
+                # The expired lease may be this process's own, if the process was delayed. Give its
+                # renewal a chance first.
                 await self._changed_or_poll()
-                # Whoever holds the lock sweeps as well, and on a full disk the sweep must wait.
-                # The watch must not end over it.
+                # Another process that holds the lock sweeps too, and on a full disk the sweep must
+                # wait. Neither may end the watch.
                 with suppress(StoreBusy, StoreFull):
                     await self._transact(lambda _: None)
             elif changes.at_end:
                 await self._news(version, changes.lease_deadline_ms)
 
     async def close(self) -> None:
-        """Calls under way are answered, watches and later calls raise `StoreClosed`."""
+        """Finishes the calls in progress. Watches and later calls raise `StoreClosed`."""
         if self._closed:
             return
         self._closed = True
-        # The writer last: the last connection to close folds the log into the file.
+        # Close the writer last: the last connection to close checkpoints the log into the file.
         if self._upkeep is not None:
             await asyncio.wait([self._upkeep])
         self._poller.close()
@@ -217,10 +219,12 @@ class SqliteStore:
         self._wake()
 
     async def _transact(self, body: Callable[[Transaction], T]) -> T:
+        """Runs the body in a write transaction, which it may share with other requests."""
         request = _Request(body)
         self._requests.append(request)
         try:
-            # Most are served with one that came before them: a burst takes few trips.
+            # Most requests are served together with an earlier one, so a burst needs few round
+            # trips.
             await self._writer.run_if(lambda: not request.is_served, self._serve_requests)
         except BaseException:
             request.abandoned = True
@@ -230,7 +234,7 @@ class SqliteStore:
         return request.outcome()
 
     def _serve_requests(self, connection: sqlite3.Connection) -> None:
-        """On a thread: all requests that wait, in one transaction. Each gets its own outcome."""
+        """Runs all waiting requests in one transaction, on a thread. Each gets its own outcome."""
         requests: list[_Request[Any]] = []
         with suppress(IndexError):
             while True:
@@ -241,7 +245,8 @@ class SqliteStore:
         try:
             with self._writer.translated(), sqlite_file.transaction(connection, "IMMEDIATE"):
                 transaction = Transaction(connection, self._clock.wall_ms())
-                # The wall clock was set, or the machine slept, since the last transaction.
+                # Detect whether the wall clock was set, or the machine slept, since the last
+                # transaction.
                 wall_ahead_ms = _wall_ahead_ms(self._clock)
                 if abs(wall_ahead_ms - self._wall_ahead_ms) > _CLOCK_JUMP_MS:
                     transaction.renew_all_leases()
@@ -266,7 +271,8 @@ class SqliteStore:
         return self._renewals >= every
 
     async def _keep_up(self) -> None:
-        """Fold the write-ahead log into the file, and see that the store has room of its own."""
+        """Checkpoints the write-ahead log into the file, and restores the store's reserved
+        space."""
         self._renewals = 0
         try:
             await self._writer.run(sqlite_reserve.keep_up)
@@ -283,7 +289,7 @@ class SqliteStore:
         return deadline_ms is not None and deadline_ms <= self._clock.wall_ms()
 
     async def _news(self, version: int | None, lease_deadline_ms: int | None) -> None:
-        """Return when the file has changed since `version`, or may have, or a lease ran out."""
+        """Waits until the file has changed since `version`, or may have, or a lease has expired."""
         if version is None:
             await self._changed_or_poll()
             return
@@ -307,7 +313,7 @@ class SqliteStore:
 
 
 class _Request(Generic[T]):
-    """A write that waits for its transaction, then its outcome."""
+    """A write that waits for its transaction, and then holds its outcome."""
 
     __slots__ = ("abandoned", "body", "done", "error", "result")
 
@@ -323,7 +329,7 @@ class _Request(Generic[T]):
         return self.done or self.error is not None
 
     def run(self, transaction: Transaction) -> None:
-        # A body raises `StoreError` only before it writes, so the others can go on.
+        # A body raises `StoreError` only before it writes, so the other requests can continue.
         try:
             self.result = self.body(transaction)
         except StoreError as error:

@@ -20,8 +20,8 @@ T = TypeVar("T")
 class Connection:
     """A SQLite connection, used by one thread at a time.
 
-    The asyncio lock keeps waiting calls from filling the executor; the thread lock is for work
-    that goes on although its caller was cancelled.
+    The asyncio lock keeps waiting calls from filling the executor. The thread lock protects against
+    work that continues although its caller was cancelled.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Connection:
     async def run_if(
         self, is_needed: Callable[[], bool], work: Callable[[sqlite3.Connection], None]
     ) -> None:
-        """Run it unless there is no need any more when its turn comes."""
+        """Runs the work, unless it is no longer needed when the connection becomes free."""
         async with self._lock:
             if is_needed():
                 await self._executor.run(partial(self._run, work))
@@ -93,14 +93,15 @@ class Connection:
 
 
 class Poller:
-    """Tells whether anybody changed the file, without waiting for anything."""
+    """Detects without waiting whether any process has changed the file."""
 
     def __init__(self, path: str, busy_timeout_ms: int) -> None:
         self._raw = sqlite_file.connect(path, busy_timeout_ms, read_only=True)
         self._raw.execute("PRAGMA busy_timeout = 0")
 
     def version(self) -> int | None:
-        """Differs when the file has changed; None when it cannot be told without waiting."""
+        """Returns a number that differs after the file has changed; None if it cannot be read
+        without waiting."""
         try:
             version: int = self._raw.execute("PRAGMA data_version").fetchone()[0]
         except sqlite3.Error:

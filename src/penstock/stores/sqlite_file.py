@@ -1,8 +1,8 @@
-"""The SQLite file of a metadata store: opening it, its tables, and what its errors mean.
+"""The SQLite file of a metadata store: opening it, its tables, and the meaning of its errors.
 
-Write-ahead logging lets readers go on while another process writes; `synchronous=FULL` syncs the
-log at each commit, so what was committed survives a power cut. The file, its `-wal` and its `-shm`
-belong together and must lie on a local disk: the processes share the `-shm` as memory.
+Write-ahead logging lets readers continue while another process writes. `synchronous=FULL` syncs the
+log at each commit, so committed data survives a power loss. The file, its `-wal` and its `-shm`
+belong together and must be on a local disk: the processes share the `-shm` as memory.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from penstock.stores.errors import (
 APPLICATION_ID: Final = 0x50454E53
 FORMAT_VERSION: Final = 1
 NO_ROOM_BYTES: Final = 64 << 10
-"""With less than this free, an I/O error is taken for a full disk."""
+"""With less free space than this, an I/O error is treated as a full disk."""
 
 _TABLES: Final = (
-    # One row. `first_kept` is the oldest revision whose changes a watch can still be given.
+    # One row. `first_kept` is the oldest revision whose changes a watch can still read.
     """CREATE TABLE state (
         revision INTEGER NOT NULL,
         first_kept INTEGER NOT NULL
@@ -41,7 +41,7 @@ _TABLES: Final = (
         lease INTEGER NOT NULL
     ) WITHOUT ROWID""",
     "CREATE INDEX entries_by_lease ON entries (lease) WHERE lease != 0",
-    # AUTOINCREMENT: the id of a lease that is gone must never come back.
+    # AUTOINCREMENT: the id of a deleted lease must never be used again.
     """CREATE TABLE leases (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         ttl_ms INTEGER NOT NULL,
@@ -58,13 +58,13 @@ _TABLES: Final = (
 
 
 def connect(path: str, busy_timeout_ms: int, *, read_only: bool) -> sqlite3.Connection:
-    """A connection in the state every other function here expects; raises `StoreError`."""
+    """Opens a connection in the state that all other functions here expect. Raises `StoreError`."""
     with translated(path):
         connection = sqlite3.connect(
             path,
             timeout=busy_timeout_ms / 1000,
             isolation_level=None,
-            # Used from any thread of an executor, one at a time.
+            # Used from any thread of an executor, by one at a time.
             check_same_thread=False,
         )
         try:
@@ -81,19 +81,19 @@ def connect(path: str, busy_timeout_ms: int, *, read_only: bool) -> sqlite3.Conn
 
 
 def connect_for_renewals(path: str, busy_timeout_ms: int, attempt_ms: int) -> sqlite3.Connection:
-    """A connection whose commits do not wait for the disk; see `sqlite_leases`."""
+    """Opens a connection whose commits do not wait for the disk; see `sqlite_leases`."""
     connection = connect(path, busy_timeout_ms, read_only=False)
     with translated(path):
         connection.execute(f"PRAGMA busy_timeout = {attempt_ms}")
         connection.execute("PRAGMA synchronous = NORMAL")
-        # A checkpoint waits for the disk: the connection that writes metadata makes them.
+        # A checkpoint waits for the disk, so it is left to the connection that writes metadata.
         connection.execute("PRAGMA wal_autocheckpoint = 0")
     return connection
 
 
 @contextmanager
 def transaction(connection: sqlite3.Connection, mode: str) -> Iterator[None]:
-    """BEGIN and COMMIT, or ROLLBACK when the body or the commit fails."""
+    """Runs BEGIN and COMMIT, or ROLLBACK if the body or the commit fails."""
     connection.execute(f"BEGIN {mode}")
     try:
         yield
@@ -113,7 +113,7 @@ def translated(path: str) -> Iterator[None]:
 
 
 def translate(path: str, error: sqlite3.Error) -> StoreError:
-    """What SQLite's error means for whoever runs the broker."""
+    """Translates an error of SQLite into one that tells the operator what to do."""
     name = getattr(error, "sqlite_errorname", "") or ""
     said = f"SQLite says {error} ({name or type(error).__name__})"
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
@@ -139,7 +139,7 @@ def translate(path: str, error: sqlite3.Error) -> StoreError:
     if name == "SQLITE_FULL":
         return _full(path, said)
     if name.startswith("SQLITE_IOERR") and name != "SQLITE_IOERR_FSYNC" and _has_no_room(path):
-        # Growing the shared memory of the write-ahead log, for one, fails in this way.
+        # For example, growing the shared memory of the write-ahead log fails in this way.
         return _full(path, said)
     return StoreUnavailable(
         f"the metadata store {path} failed: check the disk and restart the broker. Whether a "
@@ -163,13 +163,14 @@ def _has_no_room(path: str) -> bool:
 
 
 def leaves_outcome_unknown(error: sqlite3.Error) -> bool:
-    """After a failed sync or write nobody can say what a crash would leave behind."""
+    """Whether the error leaves the outcome unknown: after a failed sync or write it is unknown what
+    a crash would leave behind."""
     return (getattr(error, "sqlite_errorname", "") or "").startswith("SQLITE_IOERR")
 
 
 def _prepare(connection: sqlite3.Connection, path: str) -> None:
-    # The first statement that reads the file: this is where a damaged one shows. One snapshot, for
-    # another process may be making the tables at this moment.
+    # This is the first statement that reads the file, so a damaged file shows here. It uses one
+    # snapshot, because another process may be creating the tables at this moment.
     with transaction(connection, "DEFERRED"):
         application, version = _identity(connection)
         tables = _tables(connection)

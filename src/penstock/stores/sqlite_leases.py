@@ -1,22 +1,22 @@
-"""Renews leases in the SQLite file, on a connection and a thread of their own.
+"""Renews leases in the SQLite file, on a separate connection and thread.
 
-A broker that cannot renew its lease in time loses all that it leads, so a renewal waits for as
+A broker that cannot renew its lease in time loses all its leaderships, so a renewal waits for as
 little as possible:
 
 - It does not wait for the disk. The connection has `synchronous=NORMAL`, so a commit only writes to
-  the write-ahead log. A power cut may undo a renewal, but it ends the holder as well. The next
+  the write-ahead log. A power loss may undo a renewal, but it ends the holder as well. The next
   commit of metadata syncs the whole log, renewals included.
 - It does not wait long for the lock. SQLite pauses up to 100 ms between two attempts, so it may
   miss the short gaps between busy writers. Here an attempt is made every few milliseconds.
 - It does not wait for the event loop. `hold` makes a thread renew a lease that the event loop has
-  not renewed for a third of its time to live. The thread does so for `carry_s` after the event loop
-  last asked: an event loop that hangs for good must not keep its leadership for ever.
+  not renewed for a third of its time to live. The thread does so for `carry_s` after the last
+  request of the event loop: an event loop that hangs permanently must not keep its leaderships.
 
-A handle never ends a lease that it holds itself (`held`). Other handles end it when it is past its
-deadline. So a process without rivals never loses its lease, however slow its disk is.
+A handle never ends a lease that it holds itself (`held`). Other handles end it after its deadline.
+So a process that is alone never loses its lease, however slow its disk is.
 
-When the whole machine stalls, all holders are late by the same stall. The thread notices that it
-was late, and for a moment this handle gives the others more time (`is_patient`).
+If the whole machine stalls, all holders are late by the same amount. The thread notices that it was
+late, and for a short time this handle gives the other holders more time (`is_patient`).
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ class _Held:
     ttl_s: float
     carry_until: float
     renewed_at: float
-    """When the last renewal that succeeded was sent."""
+    """When the last successful renewal was sent."""
 
 
 class LeaseRenewer:
-    """`renew`, `open` and `close` block and are for threads; the rest is for the event loop."""
+    """Renews leases. `renew`, `open` and `close` block and must run on threads; the rest is for the
+    event loop."""
 
     def __init__(self, path: str, clock: Clock, busy_timeout_ms: int) -> None:
         self._path = path
@@ -69,7 +70,7 @@ class LeaseRenewer:
             )
 
     def renew(self, lease: int) -> float | None:
-        """The lease's time to live in seconds, None when the lease is gone."""
+        """Renews the lease. Returns its time to live in seconds; None if it no longer exists."""
         with self._lock:
             if self._raw is None:
                 raise StoreClosed(f"the metadata store {self._path} was closed: open it again")
@@ -84,7 +85,7 @@ class LeaseRenewer:
 
     def _renew(self, connection: sqlite3.Connection, lease: int) -> float | None:
         with sqlite_file.transaction(connection, "IMMEDIATE"):
-            # Read now that the lock is held: the deadline counts from this moment.
+            # Read the clock while the lock is held: the deadline counts from this moment.
             connection.execute(
                 "UPDATE leases SET deadline_ms = ? + ttl_ms WHERE id = ?",
                 (self._clock.wall_ms(), lease),
@@ -106,7 +107,8 @@ class LeaseRenewer:
         return frozenset(self._held)
 
     def hold(self, lease: int, ttl_s: float, sent_at: float, carry_s: float) -> None:
-        """The event loop renewed it at `sent_at`; from now on the thread helps."""
+        """Records that the event loop renewed the lease at `sent_at`. From now on the thread
+        helps."""
         self._held[lease] = _Held(ttl_s, sent_at + carry_s, sent_at)
         if self._thread is None and not self._stop.is_set():
             self._pulse_at = self._clock.monotonic()
@@ -118,7 +120,7 @@ class LeaseRenewer:
 
     @property
     def is_patient(self) -> bool:
-        """Whether this process, and so perhaps the whole machine, was stalled a moment ago."""
+        """Whether this process, and so perhaps the whole machine, stalled a moment ago."""
         if self._thread is None:
             return False
         now = self._clock.monotonic()
@@ -144,5 +146,5 @@ class LeaseRenewer:
         if alive:
             held.renewed_at = now
         else:
-            # The event loop learns it from its own next renewal.
+            # The event loop finds out with its own next renewal.
             self._held.pop(lease, None)

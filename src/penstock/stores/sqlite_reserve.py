@@ -1,16 +1,16 @@
-"""Room of its own for a metadata store that shares its disk with others.
+"""Reserves disk space for a metadata store that shares its disk with other data.
 
-A broker must go on to renew its lease, elect leaders and change in-sync replicas when the disk is
-full. So the store keeps its room inside its own files, where nobody else can take it:
+A broker must continue to renew its lease, elect leaders and change in-sync replicas when the disk
+is full. So the store reserves space inside its own files, where nothing else can use it:
 
 - Free pages in the database file. New entries use them before the file grows.
-- A write-ahead log that is long already. SQLite overwrites it from the start after a checkpoint,
+- A write-ahead log that is already long. SQLite overwrites it from the start after a checkpoint,
   and does not shorten it (`journal_size_limit`).
 
-Both are made by one insert of zeros that is then deleted. `keep_up` makes them when they are
-missing, so they come back by themselves when the disk has room again. A file system that never
-overwrites in place (btrfs, ZFS) may need room even so; then writes raise `StoreFull` until there is
-some.
+Both are created by one insert of zeros that is then deleted. `keep_up` creates them when they are
+missing, so they are restored automatically when the disk has space again. A file system that never
+overwrites in place (btrfs, ZFS) may still need free space; writes then raise `StoreFull` until
+there is some.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ RESERVE_BYTES: Final = 2 << 20
 
 
 def keep_up(connection: sqlite3.Connection) -> None:
-    """Blocking. Raises SQLite's error when there is no room for what is missing of the reserve."""
+    """Restores the reserve if necessary. Blocking. Raises SQLite's error if there is no space for
+    it."""
     _checkpoint(connection)
     if _is_whole(connection):
         return
     with sqlite_file.transaction(connection, "IMMEDIATE"):
-        # A crash may have left it.
+        # A crash may have left the table behind.
         connection.execute("DROP TABLE IF EXISTS reserve")
         connection.execute("CREATE TABLE reserve (zeros BLOB)")
         connection.execute("INSERT INTO reserve VALUES (zeroblob(?))", (RESERVE_BYTES,))
-    # Now the pages are in the write-ahead log, and with a checkpoint in the file as well.
+    # The pages are now in the write-ahead log; the checkpoint puts them in the file as well.
     _checkpoint(connection)
     with sqlite_file.transaction(connection, "IMMEDIATE"):
         connection.execute("DROP TABLE IF EXISTS reserve")

@@ -1,27 +1,29 @@
-"""What a metadata store does inside one SQLite transaction. Blocking; runs on executor threads.
+"""The operations of a metadata store inside one SQLite transaction.
 
-Revisions: each change of the store, be it a commit or a sweep of expired leases, is one revision;
-all keys it touches carry it. A commit that changes nothing takes none.
+All functions block, and run on executor threads. Each change of the store, whether a commit or a
+sweep of expired leases, is one revision, and all keys that it changes get that revision. A commit
+that changes nothing uses none.
 
-Leases are shared by processes, so their deadlines are on the machine's wall clock, read inside the
-transaction that uses it, after the write lock is held. The wall clock may be set:
+Leases are shared by processes, so their deadlines use the machine's wall clock. It is read inside
+the transaction that uses it, after the write lock is held. The wall clock may be changed:
 
-- Forward, or the machine slept: each handle compares the wall clock with the monotonic one, and
-  when it finds a jump it renews all leases before it sweeps any. So nobody who is alive loses a
-  lease, and a dead holder is noticed one time to live after the last handle found the jump.
-- Back: a lease is never good for more than its time to live from now; a deadline further ahead is
-  pulled in. Again a dead holder is noticed after one more time to live at the latest.
+- Forward, or the machine slept: each handle compares the wall clock with the monotonic clock. If it
+  finds a jump, it renews all leases before it sweeps any. So no live holder loses a lease, and a
+  dead holder is noticed one time to live after the last handle found the jump.
+- Back: a lease is never valid for more than its time to live from now; a deadline further ahead is
+  reduced. Again, a dead holder is noticed after one more time to live at the latest.
 
-Leases are for noticing the dead, not for safety: writes that rest on a lease compare a key under
-it, and fail when that went with it.
+Leases are for noticing dead holders, not for safety. Writes that depend on a lease compare a key
+under it, and fail if that key was deleted with the lease.
 
-Every writing transaction first sweeps: leases past their deadline are deleted with their keys. All
-processes read one wall clock, so they agree on when that is. The holder counts its time to live
-from before it asked for the renewal, the deadline counts from after that, and the sweep leaves a
-grace on top (`GRACE_MS`): the holder knows that its lease may be over before anybody ends it.
+Every writing transaction begins with a sweep: leases past their deadline are deleted with their
+keys. All processes read the same wall clock, so they agree on when that is. The holder counts its
+time to live from before it requested the renewal, the deadline counts from after that, and the
+sweep adds a grace period (`GRACE_MS`). So the holder knows that its lease may be over before any
+other process ends it.
 
-A lease past its deadline that nobody has swept is still renewed for its holder, as nobody can have
-seen it end: a process that was stopped for a while need not start over.
+A lease past its deadline that has not been swept can still be renewed by its holder, because no
+process can have seen it end. So a process that was suspended for a while need not start over.
 """
 
 from __future__ import annotations
@@ -37,13 +39,14 @@ from penstock.stores.errors import LeaseNotFound, RevisionNotKept
 PRUNE_EVERY_REVISIONS: Final = 256
 WATCH_REVISIONS_MAX: Final = 1000
 GRACE_MS: Final = 1000
-"""What a lease past its deadline is given before others end it; at most a quarter of its time."""
+"""The grace period of a lease past its deadline before others end it; at most a quarter of its time
+to live."""
 _LEASE: Final = "SELECT id, ttl_ms, deadline_ms FROM leases"
 _ENTRY: Final = "SELECT key, value, create_revision, modify_revision, lease FROM entries"
 
 
 class Transaction:
-    """One writing transaction: begun, and committed or rolled back, by the caller."""
+    """One writing transaction. The caller begins it, and commits it or rolls it back."""
 
     def __init__(self, connection: sqlite3.Connection, now_ms: int) -> None:
         self._connection = connection
@@ -80,9 +83,11 @@ class Transaction:
         self._write(sorted(changes, key=lambda change: change.key))
 
     def sweep(self, held: Collection[int], *, is_patient: bool = False) -> None:
-        """End the leases that are past their deadline and grace, but none that is `held` here.
+        """Ends the leases that are past their deadline and grace period, except those that are
+        `held` here.
 
-        With `is_patient` the grace is another time to live: the machine may have stalled.
+        With `is_patient`, the grace period is a whole time to live, because the machine may have
+        stalled.
         """
         now_ms = self._now_ms
         rows = self._connection.execute(f"{_LEASE} WHERE deadline_ms <= ?", (now_ms,)).fetchall()
@@ -103,7 +108,7 @@ class Transaction:
         self._connection.execute("UPDATE leases SET deadline_ms = ? + ttl_ms", (self._now_ms,))
 
     def finish(self, revisions_kept: int) -> None:
-        """Record the revision, and now and then drop changes that are no longer kept."""
+        """Stores the revision, and occasionally deletes changes that are no longer kept."""
         if self.revision == self.started_at:
             return
         self._connection.execute("UPDATE state SET revision = ?", (self.revision,))
@@ -148,9 +153,9 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a watch reads in one go: events up to, not including, `next_revision`.
+    """What a watch reads at once: events up to, but not including, `next_revision`.
 
-    `lease_deadline_ms` is when the first lease is to be ended, None when there are none.
+    `lease_deadline_ms` is when the first lease must be ended; None if there are none.
     """
 
     events: Sequence[WatchEvent]
@@ -165,7 +170,8 @@ def read_one(connection: sqlite3.Connection, key: str) -> KeyValue | None:
 
 
 def read_range(connection: sqlite3.Connection, prefix: str) -> tuple[list[KeyValue], int]:
-    """Within a transaction of the caller, or the revision would not be that of the entries."""
+    """Reads all entries with this prefix, and the revision. Must run in a transaction of the
+    caller, or the revision might not match the entries."""
     revision: int = connection.execute("SELECT revision FROM state").fetchone()[0]
     end = prefix_end(prefix)
     if end is None:
@@ -183,7 +189,8 @@ def read_changes(
     from_revision: int,
     held: Collection[int] = (),
 ) -> Changes:
-    """Within a transaction of the caller. Revisions are never split. `held` leases do not count."""
+    """Reads changes from a revision on. Must run in a transaction of the caller. Revisions are
+    never split. `held` leases are ignored."""
     revision, first_kept = connection.execute("SELECT revision, first_kept FROM state").fetchone()
     if from_revision < first_kept:
         raise RevisionNotKept(from_revision, first_kept)
@@ -212,14 +219,14 @@ def _grace_ms(ttl_ms: int) -> int:
 
 
 def prefix_end(prefix: str) -> str | None:
-    """The first key after all that begin with the prefix; None when there is no such key.
+    """Returns the first key after all that begin with the prefix; None if there is no such key.
 
     SQLite compares texts by their UTF-8 bytes, which is the order of code points.
     """
     for length in range(len(prefix), 0, -1):
         code = ord(prefix[length - 1])
         if code < 0x10FFFF:
-            # Surrogates are no characters and have no place in UTF-8.
+            # Surrogates are not characters and cannot be encoded in UTF-8.
             after = 0xE000 if code == 0xD7FF else code + 1
             return prefix[: length - 1] + chr(after)
     return None

@@ -1,4 +1,4 @@
-"""A real broker for tests, and faults in front of it: for any Kafka client.
+"""A real broker for tests, and a proxy that injects faults: for any Kafka client.
 
     from penstock.testing import Broker
 
@@ -6,9 +6,9 @@
         topic = broker.new_topic(partitions=3)
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
 
-With pytest the fixtures `penstock_broker`, `penstock_topic` and `penstock_faults` are there
-without an import. Names are loaded when first used: every pytest run of an environment that has
-Penstock installed imports this package, and most have no use for it.
+In pytest the fixtures `penstock_broker`, `penstock_topic` and `penstock_faults` are available
+without an import. The names of this package are loaded when they are first used: every pytest run
+in an environment with Penstock imports this package, and most do not need it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""One question to a broker, over a socket, without an event loop.
+"""Sends one request to a broker over a blocking socket, without an event loop.
 
-What a fixture does must work inside a running loop and outside of one; so the few requests that
-fixtures need are made here in the plainest way.
+Fixtures must work with and without a running event loop. They send only a few requests.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _READ_BYTES = 1 << 16
 def ask(
     bootstrap: str, request: Request, response_class: type[R], version: int, timeout_s: float
 ) -> R:
-    """The answer, or an OSError: TimeoutError when none came, ConnectionError when it was lost."""
+    """Returns the answer. Raises TimeoutError if none arrives, ConnectionError if it is lost."""
     host, _, port = bootstrap.rpartition(":")
     with socket.create_connection((host, int(port)), timeout_s) as connection:
         for part in encode_request(request, version, 0, "penstock-testing"):

@@ -1,9 +1,9 @@
-"""A real broker in a process of its own, for the time of a test.
+"""Runs a real broker as a separate process, for tests.
 
-It listens on a free port of this machine and keeps its data in a directory of its own, which goes
-away with it. It is the broker that `penstock broker` runs, so it may be stopped, killed, frozen and
-started again, and clients find it at the same address with the same data. Should the process that
-started it die in whatever way, the broker's standard input closes and it stops by itself.
+The broker listens on a free port of this machine and stores its data in a temporary directory,
+which is removed at the end. It is the broker that `penstock broker` runs. It can be stopped,
+killed, frozen and started again; clients then find it at the same address with the same data. If
+the process that started it ends for any reason, the broker's standard input closes and it stops.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ _CREATE_TOPICS_VERSION: Final = 7
 _FIND_COORDINATOR_VERSION: Final = 2
 _PREPARE_S: Final = 30.0
 _DEFAULTS: Final = {
-    # Kafka waits three seconds for more members before a group's first rebalance.
+    # By default Kafka waits three seconds for more members before a group's first rebalance.
     "group.initial.rebalance.delay.ms": "0",
-    # Groups of tests are few; what fifty partitions take to make, their first member waits for.
+    # Tests have few groups, and a first member waits until all partitions (Kafka: 50) are created.
     "offsets.topic.num.partitions": "4",
-    # There is one broker, and Kafka's default asks for three.
+    # There is one broker. Kafka's default is three replicas.
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
-    # A few small topics must fit on a laptop's or a CI machine's nearly full disk.
+    # Tests must also run on the nearly full disk of a laptop or a CI machine.
     "disk_reserve_bytes": str(64 << 20),
 }
 
 
 class BrokerFailed(Exception):
-    """The broker did not start, stop or answer as it should; ends with what it wrote."""
+    """The broker did not start, stop or answer as expected. Start and stop errors show its log."""
 
 
 class Broker:
-    """Use as `with Broker() as broker`, or `start` and `close` it yourself.
+    """Use it as `with Broker() as broker`, or call `start` and `close`.
 
-    `settings` are keys of a broker's config file, or Kafka's broker settings by their names.
-    `data` is a directory that outlives the broker; without it there is a temporary one.
+    `settings` are keys of a broker's config file, or names of Kafka's broker settings. `data` is a
+    data directory that is kept; by default there is a temporary one.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Broker:
     ) -> None:
         self.settings = {**_DEFAULTS, **(settings or {})}
         self.bootstrap = ""
-        """HOST:PORT for any client; empty until the broker has been started."""
+        """HOST:PORT for clients; empty until the broker has been started."""
         self._port = port
         self._data = data
         self._directory: Path | None = None
@@ -98,15 +98,18 @@ class Broker:
 
     @property
     def pid(self) -> int:
-        """The process id of the broker that runs now."""
+        """The process id of the running broker."""
         if self._process is None or not self.running:
             raise BrokerFailed("the broker does not run: start() it")
         return self._process.pid
 
-    # -- its life -------------------------------------------------------------------------------
+    # -- starting and stopping ------------------------------------------------------------------
 
     def start(self) -> str:
-        """Run the broker until clients can connect; returns `bootstrap`. Nothing if it runs."""
+        """Starts the broker, waits until clients can connect, and returns `bootstrap`.
+
+        Does nothing if the broker is running.
+        """
         if self.running:
             return self.bootstrap
         if self._directory is None:
@@ -130,7 +133,7 @@ class Broker:
         raise BrokerFailed(f"the broker did not get ready within {_READY_S:g} s:\n{output}")
 
     def stop(self) -> None:
-        """A clean stop, as SIGTERM brings about; the data stays."""
+        """Stops the broker cleanly, with SIGTERM. Keeps the data."""
         if self._process is None or not self.running:
             return
         self.thaw()
@@ -146,24 +149,24 @@ class Broker:
             raise BrokerFailed(f"the broker stopped with exit code {code}:\n{output}")
 
     def kill(self) -> None:
-        """An end without warning, as SIGKILL or a loss of power to the process brings about."""
+        """Kills the broker with SIGKILL. Keeps the data."""
         if self._process is not None:
             self._end()
 
     def restart(self) -> None:
-        """Stop it if it runs, and start it on the same port with the same data."""
+        """Stops the broker if it is running, and starts it on the same port with the same data."""
         self.stop()
         self.start()
 
     def freeze(self) -> None:
-        """Let it hang: connections stay open, and nothing is answered until `thaw`."""
+        """Suspends the process: connections stay open, but get no answers until `thaw`."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """Stop it and remove its temporary directory."""
+        """Stops the broker and removes its temporary directory."""
         try:
             self.stop()
         finally:
@@ -175,10 +178,10 @@ class Broker:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
 
-    # -- what tests need of it ------------------------------------------------------------------
+    # -- topics, names, output ------------------------------------------------------------------
 
     def new_name(self, prefix: str = "topic") -> str:
-        """A name for a topic or a group that no other test has."""
+        """Returns a unique name for a topic or a group."""
         self._topics += 1
         return f"{prefix}-{self._run}-{self._topics}"
 
@@ -189,7 +192,7 @@ class Broker:
         name: str | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> str:
-        """Create a topic and return its name, a new one unless given."""
+        """Creates a topic and returns its name, which is generated unless given."""
         chosen = self.new_name() if name is None else name
         topic = CreateTopicsRequest.Topic(
             name=chosen,
@@ -209,7 +212,7 @@ class Broker:
         return chosen
 
     def output(self) -> str:
-        """The end of what the broker wrote, over all its lives."""
+        """Returns the last lines that the broker logged, including its earlier runs."""
         if self._directory is None:
             return ""
         path = self._directory / "output.log"
@@ -221,7 +224,7 @@ class Broker:
     def _spawn(self, port: int) -> subprocess.Popen[str]:
         assert self._directory is not None
         data = self._data or str(self._directory / "data")
-        # Settings come one by one: the file that the command asks for may as well be empty.
+        # All settings are passed with --set, so the required config file is empty.
         command = [sys.executable, "-m", "penstock.cli.main", "broker", "--config", "/dev/null"]
         own = {"host": _HOST, "port": str(port), "data_dir": data}
         for key, value in {**own, **self.settings}.items():
@@ -233,7 +236,7 @@ class Broker:
                 stdout=subprocess.PIPE,
                 stderr=output,
                 text=True,
-                # Ctrl-C in a terminal is for the test runner, which then stops the broker.
+                # Ctrl-C must reach only the test runner, which then stops the broker.
                 start_new_session=True,
             )
 
@@ -251,7 +254,7 @@ class Broker:
         return False
 
     def _prepare_groups(self) -> None:
-        """Have the topic for offsets made: a client that finds it missing sleeps a second."""
+        """Creates the offsets topic: clients that find no coordinator sleep for a second."""
         end = self._clock.monotonic() + patient(_PREPARE_S)
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         while code != ErrorCode.NONE and self._clock.monotonic() < end:
@@ -266,7 +269,7 @@ class Broker:
             self._process.send_signal(number)
 
     def _end(self) -> str:
-        """Make sure that the process is gone; what it wrote."""
+        """Kills the process if it is running, and returns its output."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()

@@ -1,4 +1,4 @@
-"""Faults on the way between a client and its brokers, by script.
+"""Injects faults between a client and its brokers.
 
     with Broker() as broker, Faults(broker.bootstrap) as faults:
         producer = Producer(faults.bootstrap)
@@ -6,9 +6,9 @@
         faults.delay(200, api="Fetch")
         faults.drop_connections()
 
-It is a proxy that understands Kafka's protocol, so it works with every client and in front of any
-broker without TLS and SASL. It runs on a thread of its own; all methods may be called from
-anywhere and have taken effect when they return.
+`Faults` is a proxy that understands Kafka's protocol. It works with every client, and in front of
+any broker without TLS and SASL. It runs on its own thread. Its methods can be called from any
+thread, and have taken effect when they return.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REQUESTS_KEPT: Final = 100_000
 
 
 class SeenRequest(NamedTuple):
-    """A request as it came to the proxy, refused or not."""
+    """A request that arrived at the proxy, refused or not."""
 
     api: str
     version: int
@@ -43,7 +43,7 @@ class SeenRequest(NamedTuple):
 
 
 class Faults:
-    """Use as `with Faults(bootstrap) as faults`; clients connect to `faults.bootstrap`."""
+    """Use it as `with Faults(bootstrap) as faults`. Clients connect to `faults.bootstrap`."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = ""
@@ -76,7 +76,7 @@ class Faults:
     # -- faults ---------------------------------------------------------------------------------
 
     def drop_connections(self) -> int:
-        """Reset every open connection, now; how many there were."""
+        """Resets all open connections, and returns their number."""
 
         async def drop(proxy: Proxy) -> int:
             return proxy.drop()
@@ -84,40 +84,46 @@ class Faults:
         return self._call(drop)
 
     def refuse_connections(self) -> None:
-        """As if no broker listened: open connections stay, new ones are refused."""
+        """Refuses new connections, as if no broker listened. Open connections stay."""
         self._call(lambda proxy: proxy.refuse(True))
 
     def accept_connections(self) -> None:
         self._call(lambda proxy: proxy.refuse(False))
 
     def delay(self, ms: float, *, api: str | int | None = None, times: int | None = None) -> None:
-        """Answers come no sooner than `ms` after their requests."""
+        """Delays answers: they arrive no sooner than `ms` after their requests."""
         if ms < 0:
             raise ValueError(f"ms is {ms}: give 0 or more")
         self._add(Fault.DELAY, api, times, ms / 1000)
 
     def fail(self, api: str | int, error: str | int, *, times: int | None = 1) -> None:
-        """Answer the next requests with an error. The broker does not get to see those that would
-        change something."""
+        """Answers the next requests with an error.
+
+        The broker does not receive those that would change something.
+        """
         key = api_of(api)
         if not can_fail(key):
             raise ValueError(f"{key.api_name} cannot be made to fail: its answers hold no code")
         self._add(Fault.FAIL, api, times, int(error_of(error)))
 
     def silence(self, *, api: str | int | None = None, times: int | None = None) -> None:
-        """The broker does what it is asked, and its answers never come: the connections that
-        lost one hear nothing any more."""
+        """Withholds answers. The broker still processes the requests.
+
+        A connection whose answer was withheld gets no further answers.
+        """
         self._add(Fault.SILENCE, api, times, 0)
 
     def cut_after(self, size: int, *, api: str | int | None = None, times: int | None = 1) -> None:
-        """Close the connection when so many bytes of the next answer have been sent. The answer's
-        length, which comes before it, counts as four."""
+        """Closes the connection after `size` bytes of the next answer.
+
+        The four bytes of the answer's length count as well.
+        """
         if size < 0:
             raise ValueError(f"size is {size}: give 0 or more bytes")
         self._add(Fault.CUT, api, times, size)
 
     def clear(self) -> None:
-        """All is well again. Connections that were silenced are reset, as they are beyond help."""
+        """Removes all faults. Resets silenced connections, since they cannot recover."""
         with self._changed:
             self._script.clear()
 
@@ -127,22 +133,22 @@ class Faults:
 
         self._call(clear)
 
-    # -- what came ------------------------------------------------------------------------------
+    # -- requests seen --------------------------------------------------------------------------
 
     @property
     def requests(self) -> list[SeenRequest]:
-        """The requests that came so far, oldest first; of very many the last hundred thousand."""
+        """The requests so far, oldest first: at most the last hundred thousand."""
         with self._changed:
             return list(self._seen)
 
     def count(self, api: str | int) -> int:
-        """How many requests of this API came so far."""
+        """Returns the number of requests of this API so far."""
         name = api_of(api).api_name
         with self._changed:
             return self._counts[name]
 
     def wait_for(self, api: str | int, count: int = 1, *, timeout_s: float = 10.0) -> None:
-        """Wait until so many requests of this API have come since the start."""
+        """Waits until `count` requests of this API have arrived since the start."""
         name = api_of(api).api_name
         with self._changed:
             if not self._changed.wait_for(lambda: self._counts[name] >= count, timeout_s):
@@ -167,10 +173,10 @@ class Faults:
         with self._changed:
             self._script.add(Rule(fault, key, times, amount))
 
-    # -- its thread -----------------------------------------------------------------------------
+    # -- the thread -----------------------------------------------------------------------------
 
     def start(self) -> str:
-        """Listen; returns `bootstrap`."""
+        """Starts to listen, and returns `bootstrap`."""
         if self._thread is not None:
             return self.bootstrap
         ready = threading.Event()
@@ -178,7 +184,7 @@ class Faults:
         def work() -> None:
             try:
                 asyncio.run(self._run(ready))
-            except BaseException as error:  # noqa: BLE001 -- told to whoever started or closes
+            except BaseException as error:  # noqa: BLE001 -- raised by `start` or `close`
                 self._failure = error
             ready.set()
 

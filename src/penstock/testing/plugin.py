@@ -1,7 +1,7 @@
-"""The fixtures of `penstock.testing` for pytest, found through the entry point `pytest11`.
+"""The pytest fixtures of `penstock.testing`, registered by the entry point `pytest11`.
 
-pytest imports this module in every run, wanted or not, so it imports nothing of weight: a run that
-asks for no fixture pays for an empty module.
+pytest imports this module in every run, so it imports nothing large. A run that uses none of the
+fixtures loads almost nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TopicFactory(Protocol):
-    """`penstock_topic(partitions=3, configs={"cleanup.policy": "compact"})` is a topic's name."""
+    """`penstock_topic(partitions=3, configs={"cleanup.policy": "compact"})` returns a name."""
 
     def __call__(
         self,
@@ -30,14 +30,14 @@ class TopicFactory(Protocol):
 
 @pytest.fixture(scope="session")
 def penstock_broker_settings() -> Mapping[str, str]:
-    """Broker settings for `penstock_broker`; define a fixture of this name to have your own."""
+    """Settings of `penstock_broker`. Override this fixture to change them."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def penstock_broker(penstock_broker_settings: Mapping[str, str]) -> Iterator[Broker]:
-    """One real broker for the whole run; `penstock_broker.bootstrap` is its address."""
-    from penstock.testing.broker import Broker  # noqa: PLC0415 -- only who asks for it pays
+    """One real broker for the whole test run; `penstock_broker.bootstrap` is its address."""
+    from penstock.testing.broker import Broker  # noqa: PLC0415 -- loaded only if used
 
     with Broker(penstock_broker_settings) as broker:
         yield broker
@@ -45,14 +45,14 @@ def penstock_broker(penstock_broker_settings: Mapping[str, str]) -> Iterator[Bro
 
 @pytest.fixture
 def penstock_topic(penstock_broker: Broker) -> TopicFactory:
-    """Makes topics, each under a name of its own."""
+    """Creates topics, each with a unique name."""
     return penstock_broker.new_topic
 
 
 @pytest.fixture
 def penstock_faults(penstock_broker: Broker) -> Iterator[Faults]:
-    """The same broker at another address, where things go wrong by script."""
-    from penstock.testing.faults import Faults  # noqa: PLC0415 -- only who asks for it pays
+    """A proxy in front of `penstock_broker` that injects faults."""
+    from penstock.testing.faults import Faults  # noqa: PLC0415 -- loaded only if used
 
     with Faults(penstock_broker.bootstrap) as faults:
         yield faults

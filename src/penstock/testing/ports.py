@@ -1,9 +1,10 @@
-"""Ports to listen on that nobody else will get.
+"""Chooses ports to listen on that no other program will take.
 
-A port that the system picks is one it also hands out to outgoing connections: while a broker is
-down for a restart some client's connection may take it, and a client that keeps knocking at it may
-even reach itself. So ports are taken from below the range of outgoing ones. Workers of pytest-xdist
-each take theirs from a part of it, lest one gets what another's broker has left for a moment.
+The system also assigns the ports that it picks to outgoing connections. While a broker is down for
+a restart, a client's connection could take such a port, and a client that keeps retrying could even
+connect to itself. So ports come from below the range of outgoing ones. Each worker of pytest-xdist
+uses a separate part of that range. Otherwise a worker could take the port of another worker's
+broker while it restarts.
 """
 
 from __future__ import annotations
@@ -37,5 +38,5 @@ def _own_range() -> range:
     workers = os.environ.get("PYTEST_XDIST_WORKER_COUNT", "")
     if not (worker.isdecimal() and workers.isdecimal()):
         return range(_FIRST, _OUTGOING)
-    # Of workers that replace others the number goes on.
+    # A worker that replaces another has a number above the count of workers.
     return range(_FIRST + int(worker) % int(workers), _OUTGOING, int(workers))

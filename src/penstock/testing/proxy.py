@@ -1,10 +1,10 @@
-"""The way between clients and brokers, where faults happen.
+"""A proxy between clients and brokers that injects faults.
 
-For every broker there is a listener. Answers that tell addresses are changed on their way, so that
-clients come back to the listeners and never learn of the brokers themselves. Requests of a
-connection are answered in order, whoever answers: what the script refuses waits its turn among what
-the broker says. A connection that lost an answer to silence stays mute for good, since Kafka has
-no way to answer the next request before this one.
+There is a listener for every broker. The proxy rewrites answers that contain broker addresses, so
+that clients connect to the listeners and never learn the brokers' own addresses. The requests of a
+connection are answered in order: an answer that the proxy makes itself waits for the broker's
+answers to earlier requests. A connection whose answer was withheld stays silent for good, since in
+Kafka's protocol a later request cannot be answered first.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CLOSE_S: Final = 1.0
 _FRAMES_AHEAD: Final = 16
 _PREFIX: Final = struct.Struct(">i")
 _ADDRESSES_FROM: Final = {
-    # API -> the version from which on its answers may tell addresses.
+    # API -> the first version whose answers may contain addresses.
     ApiKey.METADATA: 0,
     ApiKey.FIND_COORDINATOR: 0,
     ApiKey.DESCRIBE_CLUSTER: 0,
@@ -64,7 +64,7 @@ class BrokerAddress(NamedTuple):
 
 
 class Judge(Protocol):
-    """Whoever knows the script, and wants to hear of every request."""
+    """Decides what happens to each request."""
 
     def judge(self, header: RequestHeader) -> Verdict: ...
 
@@ -79,15 +79,15 @@ class _Expected:
     verdict: Verdict
     due: float
     ours: Response | None
-    """None: the broker's answer."""
+    """The proxy's own answer; None for the broker's answer."""
 
 
 class _Ended(Exception):
-    """One side has closed, or was cut off."""
+    """One side has closed the connection, or the proxy cut it."""
 
 
 class Proxy:
-    """Lives in one event loop; `run` it, and call the rest from that loop."""
+    """Belongs to one event loop. Call all methods from the loop that executes `run`."""
 
     def __init__(self, judge: Judge, clock: Clock, new_port: Callable[[], int]) -> None:
         self.judge = judge
@@ -110,7 +110,7 @@ class Proxy:
                 self.drop()
 
     async def front(self, broker: BrokerAddress) -> BrokerAddress:
-        """Where clients reach this broker through us."""
+        """Returns the address at which clients reach this broker through the proxy."""
         if broker not in self._ports:
             self._ports[broker] = self._new_port()
             self._servers[broker] = None
@@ -119,7 +119,7 @@ class Proxy:
         return BrokerAddress(HOST, self._ports[broker])
 
     def drop(self, *, mute_only: bool = False) -> int:
-        """Reset open connections; how many."""
+        """Resets open connections, and returns their number."""
         dropped = [one for one in self._connections if one.silenced or not mute_only]
         for connection in dropped:
             connection.abort()
@@ -158,7 +158,7 @@ class _Connection:
         self, proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.silenced = False
-        """An answer of it is to be swallowed, or was."""
+        """Whether an answer was or will be withheld."""
         self._mute = False
         self._proxy = proxy
         self._client = reader, writer
@@ -209,7 +209,10 @@ class _Connection:
                 await self._expect(header, verdict, ours)
 
     def _is_unanswerable(self, request: Request | None) -> bool:
-        """A fetch that names only what changed cannot be refused for what it does not name."""
+        """Whether the request is an incremental fetch that should fail.
+
+        It names only the partitions that changed, so an answer cannot refuse the others.
+        """
         return (
             isinstance(request, FetchRequest)
             and request.session_epoch > 0
@@ -227,7 +230,7 @@ class _Connection:
                 await self._frames.put(await _read_frame(self._broker[0]))
         except (OSError, _Ended):
             await self._frames.put(None)
-            # What the broker had answered before it went still reaches the client.
+            # Answers that the broker sent before it closed the connection still reach the client.
             await self._expected.join()
             raise
 
@@ -260,7 +263,7 @@ class _Connection:
         await writer.drain()
 
     async def _edited(self, expected: _Expected, frame: bytes) -> bytes:
-        """The broker's answer, with our addresses instead of its own."""
+        """Returns the broker's answer with the proxy's addresses, and with the error if any."""
         header, error = expected.header, expected.verdict.error
         api = header.api_key
         tells = api in _ADDRESSES_FROM and header.api_version >= _ADDRESSES_FROM[ApiKey(api)]
@@ -304,7 +307,7 @@ async def _write_frame(writer: asyncio.StreamWriter, frame: bytes) -> None:
 
 
 def _decoded(header: RequestHeader, frame: bytes) -> Request | None:
-    """None for what is newer than our tables: it goes its way untouched."""
+    """Returns the request; None if it is newer than our schemas: it is passed on unchanged."""
     if request_class(header.api_key) is None:
         return None
     try:
@@ -341,7 +344,7 @@ def _endpoints(answer: Response) -> list[_Endpoint]:
 
 
 def _keep_to_known(answer: ApiVersionsResponse) -> None:
-    """A broker newer than our tables must not lead clients to answers that we cannot read."""
+    """Limits the offered versions to those that we can decode, for a broker that is newer."""
     for offered in answer.api_keys:
         known = request_class(offered.api_key)
         if known is not None:

@@ -1,8 +1,8 @@
-"""Answers that say no, made without asking the broker. Pure.
+"""Makes error answers in place of the broker. Pure.
 
-A refusal must be one that a broker could have given: it names what the request named, and has its
-code where that API has it. Requests that change nothing are simpler still: the broker answers
-them, and its codes are written over (`spoil`).
+A refusal must be one that a broker could have sent: it names what the request named, and has the
+error code where this API has it. Requests that change nothing are simpler: the broker answers them,
+and the error codes in its answer are overwritten (`spoil`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def can_fail(api: ApiKey) -> bool:
 
 
 def refusal(request: Request, code: ErrorCode) -> Response | None:
-    """The answer to send in the broker's stead; None when its own is to be spoiled."""
+    """Returns the answer to send instead of the broker's; None if `spoil` must change that one."""
     api = ApiKey(request.API_KEY)
     if api in _SPOILED:
         return None
@@ -80,7 +80,7 @@ def refusal(request: Request, code: ErrorCode) -> Response | None:
 
 
 def spoil(answer: Response, code: ErrorCode) -> None:
-    """Write the code over those in an answer: as deep as they go, where the trouble is told."""
+    """Overwrites the error codes in an answer, at the deepest level that has any."""
     if isinstance(answer, MetadataResponse):
         for topic in answer.topics:
             topic.error_code = int(code)
@@ -91,7 +91,7 @@ def spoil(answer: Response, code: ErrorCode) -> None:
 
 
 def session_lost() -> FetchResponse:
-    """For a fetch that names only what changed: its sender comes again and names everything."""
+    """Returns the answer to an incremental fetch. The client then sends a full fetch."""
     return FetchResponse(error_code=int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
 
 
@@ -134,7 +134,7 @@ def _produce(request: ProduceRequest, code: int) -> ProduceResponse:
 
 
 def _fetch(request: FetchRequest, code: int) -> FetchResponse:
-    """Without a session, so that whoever asked for one starts afresh."""
+    """Answers without a session, so that a client that wants one starts a new one."""
     return FetchResponse(
         responses=[
             FetchResponse.Topic(
@@ -264,7 +264,7 @@ def _incremental_alter_configs(
 
 
 def _elect_leaders(request: ElectLeadersRequest, code: int) -> ElectLeadersResponse:
-    # Below, for version 0 has no code for the whole.
+    # The code is per partition, since version 0 has no top-level code.
     return ElectLeadersResponse(
         replica_election_results=[
             ElectLeadersResponse.Topic(

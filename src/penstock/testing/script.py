@@ -1,8 +1,8 @@
-"""What shall go wrong, as a list of rules. Pure.
+"""The faults to inject, as a list of rules. Pure.
 
-A rule is about one API or about all, and holds for so many requests or until it is cleared. Each
-request is put to the script once and gets a verdict: all delays that apply together, and of the
-other faults the oldest of each kind. A rule that gave its share to a verdict is used up by one.
+A rule applies to one API or to all, for a number of requests or until it is cleared. The script
+gives a verdict for each request: the sum of all delays that apply, and for every other kind of
+fault the oldest rule that applies. Each rule that contributes to a verdict is used once.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Fault(Enum):
 class Rule:
     fault: Fault
     api: ApiKey | None
-    """None: all of them."""
+    """None: all APIs."""
     times: int | None
-    """How many requests are still to suffer it; None: all that come."""
+    """To how many more requests the rule applies; None: no limit."""
     amount: float = 0
     """Seconds of delay, bytes before a cut, or an error code."""
 
@@ -64,7 +64,7 @@ class Script:
         return any(rule.fault is Fault.FAIL and rule.concerns(api) for rule in self._rules)
 
     def verdict(self, api: int) -> Verdict:
-        """What happens to a request of this API that has just come."""
+        """Returns what happens to a request of this API that has just arrived."""
         used: dict[Fault, Rule] = {}
         delay_s = 0.0
         for rule in self._rules:
@@ -86,7 +86,7 @@ class Script:
 
 
 def api_of(given: str | int) -> ApiKey:
-    """An API by its name in Kafka's spelling (`OffsetCommit`), or by its number."""
+    """Returns an API by its name in Kafka's spelling (`OffsetCommit`) or its number."""
     if isinstance(given, int):
         return ApiKey(given)
     found = _FOLDED.get(given.lower().replace("_", ""))
@@ -96,7 +96,7 @@ def api_of(given: str | int) -> ApiKey:
 
 
 def error_of(given: str | int) -> ErrorCode:
-    """An error by Kafka's name (`NOT_LEADER_OR_FOLLOWER`), or by its number."""
+    """Returns an error by Kafka's name (`NOT_LEADER_OR_FOLLOWER`) or its number."""
     if isinstance(given, int):
         return ErrorCode(given)
     names = ErrorCode.__members__

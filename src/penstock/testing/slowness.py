@@ -1,8 +1,8 @@
-"""How much slower this machine is at the moment than a quiet one, for deadlines in tests.
+"""Measures how much slower this machine is now than a quiet one, for deadlines in tests.
 
 A test waits for a condition, and fails when the condition does not hold before a deadline. On a
-machine that other programs keep busy the same work takes several times as long, so a fixed deadline
-fails tests for no fault of theirs. `patient(10.0)` is ten seconds on a quiet machine and more on a
+machine that other programs keep busy the same work takes several times as long, so tests with fixed
+deadlines fail without a defect. `patient(10.0)` is ten seconds on a quiet machine and more on a
 busy one.
 
 The factor comes from two numbers that Linux keeps: how many processes want a processor, and which
@@ -29,17 +29,17 @@ _FACTOR_MAX: Final = 30.0
 _PROCESSORS_EXPECTED: Final = 2
 """How many processors a quiet machine has."""
 _STEAL_FIELD: Final = 8
-"""The place of the stolen time in the first line of /proc/stat, after the word `cpu`."""
+"""The number of the stolen time in the first line of /proc/stat, counted after the word `cpu`."""
 
 
 def factor_of(runnable: float, processors: int, stolen_share: float) -> float:
-    """1 while every runnable process has a processor; N when each gets an Nth of one."""
+    """Returns 1 while every runnable process has a processor; N if each gets an Nth of one."""
     crowding = max(1.0, runnable / processors)
     return min(_FACTOR_MAX, crowding / max(1.0 / _FACTOR_MAX, 1.0 - stolen_share))
 
 
 def read_system() -> tuple[str, float]:
-    """The text of /proc/stat, and the average number of runnable processes of the last minute."""
+    """Returns the text of /proc/stat, and the average number of runnable processes (1 minute)."""
     try:
         stat = Path("/proc/stat").read_text()
     except OSError:
@@ -48,7 +48,7 @@ def read_system() -> tuple[str, float]:
 
 
 def cpu_limit(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float:
-    """How many processors the cgroup of this process may use; infinite without a limit."""
+    """Returns how many processors the cgroup of this process may use; infinite without a limit."""
     try:
         rows = [line.split(":", 2) for line in own.read_text().splitlines()]
     except OSError:
@@ -67,7 +67,7 @@ def cpu_limit(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/
 
 
 def _quota(*files: Path) -> float:
-    """A quota divided by its period. The numbers are in one file, or in one file each."""
+    """Returns a quota divided by its period. The numbers are in one file, or in one file each."""
     try:
         quota, period = " ".join(file.read_text() for file in files).split()
     except (OSError, ValueError):
@@ -127,10 +127,10 @@ _HERE: Final = Slowness(
 
 
 def slowness() -> float:
-    """The factor of this machine now: 1 on a quiet one."""
+    """Returns the current factor of this machine: 1 on a quiet one."""
     return _HERE.factor
 
 
 def patient(seconds: float) -> float:
-    """A deadline of so many seconds on a quiet machine, and of more on a busy one."""
+    """Returns `seconds` on a quiet machine, and more on a busy one."""
     return seconds * slowness()

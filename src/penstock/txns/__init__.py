@@ -1,7 +1,7 @@
 """The transaction coordinator without I/O: requests and time in, effects out.
 
-`shard.TransactionShard` is the door: one per partition of `__transaction_state`. Behind it,
-`transaction` holds what a transactional id is and which states follow which; `initializing`,
-`adding`, `ending`, `together` and `markers` what is done to it, `admin` how it is looked at and
-forgotten; `image` is what the log says, `formats` how.
+`shard.TransactionShard` is the entry point: one per partition of `__transaction_state`.
+`transaction` defines a transactional id and its state transitions. `initializing`, `adding`,
+`ending`, `together` and `markers` change it; `admin` lists, describes and expires it. `image` is
+the state in the log, `formats` its encoding.
 """

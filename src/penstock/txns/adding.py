@@ -1,16 +1,17 @@
-"""AddPartitionsToTxn 0-5 and AddOffsetsToTxn 0-4: what a transaction is going to write to.
+"""AddPartitionsToTxn 0-5 and AddOffsetsToTxn 0-4: adds partitions to a transaction.
 
-A partition is added before it is written to, so that whoever coordinates the transaction when it
-ends knows where its markers must go. Up to version 3 the producer asks; since KIP-890 the leader
-that is about to append asks for it, in version 4 and above, or only asks whether the producer did
-(`verify_only`). Requests that only add may overlap (see `core`): with KIP-890 many leaders ask at
-once.
+A partition is added before it is written to, so that the coordinator that ends the transaction
+knows where its markers must go. Up to version 3 the producer sends the request. Since KIP-890
+(version 4 and above) the leader that is about to append sends it, to add the partition or only to
+verify that the producer did (`verify_only`). Requests that only add may overlap (see `core`): with
+KIP-890 many leaders send them at once.
 
 Offsets are added as the partition of `__consumer_offsets` that will hold them.
 
-An addition that comes while the transaction before is being ended is refused for now, or, with
-`may_wait`, parked until that is over (see `core`): a producer's next transaction follows on the
-heels of the one before, and to ask again costs it more than markers take.
+An addition that arrives while the previous transaction is being ended gets a retriable error or,
+with `may_wait`, is parked until that transaction is complete (see `core`): a producer starts its
+next transaction right after the previous one, and asking again would cost it more time than the
+markers take.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class _AskedOffsets:
 
 
 def transaction_of(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnRequest.Transaction:
-    """A request of version 3 or below as the one transaction that it is about."""
+    """Returns the one transaction that a request of version 3 or below is about."""
     return AddPartitionsToTxnRequest.Transaction(
         request.v3_and_below_transactional_id,
         request.v3_and_below_producer_id,
@@ -166,7 +167,7 @@ def _add(core: Core, asked: Addition, now: Now) -> None:
 
 
 def _fits(core: Core, record: LogRecord) -> bool:
-    """Whether a transaction's record is small enough, also with what its end adds to it."""
+    """Returns whether a transaction's record fits into a batch, now and when it has ended."""
     size = len(record.key) + len(record.value or b"")
     return size + _END_ADDS_MAX <= core.batch_bytes_max()
 
@@ -174,7 +175,7 @@ def _fits(core: Core, record: LogRecord) -> bool:
 def why_not(
     transaction: Transaction | None, producer: Producer, transactional_id: str
 ) -> ErrorCode:
-    """Why this producer may not write in the transactional id's transaction; NONE if it may."""
+    """Returns why this producer may not write in the id's transaction; NONE if it may."""
     if not transactional_id:
         return ErrorCode.INVALID_REQUEST
     if transaction is None:
@@ -191,7 +192,7 @@ def why_not(
 
 
 def _was_aborted_for(transaction: Transaction) -> bool:
-    """The coordinator or the producer aborted it, and the producer may go on from there."""
+    """Returns whether it was aborted, by coordinator or producer, and the producer may continue."""
     return transaction.state in (State.PREPARE_ABORT, State.COMPLETE_ABORT)
 
 
@@ -200,7 +201,7 @@ def _holds_all(transaction: Transaction, partitions: Iterable[TopicPartition]) -
 
 
 def _verify(core: Core, asked: _AskedPartitions) -> tuple[Token, Answer]:
-    """Whether the partitions are in the transaction; what is not committed yet is not."""
+    """Answers whether the partitions are in the transaction; uncommitted additions do not count."""
     transaction = core.image.get(asked.transactional_id)
     code = why_not(transaction, asked.producer, asked.transactional_id)
     if code is not ErrorCode.NONE or transaction is None:
@@ -235,11 +236,12 @@ class Added:
         core.reply(*self.asked.answer(code))
 
 
-# Waiting for the transaction before
+# Waiting for the previous transaction
 
 
 def _may_park(core: Core, asked: Addition) -> bool:
-    """Only while markers are under way for the first time: the rest takes its time."""
+    """Returns whether to park: only during the first attempt at the markers, as retries
+    are slow."""
     marking = core.markings.get(asked.transactional_id)
     return asked.may_wait and marking is not None and not marking.retry_is_set
 
@@ -247,7 +249,7 @@ def _may_park(core: Core, asked: Addition) -> bool:
 def join_next(
     core: Core, ended: Transaction, parked: Iterable[Addition], now: Now
 ) -> tuple[Transaction, list[Added]]:
-    """The next transaction with what was parked for it, on top of one that is now complete."""
+    """Returns the next transaction with the parked additions, after `ended` is complete."""
     head, additions = ended, []
     for asked in parked:
         code = why_not(ended, asked.producer, asked.transactional_id)
@@ -263,6 +265,6 @@ def join_next(
 
 
 def take_up(core: Core, transactional_id: str, now: Now) -> None:
-    """The transaction before is over: whoever is parked is served."""
+    """Processes the parked additions: the previous transaction is complete."""
     for asked in core.unpark(transactional_id):
         _add(core, asked, now)

@@ -1,8 +1,8 @@
-"""Looking at transactions, and forgetting transactional ids.
+"""Describes, lists and expires transactional ids.
 
-DescribeTransactions 0; ListTransactions 0-2, where version 1 filters by how long a transaction has
-been open and version 2 by a pattern on the id. A transactional id that rests and that nobody used
-for long is forgotten: its producer, should it come back, gets a new producer id.
+DescribeTransactions 0 and ListTransactions 0-2, where version 1 filters by how long a transaction
+has been open and version 2 by a pattern on the id. A transactional id that has no open transaction
+and was not used for a long time is forgotten: if its producer returns, it gets a new producer id.
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ def list_all(
     now: Now,
     among: Iterable[str] | None = None,
 ) -> list[ListTransactionsResponse.Transaction]:
-    """Those of this shard that pass every filter; with `among`, only those with these ids.
-    `KafkaError` for a pattern that does not read."""
+    """Returns this shard's transactions that pass every filter, among the given ids if any.
+
+    Raises `KafkaError` for an invalid pattern.
+    """
     states = {STATES_BY_TITLE.get(title) for title in request.state_filters}
     producer_ids = set(request.producer_id_filters)
     pattern = request.transactional_id_pattern
@@ -96,7 +98,7 @@ def _runs_longer(transaction: Transaction, duration_ms: int, now: Now) -> bool:
     return runs and started and now.wall_ms - transaction.start_ms > duration_ms
 
 
-# Forgetting
+# Expiry
 
 
 def expire(core: Core, now: Now) -> None:
@@ -118,7 +120,7 @@ def expire(core: Core, now: Now) -> None:
 def _parts(
     transactional_ids: Sequence[str], batch_bytes_max: int
 ) -> Iterator[list[tuple[str, LogRecord]]]:
-    """Tombstones, as many as fit a batch each."""
+    """Yields groups of tombstones that fit into one batch each."""
     part: list[tuple[str, LogRecord]] = []
     size = HEADER_SIZE
     for transactional_id in transactional_ids:
@@ -135,7 +137,7 @@ def _parts(
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """Nobody waits for it; what failed is found again by the next look."""
+    """No request waits for this; what failed is found again by the next expiry."""
 
     transactional_ids: tuple[str, ...]
 

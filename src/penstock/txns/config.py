@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 EPOCH_PER_TRANSACTION: Final = 2
-"""The transaction.version from which every transaction ends with a new producer epoch (KIP-890)."""
+"""The transaction.version in which every transaction ends with a new producer epoch (KIP-890)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class TransactionConfig:
     transaction_version: int = EPOCH_PER_TRANSACTION
     """The finalized feature transaction.version."""
     retry_ms: int = 100
-    """How long a marker or record that was not taken waits before it is tried again."""
+    """How long to wait before a marker or record that was not accepted is sent again."""
     ending_patience_ms: int = 1_000
-    """How long a partition to be added waits for the transaction before to be over."""
+    """How long an addition waits for the previous transaction to be complete."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -1,17 +1,19 @@
-"""What the parts of a shard share: its image, the effects of the call at hand, what is under way.
+"""Shared by the modules of a shard: its image, the effects of the current call, work in progress.
 
-Three things can be under way: an append, from its effect to the report of its fate; producer ids
-that were asked for; markers that partitions have yet to take. What happens then is an object made
-by whoever asked. Records reach the image only here, once they are committed.
+Three things can be in progress: an append, from its effect until its outcome is reported; a request
+for producer ids; and markers that partitions have not written yet. For the first two, the caller
+passes an object that says what to do with the result. Records are applied to the image only here,
+once they are committed.
 
-`busy` holds the transactional ids of which a change is under way, so that no request decides on
-what is about to be outdated. Requests that only add partitions may overlap: each writes what was
-committed and what the ones before it add, and a partition too many costs but a marker.
+`busy` holds the transactional ids that are being changed, so that no request decides on a state
+that is about to be outdated. Requests that only add partitions may overlap: each one writes the
+committed partitions plus those that the requests before it add. A partition too many costs only a
+marker.
 
-`parked` holds additions to the next transaction of an id whose last one is being ended: its
-producer has been told how it ended and goes on, while markers are still under way. They are taken
-up when those are written, in one batch with the record that says so; or sent away, to ask again,
-when that takes longer than it mostly does.
+`parked` holds additions to the next transaction of an id whose last one is still being ended: its
+producer knows how it ended and continues, while markers are still being written. When these are
+written, the additions are appended in one batch with the record that completes the transaction. If
+that takes longer than usual, they are answered with a retriable error.
 """
 
 from __future__ import annotations
@@ -44,18 +46,18 @@ from penstock.wire.errors import ErrorCode
 
 
 class Outcome(Protocol):
-    """What an append decides."""
+    """What happens once the result of an append is known."""
 
     def committed(self, core: Core, now: Now) -> None: ...
 
     def failed(self, core: Core, error: ErrorCode, now: Now) -> None: ...
 
     def abandoned(self, core: Core, code: ErrorCode) -> None:
-        """The shard goes away before the fate is known: answer whoever waits."""
+        """Answers the waiting requests: the result is late, or the shard is unloaded before it."""
 
 
 class Allocation(Protocol):
-    """What producer ids are wanted for."""
+    """What happens once producer ids were allocated."""
 
     def granted(self, core: Core, producer_ids: Sequence[int], now: Now) -> None: ...
 
@@ -78,7 +80,7 @@ class Doing(Enum):
 
 
 class Busy:
-    """A change under way; `head` is the transaction with all additions, committed or not."""
+    """A change in progress; `head` is the transaction with all additions, committed or not."""
 
     __slots__ = ("count", "doing", "head")
 
@@ -89,7 +91,7 @@ class Busy:
 
 
 class Addition(Protocol):
-    """A request to add partitions to a transaction, and who waits for that."""
+    """A request to add partitions to a transaction, with the token of the waiting client."""
 
     @property
     def transactional_id(self) -> str: ...
@@ -107,7 +109,7 @@ class Addition(Protocol):
 
 
 class Marking:
-    """A decided transaction and the partitions that have no marker yet: asked, or due."""
+    """A decided transaction and its partitions that have no marker yet: already sent, or due."""
 
     __slots__ = ("asked", "due", "marker", "retry_is_set")
 
@@ -184,7 +186,7 @@ class Core:
         self.allocations[allocation_id] = allocation
         self._effects.append(AllocateProducerIds(allocation_id, count))
 
-    # Who is busy
+    # Changes in progress
 
     def begin(self, transactional_id: str, doing: Doing, head: Transaction | None = None) -> None:
         if transactional_id in self.busy:
@@ -211,7 +213,7 @@ class Core:
         return parked
 
     def send_away(self, transactional_id: str, code: ErrorCode) -> None:
-        """Whoever is parked is to ask again."""
+        """Answers the parked additions with an error; their clients ask again."""
         for addition in self.unpark(transactional_id):
             self.reply(*addition.answer(code))
 

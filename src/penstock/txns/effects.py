@@ -1,9 +1,9 @@
-"""What goes into a transaction shard beside wire requests, and what comes out of it.
+"""The inputs of a transaction shard other than wire requests, and its effects.
 
 A shard answers each call with a list of effects, to be carried out in order. It never waits: a
-request that must wait is known by its token, and some later list holds the one `Reply` to it. What
-must be durable first goes out as `Append`; whoever runs the shard reports its fate by its id, the
-same for producer ids and markers.
+request that must wait is identified by its token, and exactly one later effect is the `Reply` to
+it. Records that must be durable first are an `Append`; the shell reports its outcome by its id, and
+likewise for producer ids and markers.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from penstock.wire.messages import (
 )
 
 Token = Hashable
-"""Stands for a request that wants an answer; whoever runs the shard knows what it means."""
+"""Identifies a request that expects an answer; only the shell knows its meaning."""
 
 
 class Now(NamedTuple):
-    """Two clocks: timers run on ticks, which never jump; what is written down is wall time."""
+    """Two clocks: timers use ticks, which never jump; what is stored in the log is wall time."""
 
     ticks_ms: int
     wall_ms: int
@@ -39,13 +39,13 @@ class TopicPartition(NamedTuple):
 
 class TimerKind(Enum):
     TIMEOUT = "timeout"
-    """A transaction has been open for as long as it may be."""
+    """A transaction has reached its timeout."""
     MARKERS = "markers"
-    """Markers, or the record that ends a transaction, are due to be tried again."""
+    """Markers, or the record that completes a transaction, are due to be sent again."""
     PATIENCE = "patience"
-    """Partitions to be added have waited long enough for the transaction before to be over."""
+    """Parked additions have waited long enough for the previous transaction to be complete."""
     EXPIRY = "expiry"
-    """Time to look for transactional ids that nobody used for long."""
+    """Time to look for transactional ids that were not used for a long time."""
 
 
 class TimerKey(NamedTuple):
@@ -60,7 +60,7 @@ class LogRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One of the transactions to be ended together, as its producer knows it."""
+    """One of the transactions to be ended together, with its producer's id and epoch."""
 
     transactional_id: str
     producer_id: int
@@ -69,10 +69,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class EndTransactions:
-    """Commit all of these transactions or none; or abort what is open of them.
+    """Commits all of these transactions or none; or aborts those that are open.
 
     `offsets_partition` is the partition of `__consumer_offsets` that one of the transactions must
-    have written to: an offset commit that rides along. A commit without it is refused.
+    have written to, if an offset commit is part of them. A commit without it is refused.
     """
 
     members: tuple[Member, ...]
@@ -82,7 +82,7 @@ class EndTransactions:
 
 @dataclass(frozen=True, slots=True)
 class MemberEnded:
-    """What became of one; with NONE, the id and epoch for its producer's next transaction."""
+    """The result for one member; with NONE, the id and epoch of its next transaction."""
 
     transactional_id: str
     code: ErrorCode
@@ -92,7 +92,7 @@ class MemberEnded:
 
 @dataclass(frozen=True, slots=True)
 class EndedTogether:
-    """The answer to `EndTransactions`: its code is for all, and with NONE it is done."""
+    """The answer to `EndTransactions`. The code applies to all; NONE means that they have ended."""
 
     code: ErrorCode
     members: tuple[MemberEnded, ...] = ()
@@ -115,7 +115,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append the records as one batch, and say later whether it was committed."""
+    """Append the records as one batch, and report later whether it was committed."""
 
     append_id: int
     records: tuple[LogRecord, ...]
@@ -124,7 +124,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Call back at `at_ms`, in ticks, instead of when this key was to be called back before."""
+    """Call back at `at_ms`, in ticks; replaces the timer that was set for this key."""
 
     key: TimerKey
     at_ms: int
@@ -137,7 +137,7 @@ class CancelTimer:
 
 @dataclass(frozen=True, slots=True)
 class AllocateProducerIds:
-    """Get producer ids that nobody has had, and hand them in by this id."""
+    """Allocate new producer ids, and pass them in with this allocation id."""
 
     allocation_id: int
     count: int
@@ -145,7 +145,7 @@ class AllocateProducerIds:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """How a transaction ended; `transaction_version` tells partitions how strict to be."""
+    """The result of a transaction; `transaction_version` sets how strictly it is checked."""
 
     producer_id: int
     producer_epoch: int
@@ -156,7 +156,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class SendMarkers:
-    """Have the leaders of these partitions write the marker; answer for each of them, once."""
+    """Make the leaders of these partitions write the marker; each partition is answered once."""
 
     transactional_id: str
     marker: Marker

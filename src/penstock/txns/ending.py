@@ -1,22 +1,23 @@
-"""EndTxn 0-5, and transactions that took too long.
+"""EndTxn 0-5, and the timeout of transactions.
 
-A request to end a transaction is one of three things: due, and then the decision is appended and
-answered when it is committed; done already, because its answer was lost and it is said again; or
-refused. With transaction.version 2 (EndTxn 5) the epoch tells them apart:
+A request to end a transaction is one of three things. It is due: the decision is appended, and the
+request is answered when that is committed. It is done already: the client repeats it because the
+answer was lost. Or it is refused. With transaction.version 2 (EndTxn 5) the epoch tells them apart:
 
     epoch      state                                commit            abort
     current    Ongoing                              due               due
     current    Empty, CompleteCommit/-Abort         invalid           due: with no partitions
     current    PrepareCommit/-Abort                 wait              wait
-    the last   PrepareCommit, CompleteCommit        done              invalid
-    the last   PrepareAbort, CompleteAbort          abortable         done
+    previous   PrepareCommit, CompleteCommit        done              invalid
+    previous   PrepareAbort, CompleteAbort          abortable         done
     any other                                       fenced            fenced
 
-A producer is "the last" also when the coordinator aborted its transaction because of its timeout:
-it learns at commit that the transaction can only be aborted, and its abort gives it the new epoch.
+A producer also has the previous epoch after the coordinator aborted its transaction because of the
+timeout: its commit is answered that the transaction can only be aborted, and its abort is answered
+with the new epoch.
 
-Before that the epoch stays the same from transaction to transaction, and an EndTxn that comes late
-may end a later transaction than it was meant for; that is why there is version 2.
+Before version 2 the epoch stays the same from transaction to transaction, and a late EndTxn may end
+a later transaction than it was meant for; that is why version 2 exists.
 
     current    PrepareCommit, CompleteCommit        done              invalid
     current    PrepareAbort, CompleteAbort          invalid           done
@@ -56,13 +57,13 @@ class Verdict(Enum):
 def judge(
     transaction: Transaction | None, producer: Producer, *, committed: bool, bumps: bool
 ) -> Verdict | ErrorCode:
-    """What a request to end a transaction is; the tables are above."""
+    """Returns what a request to end a transaction is, by the tables above."""
     if transaction is None:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     state = transaction.state
     has_ended = state.is_preparing or state.is_complete
     if transaction.granted.epoch > EPOCH_LAST_USABLE:
-        return ErrorCode.PRODUCER_FENCED  # Aborted, and there is no epoch to go on with.
+        return ErrorCode.PRODUCER_FENCED  # Aborted, and there is no epoch left to continue with.
     if producer != transaction.granted:
         if bumps and producer == transaction.last and has_ended and transaction.bumps_epoch:
             return _judge_repeated(state, committed)
@@ -152,7 +153,7 @@ def _refuse(core: Core, asked: _Asked, code: ErrorCode) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NextId:
-    """Epochs are used up with this transaction: the next one gets another producer id."""
+    """The epochs are used up with this transaction: the next one gets another producer id."""
 
     asked: _Asked
     transaction: Transaction
@@ -191,7 +192,7 @@ class Prepared:
 
 
 def on_timeout(core: Core, transactional_id: str, now: Now) -> None:
-    """Abort a transaction that has been open too long, and fence its producer."""
+    """Aborts a transaction that has been open too long, and fences its producer."""
     deadline_ms = core.deadlines_ms.get(transactional_id)
     if deadline_ms is None:
         return

@@ -1,12 +1,13 @@
 """The records of `__transaction_state`, as Kafka writes them.
 
 Keys and values each begin with a 16-bit version. There is one kind of key, version 0; others are
-passed over. Values are version 0, or 1, the first with tagged fields. We write 1 and read both.
+skipped. Values have version 0, or 1, the first with tagged fields. This module writes 1 and reads
+both.
 
-One tagged field is our own: LastProducerEpoch, the epoch whose holder may still come back. Kafka
-keeps it in memory only, so there a producer whose answer was lost with a coordinator is fenced
-for good. Kafka's readers skip tags they do not know. Where it is missing, as in what Kafka wrote,
-it follows from the rest as far as it can.
+One tagged field exists only here: LastProducerEpoch, the epoch whose producer may still return.
+Kafka keeps it in memory only, so there a producer whose answer was lost with a coordinator is
+fenced for good. Kafka's readers skip unknown tags. If the field is missing, as in records that
+Kafka wrote, it is derived from the others as far as possible.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class Entry(NamedTuple):
 
 
 def transaction_record(transaction: Transaction) -> LogRecord:
-    """The record that sets all there is to know of a transactional id."""
+    """Returns the record with the complete state of a transactional id."""
     last_epoch = transaction.last_producer_epoch
     value = TransactionValue(
         producer_id=transaction.producer_id,
@@ -132,7 +133,7 @@ def transaction_record(transaction: Transaction) -> LogRecord:
         previous_producer_id=transaction.previous_producer_id,
         next_producer_id=transaction.next_producer_id,
         client_transaction_version=transaction.client_version,
-        # Left out where a reader finds it out by itself: then the bytes are Kafka's.
+        # Left out if a reader can derive it: then the bytes are the same as Kafka's.
         last_producer_epoch=(
             _UNKNOWN_EPOCH if last_epoch == _implied_last_epoch(transaction) else last_epoch
         ),
@@ -145,7 +146,7 @@ def tombstone(transactional_id: str) -> LogRecord:
 
 
 def read_record(key: bytes | None, value: bytes | None) -> Entry | None:
-    """What a record says; None for a kind that is not ours. ProtocolError: it is damaged."""
+    """Decodes a record. Returns None for an unknown kind; raises ProtocolError if it is damaged."""
     if key is None or _STORED.version(key) != _KEY_VERSION:
         return None
     transactional_id = _STORED.decode(TransactionKey, key).transactional_id
@@ -185,7 +186,7 @@ def _transaction(transactional_id: str, data: bytes) -> Transaction:
 
 
 def _implied_last_epoch(transaction: Transaction) -> int:
-    """A transaction that ended by the rules of KIP-890 raised the epoch by one."""
+    """Returns the previous epoch: by KIP-890 the end of a transaction raised it by one."""
     ended = transaction.state.is_preparing or transaction.state.is_complete
     if not (ended and transaction.bumps_epoch):
         return NO_EPOCH
@@ -195,7 +196,7 @@ def _implied_last_epoch(transaction: Transaction) -> int:
 
 
 def _grouped(transaction: Transaction) -> list[TransactionValue.Partitions] | None:
-    """In order, so that equal transactions are equal bytes."""
+    """Returns the partitions by topic, sorted so that equal transactions have equal bytes."""
     if transaction.state is State.EMPTY:
         return None
     by_topic: defaultdict[str, list[int]] = defaultdict(list)

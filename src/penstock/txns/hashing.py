@@ -1,9 +1,9 @@
-"""Which partition of `__transaction_state` a transactional id lives on, and ids that share one.
+"""Maps a transactional id to its partition of `__transaction_state`, and finds ids that share one.
 
-Transactions can be ended together only where one batch can hold them: on one partition. Kafka's
-hash decides the partition, and we leave it as it is, so the ids must be chosen to agree: the name
-is followed by a number that brings it where its anchor is. Whoever computes it with the same
-partition count finds the same id again, as a retry must.
+Transactions can be ended together only if one batch can hold them, so they must be on one
+partition. The partition is given by Kafka's hash, which must not change, so the ids are chosen to
+match: a number is appended to a name, such that the hash gives the partition of the anchor id. The
+same inputs with the same partition count always give the same id, as a retry needs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ def partition_for_transactional_id(transactional_id: str, partition_count: int) 
 
 
 def id_beside(anchor: str, name: str, partition_count: int) -> str:
-    """A transactional id that begins with `name` and lives where `anchor` lives.
+    """Returns a transactional id that begins with `name` and is on the partition of `anchor`.
 
-    The first salt that fits, counted from 0: some `partition_count` tries, so work it out once.
+    It uses the first salt that fits, from 0 on. That takes about `partition_count` tries, so
+    callers should keep the result.
     """
     wanted = partition_of(anchor, partition_count)
     return next(

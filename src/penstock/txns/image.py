@@ -1,7 +1,7 @@
-"""What the log says: the state of a shard that survives a restart.
+"""The state of a shard that is in the log, and survives a restart.
 
-Only `replay` changes it, with records that are committed, in the order of the log. The broker that
-wrote a record and the one that reads it after a failover so end up with the same image.
+Only `replay` changes it, with committed records, in log order. So the broker that wrote a record
+and the one that reads it after a failover get the same image.
 """
 
 from __future__ import annotations

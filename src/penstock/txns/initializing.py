@@ -1,16 +1,17 @@
-"""InitProducerId 0-5: a producer takes a transactional id, and fences whoever had it.
+"""InitProducerId 0-5: a producer takes over a transactional id, and fences the previous one.
 
-A producer that says nothing of itself takes over: the epoch is raised and the one before cannot
-come back. A producer that names its id and epoch (KIP-360) wants to go on after an error: its epoch
-is raised, if it is still its own; said again, because the answer was lost, the same epoch comes
-back. A transaction that is open is aborted first, and the client told to ask again meanwhile.
+A producer that sends no id and epoch takes over: the epoch is raised and the previous producer
+cannot return. A producer that sends its id and epoch (KIP-360) wants to continue after an error:
+its epoch is raised if it is still the current one. If it repeats the request because the answer was
+lost, it gets the same epoch again. An open transaction is aborted first, and the client gets a
+retriable error meanwhile.
 
-    names     state     answer
-    nobody    any       a new epoch, or a new id at epoch 0 where epochs are used up
-    current   any       the same
-    the last  resting   the present epoch: this was asked before, or the coordinator aborted
-    the last  Ongoing   fenced: the one who goes on is at work, and this request is late
-    another   any       fenced
+    sends           state     answer
+    no id           any       a new epoch, or a new id at epoch 0 if the epochs are used up
+    current epoch   any       the same
+    previous epoch  resting   the current epoch: a repeated request, or the coordinator aborted
+    previous epoch  Ongoing   fenced: its successor is at work, and this request is late
+    anything else   any       fenced
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _ID_BYTES_MAX: Final = (1 << 15) - 1
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The request, without what only matters on the wire."""
+    """The request, without what matters only on the wire."""
 
     transactional_id: str
     timeout_ms: int
@@ -131,7 +132,7 @@ def _refuse(core: Core, asked: _Asked, code: ErrorCode) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FreshId:
-    """A producer id for a transactional id that is new, or has used its id up."""
+    """Allocates a producer id, because the transactional id is new or its epochs are used up."""
 
     asked: _Asked
     transaction: Transaction | None
@@ -184,7 +185,7 @@ class Initialized:
 
 @dataclass(frozen=True, slots=True)
 class AbortedFirst:
-    """The open transaction is being aborted: the producer gets its epoch when it asks again."""
+    """The open transaction is being aborted; the producer gets its epoch when it asks again."""
 
     asked: _Asked
     transaction: Transaction

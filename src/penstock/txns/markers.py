@@ -1,20 +1,20 @@
-"""Markers: telling every partition of a decided transaction how it ended.
+"""Writes markers: every partition of a decided transaction gets one.
 
-From the moment the decision is committed this goes on until every partition has taken its marker,
-over leader changes and, because the decision is in the log, over coordinator changes too. Only
-then is the transaction complete and its transactional id free for the next.
+This starts when the decision is committed, and goes on until every partition has written its
+marker: across leader changes and, because the decision is in the log, across coordinator changes
+too. Only then is the transaction complete and its transactional id free for the next one.
 
-What a partition says to its marker:
+How the answer of a partition is handled:
 
     written                         done
     epoch out of date               done: it is past this transaction, there is nothing to end
-    a format without transactions   done: it cannot hold any of ours
-    anything else                   asked again after a while; the leader may be another by then
+    a format without transactions   done: it cannot contain the transaction
+    anything else                   sent again after a while; the leader may have changed by then
 
-A marker may so be written twice. The second finds no transaction open and changes nothing.
+So a marker may be written twice. The second one finds no open transaction and changes nothing.
 
-The record that completes a transaction takes along what is parked for the next one (`adding`): both
-are in one batch, and in force or not together.
+The record that completes a transaction is in one batch with what is parked for the next one
+(`adding`), so that both take effect together or not at all.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _DONE: Final = frozenset(
 
 
 def begin(core: Core, transaction: Transaction, now: Now) -> None:
-    """The decision is committed: carry it out."""
+    """Starts to write the markers: the decision is committed."""
     core.clear_deadline(transaction.transactional_id)
     marker = Marker(
         transaction.producer_id,
@@ -76,7 +76,7 @@ def on_answers(
 
 
 def on_gone(core: Core, partitions: Collection[TopicPartition], now: Now) -> None:
-    """These partitions are deleted: nobody is left to tell."""
+    """Drops deleted partitions, which need no marker."""
     for transactional_id, marking in list(core.markings.items()):
         before = len(marking.asked) + len(marking.due)
         marking.asked.difference_update(partitions)
@@ -114,7 +114,7 @@ def _try_later(core: Core, transactional_id: str, marking: Marking, now: Now) ->
 
 def _complete(core: Core, transactional_id: str, now: Now) -> None:
     if transactional_id in core.busy:
-        return  # The record that says so is on its way.
+        return  # The record that completes it is already being appended.
     transaction = core.image.transactions[transactional_id]
     core.begin(transactional_id, Doing.COMPLETING)
     done = transaction.completed(now.wall_ms)

@@ -1,14 +1,15 @@
-"""Patterns by which transactional ids are listed: a regular expression that cannot run away.
+"""Patterns to list transactional ids by: regular expressions that match in linear time.
 
-A pattern comes from anyone who may list transactions, and is tried on every id. Python's own
-engine backtracks, and a pattern of twenty characters can hold it for ever. So this reads the part
-of the notation that tells ids apart, and matches in time proportional to pattern and id:
+A pattern comes from any client that may list transactions, and is matched against every id.
+Python's own engine backtracks, and a pattern of twenty characters can block it forever. So this
+module supports only the part of the syntax that is useful for ids, and matches in time proportional
+to pattern and id:
 
-    abc  \\.  .  [a-z_]  [^0-9]      one character each; a backslash makes the next one plain
-    x*  x+  x?                      of any of those
-    this|that                       one or the other, at the top only
+    abc  \\.  .  [a-z_]  [^0-9]      one character each; a backslash makes the next one literal
+    x*  x+  x?                      repetition of any of those
+    this|that                       alternatives, at the top level only
 
-There are no groups, counts, classes by name or anchors; the whole id must match, as in Kafka.
+There are no groups, counts, named classes or anchors; the whole id must match, as in Kafka.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _UNREAD: Final = "()[]{}^$"
 
 @dataclass(frozen=True, slots=True)
 class _Atom:
-    """What one character may be; `negated` without any ranges is any character at all."""
+    """What one character may be; `negated` without ranges matches any character."""
 
     ranges: tuple[tuple[str, str], ...]
     negated: bool = False
@@ -37,7 +38,7 @@ class _Atom:
 
 
 class IdPattern:
-    """A pattern, ready to be tried; `KafkaError` says what it is that cannot be read."""
+    """A parsed pattern; raises `KafkaError` with the reason if it cannot be parsed."""
 
     def __init__(self, text: str) -> None:
         if len(text) > LENGTH_MAX:
@@ -64,7 +65,7 @@ def _matches(atoms: list[_Atom], text: str) -> bool:
 
 
 def _skipping(atoms: list[_Atom], reached: set[int]) -> set[int]:
-    """With the positions that lie behind atoms which may be left out."""
+    """Adds the positions after atoms that may be skipped."""
     for position, atom in enumerate(atoms):
         if position in reached and atom.may_skip:
             reached.add(position + 1)

@@ -1,8 +1,8 @@
-"""The codes that say no, as each version of a request knows them.
+"""Maps error codes to those that each version of a request has.
 
-Older clients never heard of a fenced producer, only of an invalid epoch; nor of a transaction that
-can be aborted and begun anew. What goes wrong with the log is the coordinator's trouble and reads
-as such: the client looks for the coordinator again.
+Older clients do not know PRODUCER_FENCED, only INVALID_PRODUCER_EPOCH; nor do they know
+TRANSACTION_ABORTABLE. A failed append is the coordinator's problem and is reported as a coordinator
+error: the client looks the coordinator up again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _APPEND: Final = {
 
 
 def in_version(code: ErrorCode, api: str, version: int) -> ErrorCode:
-    """The code, in words that this version of the request has."""
+    """Returns the code to use in this version of the request."""
     if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE[api]:
         code = ErrorCode.PRODUCER_FENCED
     if code is ErrorCode.PRODUCER_FENCED and version < _FENCED_SINCE[api]:
@@ -35,5 +35,5 @@ def in_version(code: ErrorCode, api: str, version: int) -> ErrorCode:
 
 
 def append_error(error: ErrorCode) -> ErrorCode:
-    """What a producer is told when the log would not take the record."""
+    """Returns a producer's error code for a record that could not be appended."""
     return _APPEND.get(error, error)

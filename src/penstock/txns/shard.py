@@ -1,22 +1,24 @@
-"""The transactional ids of one partition of `__transaction_state`: the door to this package.
+"""The transactional ids of one partition of `__transaction_state`: the entry point of this package.
 
-Every call is plain and returns at once with effects, to be carried out in order. The rules for
-whoever runs a shard:
+Every call is synchronous and returns a list of effects, to be carried out in order. The shell that
+runs a shard must follow these rules:
 
-- each `Append` is reported once, by `on_committed` or `on_append_failed`, in the order they came;
-  while its fate is unknown it is neither. Failed means that it is not in the log and never will
-  be. Committed records are replayed here, by `on_committed`;
-- each `AllocateProducerIds` is answered once, by `on_producer_ids` or `on_no_producer_ids`;
-- each partition of a `SendMarkers` is answered once, in any order and in any number of calls of
-  `on_markers`; a leader that cannot be found or reached is an answer too, with any retriable code.
-  A partition whose topic is known to be deleted goes to `on_partitions_gone`, in whose place an
-  answer is no longer awaited;
-- each token is answered by exactly one `Reply`, sooner or later; `unload` answers what is left;
-- timers may fire late, or for nothing: they are checked;
-- `replay` every record of the partition, then `on_loaded`, then ask.
+- It reports each `Append` once, by `on_committed` or `on_append_failed`, in the order of the
+  appends. While the outcome is unknown it reports neither. Failed means that the records are not in
+  the log and never will be. `on_committed` also replays the records here.
+- It answers each `AllocateProducerIds` once, by `on_producer_ids` or `on_no_producer_ids`.
+- It answers each partition of a `SendMarkers` once, in any order and in any number of calls of
+  `on_markers`. If a leader cannot be found or reached, it answers with any retriable code. A
+  partition whose topic is known to be deleted goes to `on_partitions_gone`; then no answer is
+  expected for it.
+- Each token gets a `Reply`, sooner or later; `unload` answers those that are left. Only after
+  `on_append_late` may a token get a second one, which the shell ignores.
+- Timers may fire late, or without need: the shard checks them.
+- To load a partition, it calls `replay` for every record, and then `on_loaded`. Only then may it
+  pass in requests.
 
-The coordinator epoch is the leader epoch of the partition: it goes into every marker, and
-partitions refuse markers of a coordinator that has been replaced.
+The coordinator epoch is the leader epoch of the partition. It is part of every marker, and
+partitions refuse markers from a coordinator that has been replaced.
 """
 
 from __future__ import annotations
@@ -56,8 +58,8 @@ class TransactionShard:
         coordinator_epoch: int,
         batch_bytes_max: Callable[[], int],
     ) -> None:
-        """`batch_bytes_max` is what a batch of the partition may have at the moment: its topic's
-        max.message.bytes. Transactions ended together must fit into one."""
+        """`batch_bytes_max` returns the current size limit of a batch in this partition: its
+        topic's max.message.bytes. Transactions that are ended together must fit into one batch."""
         self.core = Core(config, coordinator_epoch, batch_bytes_max)
 
     # Requests
@@ -65,7 +67,7 @@ class TransactionShard:
     def init_producer_id(
         self, request: InitProducerIdRequest, version: int, token: Token, now: Now
     ) -> list[Effect]:
-        """With a transactional id: without one, any broker answers by itself."""
+        """Handles a request with a transactional id; without one, any broker answers by itself."""
         initializing.init_producer_id(self.core, request, version, token, now)
         return self.core.take_effects()
 
@@ -78,10 +80,11 @@ class TransactionShard:
         *,
         may_wait: bool = False,
     ) -> list[Effect]:
-        """One transaction of a request; `adding.transaction_of` makes it of an older version.
+        """Handles one transaction of a request; `adding.transaction_of` converts older versions.
 
-        With `may_wait` the answer may take until the transaction before is over, though never
-        longer than `ending_patience_ms`."""
+        With `may_wait` the answer may be delayed until the previous transaction has ended, but by
+        at most `ending_patience_ms`.
+        """
         adding.add_partitions(self.core, request, version, token, now, may_wait=may_wait)
         return self.core.take_effects()
 
@@ -108,7 +111,7 @@ class TransactionShard:
         together.end_transactions(self.core, request, token, now)
         return self.core.take_effects()
 
-    # Questions
+    # Queries
 
     def describe(self, transactional_id: str) -> DescribeTransactionsResponse.Transaction:
         return admin.describe(self.core, transactional_id)
@@ -141,8 +144,11 @@ class TransactionShard:
         return self.core.take_effects()
 
     def on_append_late(self, append_id: int) -> list[Effect]:
-        """An append takes long: whoever waits for it is sent to ask again. Its fate is still told,
-        and what it decides stays under way until then; a second reply is not wanted."""
+        """Answers requests that wait for a slow append: they should ask again.
+
+        The outcome of the append must still be reported, and its change stays in progress until
+        then. The shell ignores the second reply that results.
+        """
         in_flight = self.core.in_flight.get(append_id)
         if in_flight is not None:
             in_flight.outcome.abandoned(self.core, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -169,17 +175,20 @@ class TransactionShard:
         return self.core.take_effects()
 
     def on_partitions_gone(self, partitions: Collection[TopicPartition], now: Now) -> list[Effect]:
-        """They are deleted, for certain: a marker must not be given up because news are late."""
+        """Notes that these partitions are deleted.
+
+        Call it only when that is certain: a marker must not be given up because metadata is late.
+        """
         markers.on_gone(self.core, partitions, now)
         return self.core.take_effects()
 
-    # Life
+    # Lifecycle
 
     def replay(self, key: bytes | None, value: bytes | None) -> None:
         self.core.image.replay(key, value)
 
     def on_loaded(self, now: Now) -> list[Effect]:
-        """Go on from the log: watch what is open, and carry out what was decided."""
+        """Resumes from the replayed log: restarts timeouts, and sends markers that are due."""
         core = self.core
         for transaction in list(core.image.transactions.values()):
             if transaction.state is State.ONGOING:
@@ -194,8 +203,10 @@ class TransactionShard:
         return core.take_effects()
 
     def unload(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
-        """This broker coordinates these ids no longer: send everybody away. Answers to appends,
-        allocations and markers that are under way are not wanted any more."""
+        """Answers all waiting requests: this broker no longer coordinates these ids.
+
+        Results of appends, allocations and markers in progress must not be reported any more.
+        """
         core = self.core
         for in_flight in core.in_flight.values():
             in_flight.outcome.abandoned(core, code)
@@ -214,7 +225,7 @@ class TransactionShard:
         return core.take_effects()
 
     def verify(self) -> None:
-        """The invariants of the shard; for tests and simulations."""
+        """Checks the invariants of the shard; for tests and simulations."""
         core = self.core
         for transactional_id, transaction in core.image.transactions.items():
             transaction.verify()

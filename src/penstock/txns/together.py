@@ -1,25 +1,25 @@
-"""Many transactions of one shard, committed in one batch: all of them or none.
+"""Ends many transactions of one shard in one batch: all of them or none (multi-commit).
 
-A batch is atomic: it is appended, replicated, truncated and replayed whole. So when the decisions
-on many transactions go into one, there is no moment, and no crash, after which some are decided
-and others are not. This is the one thing here that Kafka has no request for.
+A batch is atomic: it is appended, replicated, truncated and replayed as a whole. So if the
+decisions on many transactions are in one batch, no crash can leave some of them decided and others
+not. This is the only request in this package that Kafka does not have.
 
 Each member names its producer's id and epoch. A commit is judged as a whole:
 
     every member is open under its epoch     decided, in one batch
-    every member was committed so before     done: said again, because the answer was lost
-    one is fenced, aborted, unknown, ...     refused, and nothing is touched
-    one is being changed at the moment       refused for now; ask again
+    every member was committed so before     done: the request is repeated, its answer was lost
+    one is fenced, aborted, unknown, ...     refused, and nothing is changed
+    one is being changed at the moment       refused with a retriable error
 
-An offset commit rides along as one member's write to `__consumer_offsets`. Its partition can be
-named, and then a commit that lacks it is refused: what is made visible and the note that it was
-done are one.
+An offset commit can be part of it, as one member's write to `__consumer_offsets`. The request can
+name that partition, and then a commit without it is refused: the data becomes visible together with
+the record of the progress.
 
-An abort is not judged as a whole: what is open under the epoch given is aborted, and a member that
-is fenced or gone has nothing open. Only where something was committed is it refused.
+An abort is not judged as a whole: members that are open under the given epoch are aborted; one that
+is fenced or unknown has nothing open. Only if a member was committed is the abort refused.
 
-All members end by the rules of transaction.version 2: with a new epoch, by which a request said
-again is known.
+All members end by the rules of transaction.version 2: with a new epoch, by which a repeated request
+is recognized.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from penstock.txns.transaction import NO_PRODUCER_ID, Producer, Transaction
 from penstock.wire.errors import ErrorCode
 
 _AROUND_RECORD_MAX: Final = 5 + 1 + 10 + 5 + 5 + 5 + 1
-"""Length, attributes, time, offset, length of key and of value, number of headers."""
+"""Length, attributes, timestamp, offset, lengths of key and value, number of headers."""
 _NOTHING_OPEN: Final = frozenset((ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING))
 
 _Judged = list[tuple[Member, Verdict | ErrorCode]]
@@ -80,7 +80,7 @@ def _judge(core: Core, member: Member, committed: bool) -> Verdict | ErrorCode:
     producer = Producer(member.producer_id, member.producer_epoch)
     verdict = judge(transaction, producer, committed=committed, bumps=True)
     if verdict is Verdict.DUE and transaction is not None and not transaction.partitions:
-        # An end of nothing would raise an epoch in vain; it is a mistake where one commits.
+        # Ending an empty transaction would raise an epoch for nothing; committing one is a mistake.
         return ErrorCode.INVALID_TXN_STATE if committed else Verdict.DONE
     return verdict
 
@@ -92,7 +92,7 @@ def _why_not_commit(core: Core, request: EndTransactions, judged: _Judged) -> Er
     if all(verdict is Verdict.DONE for _, verdict in judged):
         return ErrorCode.NONE
     if any(verdict is Verdict.DONE for _, verdict in judged):
-        return ErrorCode.INVALID_TXN_STATE  # These were never together.
+        return ErrorCode.INVALID_TXN_STATE  # They were not committed together.
     where = request.offsets_partition
     if where is not None and not any(
         where in core.image.transactions[member.transactional_id].partitions
@@ -110,7 +110,7 @@ def _why_not_abort(core: Core, request: EndTransactions, judged: _Judged) -> Err
 
 
 def _codes(judged: _Judged) -> tuple[MemberEnded, ...]:
-    """Who was in the way of a request that was refused."""
+    """Returns each member's code: which members prevented a request that was refused."""
     return tuple(
         MemberEnded(
             member.transactional_id,
@@ -121,7 +121,7 @@ def _codes(judged: _Judged) -> tuple[MemberEnded, ...]:
 
 
 def _results(core: Core, judged: _Judged) -> tuple[MemberEnded, ...]:
-    """Where each is now; to be asked when it is there."""
+    """Returns each member's producer id and epoch; call it once the decision is committed."""
     results = []
     for member, verdict in judged:
         if isinstance(verdict, ErrorCode):
@@ -138,7 +138,7 @@ def _results(core: Core, judged: _Judged) -> tuple[MemberEnded, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The request that is carried out; also what waits for producer ids, if any are used up."""
+    """A request being carried out; it also waits for producer ids if any are used up."""
 
     is_commit: bool
     judged: _Judged

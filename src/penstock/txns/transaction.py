@@ -1,29 +1,31 @@
-"""What is known of a transactional id, and which states follow which.
+"""The state of a transactional id, and its state transitions.
 
     Empty ----------> Ongoing ---------> PrepareCommit --> CompleteCommit
                          |                                       |
                          +-------------> PrepareAbort ---> CompleteAbort
 
-From either end the id goes back to Ongoing with its next partition, or to Empty when a producer
-asks for an id. The moment of decision is Prepare: once that record is committed the transaction
-will end that way, whoever coordinates it; Complete says that every partition has its marker.
+From both Complete states the id returns to Ongoing when a partition is added, or to Empty when a
+producer initializes it. The decision is made by Prepare: once that record is committed the
+transaction will end that way, whichever broker coordinates it. Complete means that every partition
+has its marker.
 
-A producer is a producer id and an epoch. The epoch is raised, and its holder so fenced,
+A producer is a producer id and an epoch. The epoch is raised, which fences the producer that has
+it,
 
-- when a producer takes over the transactional id;
-- when the coordinator aborts a transaction, for a producer that takes over or because it took too
-  long: the marker already carries the new epoch, so partitions fence the old one too;
-- from transaction.version 2 on, with every end (KIP-890): what arrives late, having been sent
-  within one transaction, cannot touch the next.
+- when another producer takes over the transactional id;
+- when the coordinator aborts a transaction, because another producer takes over or because it timed
+  out: the marker already has the new epoch, so partitions fence the old one too;
+- from transaction.version 2 on, at the end of every transaction (KIP-890): a late request from one
+  transaction cannot affect the next.
 
-`last_producer_epoch` is the epoch that was raised, as long as its holder may still come back: to
-repeat a request whose answer was lost, or to go on after its transaction was aborted for it. A
-producer that takes over clears it, and the one before is fenced for good.
+`last_producer_epoch` is the previous epoch, as long as its producer may still return: to repeat a
+request whose answer was lost, or to continue after the coordinator aborted its transaction. When
+another producer takes over, it is cleared, and the previous producer is fenced for good.
 
-A producer may use epochs up to 32766: 32767 is left for the coordinator to fence it with. Then the
-transactional id gets a new producer id and begins again at epoch 0. With transaction.version 2
-that can happen at the end of a transaction: `next_producer_id` is promised while markers, which
-are for the old id, are still on their way.
+A producer may use epochs up to 32766: 32767 is reserved for the coordinator to fence it with. After
+that the transactional id gets a new producer id and starts again at epoch 0. With
+transaction.version 2 that can happen at the end of a transaction: `next_producer_id` is already
+assigned while the markers, which use the old id, are still being written.
 """
 
 from __future__ import annotations
@@ -44,11 +46,11 @@ EPOCH_LAST_USABLE: Final = EPOCH_MAX - 1
 
 
 class InvariantViolated(AssertionError):
-    """The coordinator contradicts itself: stop the shard and read its log afresh."""
+    """The coordinator's state is inconsistent: stop the shard and load it from the log again."""
 
 
 class State(IntEnum):
-    """The numbers are those of the log. Kafka knows two more, which it never writes."""
+    """The numbers are those in the log. Kafka has two more states, which it never writes."""
 
     EMPTY = 0
     ONGOING = 1
@@ -59,7 +61,7 @@ class State(IntEnum):
 
     @property
     def title(self) -> str:
-        """As Kafka's tools print it: `PrepareCommit`."""
+        """The name in the form of Kafka's tools: `PrepareCommit`."""
         return self.name.title().replace("_", "")
 
     @property
@@ -82,12 +84,12 @@ FROM: Final[dict[State, frozenset[State]]] = {
     State.EMPTY: _RESTING,
     State.ONGOING: _RESTING | {State.ONGOING},
     State.PREPARE_COMMIT: frozenset((State.ONGOING,)),
-    # Without partitions too: a producer that added none, as far as it knows, may want to be sure.
+    # Also without an open transaction: a producer that knows of no partition may abort to be sure.
     State.PREPARE_ABORT: _RESTING | {State.ONGOING},
     State.COMPLETE_COMMIT: frozenset((State.PREPARE_COMMIT,)),
     State.COMPLETE_ABORT: frozenset((State.PREPARE_ABORT,)),
 }
-"""The states that each may follow."""
+"""The states from which each state may be reached."""
 
 
 class Producer(NamedTuple):
@@ -109,18 +111,18 @@ class Transaction:
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
     client_version: int = 0
-    """The transaction.version by which the present state was reached."""
+    """The transaction.version under which the current state was reached."""
 
     @property
     def granted(self) -> Producer:
-        """Who may go on: what the last answer promised its producer."""
+        """The producer that may continue: the id and epoch in the last answer to it."""
         if self.next_producer_id != NO_PRODUCER_ID:
             return Producer(self.next_producer_id, 0)
         return Producer(self.producer_id, self.producer_epoch)
 
     @property
     def last(self) -> Producer | None:
-        """Who `granted` was before its epoch was raised, if it may come back."""
+        """What `granted` was before its epoch was raised, if that producer may return."""
         if self.last_producer_epoch == NO_EPOCH:
             return None
         rotated = self.producer_epoch == 0 and self.previous_producer_id != NO_PRODUCER_ID
@@ -130,7 +132,7 @@ class Transaction:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the producer id has no epoch left to raise to, for a producer's use."""
+        """Whether the producer id has no epoch left that a producer could use."""
         return self.producer_epoch >= EPOCH_LAST_USABLE
 
     @property
@@ -138,7 +140,7 @@ class Transaction:
         """Whether the end of this transaction raised the epoch."""
         return self.client_version >= EPOCH_PER_TRANSACTION
 
-    # What may become of it
+    # Transitions
 
     def initialized(
         self, *, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int
@@ -157,7 +159,7 @@ class Transaction:
     def rotated(
         self, *, producer_id: int, last_epoch: int, timeout_ms: int, now_ms: int
     ) -> Transaction:
-        """Under a new producer id, as the old one has no epochs left."""
+        """Returns it with a new producer id, because the old one has no epochs left."""
         fresh = self.initialized(
             epoch=0, last_epoch=last_epoch, timeout_ms=timeout_ms, now_ms=now_ms
         )
@@ -176,7 +178,7 @@ class Transaction:
     def prepared(
         self, *, committed: bool, client_version: int, next_producer_id: int, now_ms: int
     ) -> Transaction:
-        """Decided, by its producer."""
+        """Returns it decided by its producer."""
         epoch, last_epoch = self.producer_epoch, self.last_producer_epoch
         if client_version >= EPOCH_PER_TRANSACTION:
             epoch, last_epoch = self.producer_epoch + 1, self.producer_epoch
@@ -193,7 +195,7 @@ class Transaction:
         )
 
     def fenced(self, *, may_return: bool, now_ms: int) -> Transaction:
-        """Aborted by the coordinator, its producer fenced."""
+        """Returns it aborted by the coordinator, with its producer fenced."""
         return self._to(
             State.PREPARE_ABORT,
             now_ms,
@@ -203,7 +205,7 @@ class Transaction:
         )
 
     def completed(self, now_ms: int) -> Transaction:
-        """Every partition has its marker."""
+        """Returns it with every marker written."""
         state = (
             State.COMPLETE_COMMIT if self.state is State.PREPARE_COMMIT else State.COMPLETE_ABORT
         )
@@ -223,7 +225,7 @@ class Transaction:
             raise InvariantViolated(
                 f"{self.transactional_id} cannot go from {self.state.title} to {state.title}"
             )
-        # A wall clock that was set back must not make an id look unused for longer than it is.
+        # If the wall clock was set back, the id must not look unused for longer than it was.
         return replace(
             self,
             state=state,
@@ -232,7 +234,7 @@ class Transaction:
         )
 
     def verify(self) -> None:
-        """The invariants of one; for tests and simulations."""
+        """Checks the invariants of one transaction; for tests and simulations."""
         if not 0 <= self.producer_epoch <= EPOCH_MAX:
             raise InvariantViolated(f"{self} has an epoch out of range")
         if self.state in (State.EMPTY, State.ONGOING) and self.producer_epoch == EPOCH_MAX:

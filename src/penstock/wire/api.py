@@ -1,7 +1,7 @@
-"""The APIs by name and number, and the versions of each that we advertise.
+"""The names and numbers of all APIs, and the versions of each that we advertise.
 
-The ranges are chosen for the clients in use, old ones too: some test for single low versions and
-fall back to less, or stop compressing, when they find them missing. So minima stay low.
+The version ranges suit the clients in use, including old ones. Some clients look for a certain low
+version. If it is missing, they use fewer features or stop compressing. So the minima stay low.
 """
 
 from __future__ import annotations
@@ -73,16 +73,16 @@ class ApiKey(IntEnum):
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
     END_TRANSACTIONS = 10001
-    """Our own, out of the way of Kafka's: many transactions are decided together."""
+    """Penstock's own API, with a number far from Kafka's: ends many transactions together."""
 
     @property
     def api_name(self) -> str:
-        """As Kafka and our message classes spell it: `OffsetFetch`."""
+        """The name as Kafka and our message classes spell it, for example `OffsetFetch`."""
         return self.name.title().replace("_", "")
 
 
 class VersionRange(NamedTuple):
-    """The versions we say we speak, and the lowest we really do (`serve_min`)."""
+    """The versions that we advertise, and the lowest that we really serve (`serve_min`)."""
 
     min_version: int
     max_version: int
@@ -98,7 +98,7 @@ def _range(first: int, last: int, serve_min: int | None = None) -> VersionRange:
 
 
 SUPPORTED: Final[dict[ApiKey, VersionRange]] = {
-    # Older librdkafka stops compressing unless version 0 is offered, but never sends it.
+    # Older versions of librdkafka compress only if version 0 is advertised, but never send it.
     ApiKey.PRODUCE: _range(0, 12, serve_min=3),
     ApiKey.FETCH: _range(4, 17),
     ApiKey.LIST_OFFSETS: _range(1, 10),
@@ -154,16 +154,16 @@ SUPPORTED: Final[dict[ApiKey, VersionRange]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _range(0, 0),
     ApiKey.END_TRANSACTIONS: _range(0, 0),
 }
-"""What a broker advertises, as far as it has handlers: see `served` and `advertised`."""
+"""The versions that a broker advertises for APIs with a handler: see `served`, `advertised`."""
 
 
 def served(keys: Iterable[ApiKey]) -> dict[int, Versions]:
-    """The versions that requests for these APIs may have: what `codec.decode_request` checks."""
+    """Returns the versions that we serve of these APIs, which `codec.decode_request` checks."""
     return {int(key): SUPPORTED[key].served for key in keys}
 
 
 def advertised(keys: Iterable[ApiKey]) -> list[ApiVersionsResponse.ApiVersion]:
-    """The same as an ApiVersions response tells it to clients, in the order of the keys."""
+    """Returns the version ranges of these APIs for an ApiVersions response, sorted by key."""
     ranges = ((key, SUPPORTED[key]) for key in sorted(keys))
     return [
         ApiVersionsResponse.ApiVersion(int(key), known.min_version, known.max_version)

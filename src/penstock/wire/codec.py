@@ -1,20 +1,19 @@
-"""Bytes to messages and back: one codec per message and version, compiled when first used.
+"""Encodes and decodes messages, with one codec per message and version, compiled on first use.
 
-Three layers, each for its own caller:
+There are three groups of functions:
 
-- `encode` and `decode` turn a message of a given version into bytes and back;
-- `encode_request`, `decode_request`, `encode_response`, `decode_response` add headers and, when
-  encoding, the frame length. Decoding takes a frame as `framing` hands it out, without its length;
-- `encode_embedded` and `decode_embedded` are for messages that clients put, behind their version,
-  into opaque bytes.
+- `encode` and `decode` convert a message of a given version to bytes and back.
+- `encode_request`, `decode_request`, `encode_response`, `decode_response` also handle headers.
+  Encoding adds the frame length. Decoding expects a frame from `framing`, without its length.
+- `encode_embedded` and `decode_embedded` are for messages that clients put into opaque bytes, after
+  their version.
 
-Whatever the bytes are, a decoder returns a message or raises ProtocolError. Bytes that are left
-over after a body are ignored, as Kafka ignores them: the frame says where the next request begins,
-and a client a little ahead of its version must not lose its connection over them.
+For any bytes, a decoder returns a message or raises ProtocolError. Extra bytes after a body are
+ignored, as in Kafka: the frame length says where the next request begins, and a client that sends a
+little more than its version has must not lose its connection.
 
-`records` are handed out as slices of the frame, uncopied, and live as long as they are held; all
-other fields are copies. A response comes out as a list of buffers, large records among them as
-they were given.
+Decoded `records` are slices of the frame, without a copy, and keep it in memory. All other fields
+are copies. An encoded response is a list of buffers; large records are not copied into it.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=Response)
 
 REQUEST_ELEMENTS_MAX: Final = 100_000
-"""Array elements a request may hold in all, so that none costs more than some 20 MiB or 0.3 s."""
+"""The most array elements of a request. So none costs more than about 20 MiB or 0.3 s."""
 RESPONSE_ELEMENTS_MAX: Final = 4_000_000
-"""The same for responses: a client chose the broker it trusts, and asked for what it gets."""
+"""The same for responses. It is larger, since a client trusts the brokers that it connects to."""
 
 _API_VERSIONS: Final = ApiKey.API_VERSIONS.value
-"""A broker too old for the version asked of it answers in version 0, so the header of this one
-response never has tagged fields: the client could not tell whether to expect them."""
+"""The header of this response never has tagged fields. A broker that does not support the requested
+version answers in version 0, so the client could not know whether to expect them."""
 _REQUEST_HEADER: Final = struct.Struct(">hhih")
 _REQUEST_FRAME: Final = struct.Struct(">ihhih")
 _RESPONSE_FRAME: Final = struct.Struct(">ii")
@@ -62,10 +61,10 @@ class RequestHeader(NamedTuple):
 
 
 class UnsupportedRequest(ProtocolError):
-    """A sound header of an API or version that is not served; there is no telling what follows.
+    """The header is valid, but the API or version is not served, so the body cannot be decoded.
 
-    An ApiVersions request is answered all the same, in version 0 and with UNSUPPORTED_VERSION, so
-    that the client can try again lower.
+    An ApiVersions request is still answered, in version 0 with UNSUPPORTED_VERSION, so that the
+    client can retry with a lower version.
     """
 
     def __init__(self, header: RequestHeader) -> None:
@@ -93,7 +92,7 @@ def encode(message: Message, version: int) -> bytes:
 
 
 def encode_parts(message: Message, version: int) -> list[Buffer]:
-    """As `encode`, but large records stay apart: for a writer that gathers buffers."""
+    """Does the same as `encode`, but returns several buffers and does not copy large records."""
     return _encode_onto(_codec(type(message), version), message, version, bytearray())
 
 
@@ -116,7 +115,7 @@ def decode_at(
     *,
     elements_max: int = RESPONSE_ELEMENTS_MAX,
 ) -> tuple[M, int]:
-    """Decode the message that starts at `position`; also returns the position after it."""
+    """Decodes the message at `position`. Also returns the position after it."""
     codec = _codec(message_class, version)
     message, end = _decode_from(codec, buffer, version, position, elements_max)
     assert isinstance(message, message_class)
@@ -124,7 +123,7 @@ def decode_at(
 
 
 def decode_header(frame: memoryview) -> RequestHeader:
-    """Only the header: all there is to know of a request in a version we do not have."""
+    """Decodes only the header, which is possible for any API and version."""
     return _read_header(frame)[0]
 
 
@@ -134,10 +133,10 @@ def decode_request(
     *,
     elements_max: int = REQUEST_ELEMENTS_MAX,
 ) -> tuple[RequestHeader, Request]:
-    """The header and the message of a request.
+    """Returns the header and the message of a request.
 
-    Raises UnsupportedRequest for an API or version outside `served`, or, without it, outside our
-    tables.
+    Raises UnsupportedRequest for an API or version that is not in `served`, or without `served`,
+    not in our schemas.
     """
     header, position = _read_header(frame)
     key, version = header[:2]
@@ -158,7 +157,7 @@ def decode_request(
 def encode_request(
     message: Request, version: int, correlation_id: int, client_id: str | None
 ) -> list[Buffer]:
-    """A whole frame, its length first."""
+    """Returns a whole frame that begins with its length."""
     codec = _codec(type(message), version)
     client = b"" if client_id is None else client_id.encode()
     client_length = -1 if client_id is None else len(client)
@@ -178,7 +177,7 @@ def encode_request(
 
 
 def encode_response(message: Response, version: int, correlation_id: int) -> list[Buffer]:
-    """A whole frame, its length first."""
+    """Returns a whole frame that begins with its length."""
     codec = _codec(type(message), version)
     start = bytearray(_RESPONSE_FRAME.pack(0, correlation_id))
     if codec.flexible and message.API_KEY != _API_VERSIONS:
@@ -187,7 +186,7 @@ def encode_response(message: Response, version: int, correlation_id: int) -> lis
 
 
 def response_correlation_id(frame: memoryview) -> int:
-    """Which request a response answers: what the client must know before it can decode it."""
+    """Returns the correlation id, which a client needs to know how to decode the response."""
     if len(frame) < 4:
         raise ProtocolError(f"a response of {len(frame)} bytes is too short for its header")
     correlation_id: int = _INT32.unpack_from(frame)[0]
@@ -201,9 +200,9 @@ def decode_response(
     *,
     elements_max: int = RESPONSE_ELEMENTS_MAX,
 ) -> tuple[int, R]:
-    """The correlation id and the message of a response.
+    """Returns the correlation id and the message of a response.
 
-    A broker that does not have the version of ApiVersions it was asked for says so in version 0.
+    A broker that does not support the requested version of ApiVersions answers in version 0.
     """
     correlation_id = response_correlation_id(frame)
     position = 4
@@ -217,14 +216,15 @@ def decode_response(
 
 
 def encode_embedded(message: Message, version: int) -> bytes:
-    """A message behind its own version, as consumers put subscriptions into JoinGroup."""
+    """Returns the version and the message as bytes, as for subscriptions in JoinGroup requests."""
     return _INT16.pack(version) + encode(message, version)
 
 
 def decode_embedded(message_class: type[M], buffer: Buffer) -> tuple[int, M]:
-    """The version that was written and the message.
+    """Returns the version that was written, and the message.
 
-    A version newer than ours is read as our newest: such messages only ever grow at their end.
+    A version that is newer than ours is read as our newest, since new fields are added only at the
+    end of such messages.
     """
     if len(buffer) < 2:
         raise ProtocolError(f"{message_class.__name__}: {len(buffer)} bytes hold no version")
@@ -237,7 +237,7 @@ def decode_embedded(message_class: type[M], buffer: Buffer) -> tuple[int, M]:
 
 
 def request_class(api_key: int) -> type[Request] | None:
-    """The class of an API's requests; None for an API we have no tables for."""
+    """Returns the class of an API's requests; None if we have no schema for the API."""
     try:
         name = ApiKey(api_key).api_name
     except ValueError:
@@ -247,13 +247,13 @@ def request_class(api_key: int) -> type[Request] | None:
 
 
 def response_class(api_key: ApiKey) -> type[Response]:
-    """The class of an API's responses."""
+    """Returns the class of an API's responses."""
     found: type[Response] = getattr(messages, f"{api_key.api_name}Response")
     return found
 
 
 def prepare(api_key: ApiKey) -> None:
-    """Compile an API's newest version now; others, as all, when they are first used."""
+    """Compiles the codecs of an API's newest version. Others are compiled on first use."""
     for message_class in (request_class(api_key), response_class(api_key)):
         if message_class is not None:
             _codec(message_class, _versions(message_class).last)

@@ -1,15 +1,17 @@
-"""Writes the decoder of one message version: Python source, compiled once, when first used.
+"""Generates the decoder of one message version: Python source, compiled once, on first use.
 
-Interpreting a schema field by field costs several microseconds a struct. Instead each version gets
-one flat function without calls or branches on the version: runs of fixed-size fields become one
-`struct` unpacking each, and the length that follows a run (or its first byte, if it is a varint)
-rides along. What goes into `exec` is built from our own tables alone; no peer's byte reaches it.
+Interpreting a schema field by field costs several microseconds per struct. Instead each version
+gets one flat function without calls or branches on the version. A run of fixed-size fields becomes
+a single `struct` unpacking, which includes the length that follows the run (or its first byte, if
+it is a varint). The code for `exec` is built only from our own schemas; it contains no data from
+peers.
 
-The generated function takes (buffer, position, size, budget) and returns (message, position). The
-buffer is a memoryview where the message has records, which come out as slices of it; it is bytes
-where there are none, because bytes are read faster. The function leaves IndexError, struct.error
-and UnicodeDecodeError for bytes that end too early or are no UTF-8: `codec` turns those into
-ProtocolError, at no cost to the sound case.
+The generated function takes (buffer, position, size, budget) and returns (message, position). If
+the message has records, the buffer is a memoryview, and the records are slices of it. Otherwise it
+is bytes, which are faster to read. For bytes that end too early or are not UTF-8 the function
+raises IndexError, struct.error or UnicodeDecodeError. `codec` turns these into ProtocolError, so
+valid messages pay nothing for the checks.
+
 
 Variables of the generated code: b the buffer, p the position, z its size, left the budget, n a
 length or count, e an end, t a tag count, g a tag; o0, o1... the object being filled at each depth.
@@ -69,7 +71,7 @@ class _Writer:
         self.lines.append("    " * self.indent + line)
 
     def flush(self) -> None:
-        """Write the unpacking of the fixed-size fields collected so far."""
+        """Emits the unpacking of the fixed-size fields collected so far."""
         if not self.run:
             return
         if self.run[0][0] == "B":
@@ -85,7 +87,7 @@ class _Writer:
         self.run.clear()
 
     def length(self, code: str, name: str = "n") -> None:
-        """Read a length or count: a varint in flexible versions, else of the given format."""
+        """Emits the reading of a length: a varint in flexible versions, else in format `code`."""
         self.run.append(("B" if self.flexible else code, name))
         self.flush()
         if self.flexible:
@@ -233,7 +235,7 @@ class _Writer:
         self.depth -= 1
 
     def least_bytes(self, type_name: str, struct: Struct | None) -> int:
-        """The fewest bytes an element may take: what bounds an array's count."""
+        """Returns the least number of bytes of an element, which limits the count of an array."""
         if struct is None:
             if type_name in FORMATS:
                 return Layout(">" + FORMATS[type_name]).size

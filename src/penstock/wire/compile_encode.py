@@ -1,11 +1,11 @@
-"""Writes the encoder of one message version: the mirror of `compile_decode`, which says why.
+"""Generates the encoder of one message version. `compile_decode` explains why code is generated.
 
-The generated function takes (message, start) and returns a list of buffers: `start` is a bytearray
-to append to, and the first of them. Large `records` stay buffers of their own, uncopied, for a
-writer that can gather; everything else is appended to the bytearrays between them.
+The generated function takes (message, start) and returns a list of buffers. `start` is a bytearray
+to append to, and becomes the first buffer. Large `records` are separate buffers and are not copied,
+for a writer that can gather. Everything else is appended to the bytearrays between them.
 
-Values the version has no field for are checked, not lost: unless the field is ignorable, a value
-other than the default is a ProtocolError that names it.
+If a version lacks a field, the field's value is checked and not silently lost: unless the field is
+ignorable, a value other than the default raises a ProtocolError that names the field.
 
 Variables of the generated code: a the bytearray, parts the finished buffers, n a length, d encoded
 bytes; o0, o1... the object being written at each depth.
@@ -24,14 +24,14 @@ from penstock.wire.schema.notation import NO_VERSIONS, Field, MessageSchema, Str
 Encoder = Callable[[Any, bytearray], list[Buffer]]
 
 RECORDS_COPIED_MAX: Final = 4_096
-"""Records up to this size are cheaper to copy than to hand on as a buffer of their own."""
+"""Records up to this size are cheaper to copy than to pass on as a separate buffer."""
 
 
 def compile_encoder(schema: MessageSchema, version: int) -> Encoder:
     writer = _Writer(schema, version)
     source = writer.source()
     code = compile(source, f"<encoder of {schema.name} v{version}>", "exec")
-    exec(code, writer.names)  # noqa: S102 -- built from our tables alone, see compile_decode
+    exec(code, writer.names)  # noqa: S102 -- built only from our schemas, see compile_decode
     encoder: Encoder = writer.names["encode"]
     return encoder
 
@@ -65,7 +65,7 @@ class _Writer:
         self.lines.append("    " * self.indent + line)
 
     def packed(self, *more: tuple[str, str]) -> str:
-        """The statement that appends the collected fixed-size values and `more`."""
+        """Returns the statement that appends the collected fixed-size values and `more`."""
         run = [*self.run, *more]
         if len(run) == 1 and run[0][0] == "B":
             return f"a.append({run[0][1]})"
@@ -98,7 +98,7 @@ class _Writer:
             self.tags(tagged, source, struct.name)
 
     def differs(self, field: Field, value: str) -> str:
-        """A test for a value other than the default."""
+        """Returns an expression that tests whether the value differs from the default."""
         if isinstance(field.default, list):
             return f"{value} or {value} is None"
         if field.default is None:
@@ -167,7 +167,7 @@ class _Writer:
         return self.packed((code, "-1"))
 
     def sized(self, field: Field, value: str, path: str) -> None:
-        """A value with a length before it."""
+        """Emits the code for a value with a length before it."""
         if field.is_array and field.type in FORMATS and field.type != "uuid":
             self.flush()
             name = f"array_{field.type}"
@@ -191,7 +191,7 @@ class _Writer:
         self.emit("a += d")
 
     def prefix(self, length: str, code: str, long: str) -> None:
-        """The length, packed together with the fixed-size values before it."""
+        """Emits the code for a length, packed together with the fixed-size values before it."""
         if not self.flexible:
             self.run.append((code, length))
             self.flush()

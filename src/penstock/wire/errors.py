@@ -1,8 +1,8 @@
-"""What can go wrong, in Kafka's numbers.
+"""Kafka's error codes, and the exceptions of the protocol.
 
-`ErrorCode` is what peers are told. `KafkaError` carries one up the stack to the one place that
-turns it into a response. `ProtocolError` is for bytes that are no Kafka at all: there is nobody to
-answer, the connection is closed.
+`ErrorCode` is what responses contain. `KafkaError` carries a code up the stack to the one place
+that turns it into a response. `ProtocolError` is for bytes that are not valid Kafka protocol: they
+cannot be answered, so the connection is closed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Kafka's error codes. A retriable one may go away when the same request is sent again."""
+    """Kafka's error codes. If a code is retriable, the same request may succeed later."""
 
     retriable: bool
     message: str
@@ -241,7 +241,7 @@ class ErrorCode(IntEnum):
 
 
 class KafkaError(Exception):
-    """A request, or a part of it, fails with this code; `message` is for the people who read it."""
+    """A request, or a part of it, fails with this code. `message` is for people."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(code, message)
@@ -257,4 +257,4 @@ class KafkaError(Exception):
 
 
 class ProtocolError(ValueError):
-    """Bytes that are not what the protocol says, or a message that cannot be put into bytes."""
+    """Bytes that violate the protocol, or a message that cannot be encoded."""

@@ -1,17 +1,20 @@
-"""Frames out of a byte stream: four bytes of length, then that many bytes.
+"""Splits a byte stream into frames: four bytes of length, then that many bytes.
 
-The reader does no I/O. It is fed whatever a read returned and gives back the frames that are now
-whole, as views of writable memory: a broker stamps offsets into the record batches of a Produce
-request where they lie.
+The reader does no I/O. The caller passes the bytes of each read to it, and gets the frames that are
+now complete. Frames are views of writable memory: a broker stamps offsets into the record batches
+of a Produce request in place.
 
-Costs, since every request passes here. The whole frames in a read are copied once, however many
-they are, and come out as slices of that copy; a bytearray that ends where a frame ends is taken
-over uncopied, and a caller who is done with the frames before it uses the memory again may borrow
-them uncopied. A frame that spans reads is gathered in memory of its own. That memory is at most
-`GROWTH` times what has arrived, beyond `LATE_BYTES` at most `LATE_GROWTH` times. So a peer that
-announces 100 MiB but sends nothing has cost nothing, one that sends half of them has cost those
-100, and a frame of a megabyte has its full size after the first read. A caller that can choose
-where to read to takes the rest of such a frame straight into its place: `tail`, then `filled`.
+Every request passes through here, so copies matter:
+
+- The complete frames in a read are copied once, all together, and returned as slices of that copy.
+- A bytearray that ends where a frame ends is used without a copy.
+- A caller that is done with the frames before it reuses the memory can borrow them without a copy.
+- A frame that spans several reads is gathered in separate memory. That memory is at most `GROWTH`
+  times what has arrived, and beyond `LATE_BYTES` at most `LATE_GROWTH` times. So a peer that
+  announces 100 MiB but sends nothing costs nothing, and one that sends half of it costs 100 MiB. A
+  frame of a megabyte gets its full size after the first read.
+- A caller that can choose where to read to can read the rest of such a frame directly into its
+  memory: `tail`, then `filled`.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ GROWTH: Final = 8
 LATE_GROWTH: Final = 2
 LATE_BYTES: Final = 2 << 20
 LEAN_BYTES: Final = 64 << 10
-"""What is taken ahead at most while memory is short."""
+"""While memory is short, at most this much is allocated ahead."""
 
 _LENGTH: Final = Struct(">i")
 _PREFIX: Final = _LENGTH.size
@@ -33,46 +36,50 @@ _unpack: Final = _LENGTH.unpack_from
 
 
 class FrameTooLarge(ProtocolError):
-    """A length that is negative or over the limit: from here on the stream means nothing."""
+    """A length is negative or over the limit. The rest of the stream cannot be read."""
 
 
 class FrameReader:
-    """`frame_bytes_max` may be changed between reads, as when a connection has authenticated."""
+    """`frame_bytes_max` may change between reads, for example after authentication."""
 
     __slots__ = ("_error", "_gathered", "buffered", "frame_bytes_max", "lean", "tail", "wanted")
 
     def __init__(self, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.lean = False
-        """Memory is short: take as little ahead as can be, even if more must be copied for it."""
+        """Set while memory is short: allocate little ahead, even if that costs more copying."""
         self.wanted = 0
-        """Bytes the frame that is begun will have, prefix included; 0 while that is not known."""
+        """The size of the unfinished frame, including its length field; 0 if not known yet."""
         self.buffered = 0
-        """Bytes held for a frame that is not whole yet."""
+        """The bytes received of the unfinished frame."""
         self.tail: memoryview | None = None
-        """Where the next bytes belong if a frame is well begun; never empty, never past its end."""
+        """Where the next bytes of the unfinished frame belong. Never empty, never past its end.
+
+        None until more than the length field has arrived.
+        """
         self._gathered = bytearray()
         self._error: FrameTooLarge | None = None
 
     @property
     def error(self) -> FrameTooLarge | None:
-        """Set once the stream has gone wrong; then `feed` raises it."""
+        """Set after a bad length. From then on `feed` raises it."""
         return self._error
 
     @property
     def held(self) -> int:
-        """Bytes of memory taken for a frame that is not whole yet."""
+        """The bytes of memory allocated for the unfinished frame."""
         return len(self._gathered)
 
     def feed(
         self, data: bytes | bytearray | memoryview, *, borrow: bool = False
     ) -> list[memoryview]:
-        """The frames that are whole with this data; a bytearray must not be touched afterwards.
+        """Returns the frames that are complete with this data.
 
-        With `borrow` they are slices of the data where they can be, good for as long as that is.
+        The caller must not change a bytearray afterwards. With `borrow` the frames are slices of
+        the data if possible, and valid as long as the data is.
 
-        Raises FrameTooLarge for a bad length. If good frames stand before it in the same data they
-        are returned first: then `error` is set, and the next call raises it.
+        Raises FrameTooLarge for a bad length. If there are good frames before it in the same data,
+        they are returned first: `error` is set, and the next call raises it.
         """
         if self._error is not None:
             raise self._error
@@ -83,7 +90,7 @@ class FrameReader:
         if self.buffered:
             start = self._gather(data, frames)
         elif _PREFIX <= size <= _PREFIX + limit and size == _PREFIX + _unpack(data)[0]:
-            # One read, one frame: by far the commonest case.
+            # One read with exactly one frame is by far the most common case.
             whole = data if borrow or type(data) is bytearray else bytearray(data)
             return [memoryview(whole)[_PREFIX:]]
         position = start
@@ -112,7 +119,7 @@ class FrameReader:
         return frames
 
     def filled(self, size: int) -> memoryview | None:
-        """That many bytes were put at the start of `tail`; the frame, if it is whole now."""
+        """Accepts `size` bytes that were read into `tail`. Returns the frame if it is complete."""
         tail = self.tail
         assert tail is not None
         self.buffered += size
@@ -125,13 +132,13 @@ class FrameReader:
         return None
 
     def discard(self) -> None:
-        """Forget what has come of a frame: the rest of it will not come."""
+        """Drops the unfinished frame: the rest of it will not arrive."""
         self._gathered = bytearray()
         self.tail = None
         self.buffered = self.wanted = 0
 
     def _gather(self, data: bytes | bytearray | memoryview, frames: list[memoryview]) -> int:
-        """Go on with the frame begun earlier; returns how much of the data belonged to it."""
+        """Continues the unfinished frame. Returns how many bytes of the data belong to it."""
         view = memoryview(data)
         taken = 0
         if not self.wanted:
@@ -157,7 +164,7 @@ class FrameReader:
         self.buffered += len(piece)
         if self.buffered > len(self._gathered):
             self._enlarge(begin)
-        # Through a view: a bytearray would first make a copy of the piece.
+        # Assigning to a view avoids the copy that assigning to a bytearray makes first.
         memoryview(self._gathered)[begin : self.buffered] = piece
         self._aim()
 

@@ -1,8 +1,8 @@
-"""Writes the message classes: `python -m penstock.wire.generate`.
+"""Generates the message classes: `python -m penstock.wire.generate`.
 
-The tables in `penstock.wire.schema` are the source; the files under `messages/` are kept in the
-repository so that type checkers, editors and readers see plain classes. A test fails when the two
-differ. The text comes out as the formatter would leave it.
+The source are the schemas in `penstock.wire.schema`. The generated files under `messages/` are in
+the repository, so that type checkers, editors and readers see plain classes. A test fails if the
+two differ. The text is formatted as the formatter would do it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TYPES: Final = {
 
 
 def render() -> dict[str, str]:
-    """The text of every generated file, by its name under `messages/`."""
+    """Returns the text of every generated file, by its name under `messages/`."""
     modules: dict[str, list[str]] = {}
     for message, module in modules_by_message().items():
         modules.setdefault(module, []).append(message)

@@ -1,7 +1,7 @@
-"""Java's string hash, to the bit: what Kafka places groups and transactional ids by.
+"""Computes Java's string hash, by which Kafka assigns groups and transactional ids to partitions.
 
-It runs over UTF-16 code units. Its absolute value, by which a partition is chosen, counts the one
-number without an absolute value in 32 bits as zero.
+The hash is over UTF-16 code units. The partition is chosen by its absolute value. For the one
+32-bit number without an absolute value, -2**31, that is zero, as in Kafka.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ _MODULUS: Final = 1 << 32
 
 
 def utf16_units(text: str) -> memoryview:
-    """The UTF-16 code units of a text: what Java calls its characters."""
+    """Returns the UTF-16 code units of a text, which are Java's characters."""
     return memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
 
 
 def java_hash(text: str) -> int:
-    """`String.hashCode()`: a signed 32-bit number."""
+    """Returns `String.hashCode()`, a signed 32-bit number."""
     value = 0
     for unit in utf16_units(text):
         value = (31 * value + unit) % _MODULUS
@@ -26,6 +26,6 @@ def java_hash(text: str) -> int:
 
 
 def partition_of(text: str, partition_count: int) -> int:
-    """Where Kafka's coordinators keep what is known by this text."""
+    """Returns the partition of the internal topic for this group id or transactional id."""
     code = java_hash(text)
     return (0 if code == -_SIGN else abs(code)) % partition_count

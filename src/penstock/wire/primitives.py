@@ -1,8 +1,9 @@
-"""The few routines that compiled codecs call; whatever is common and short they write out inline.
+"""The functions that compiled codecs call. Common short operations are inlined in their code.
 
-Every limit against hostile bytes is here or in `compile_decode`: a length may not pass the end of
-the frame, a varint takes at most five bytes, and the elements of all arrays together, tags counted
-in, are budgeted per message, because a Python object costs fifty times the bytes it came from.
+All limits against hostile bytes are here or in `compile_decode`: a length may not pass the end of
+the frame, a varint has at most five bytes, and each message has a budget for the elements of all
+arrays and all tagged fields together. The budget exists because a Python object takes fifty times
+as much memory as the bytes that it came from.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _CODES: Final = {
     "float64": "d",
 }
 FORMATS: Final = _CODES | {"uuid": "16s"}
-"""The struct format of each type that always takes the same number of bytes."""
+"""The struct format of each fixed-size type."""
 
 
 def encode_uvarint(value: int) -> bytes:
@@ -41,7 +42,7 @@ def encode_uvarint(value: int) -> bytes:
 
 
 def decode_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """The value and the position after it."""
+    """Returns the value and the position after it."""
     value = shift = 0
     while True:
         byte = buffer[position]
@@ -55,9 +56,9 @@ def decode_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def skip_tags(buffer: Buffer, position: int, size: int, budget: int) -> tuple[int, int]:
-    """Step over tagged fields nobody here knows: returns the position after them and the budget.
+    """Skips unknown tagged fields. Returns the position after them and the remaining budget.
 
-    `position` is that of the field count.
+    `position` is the position of the field count.
     """
     count, position = decode_uvarint(buffer, position)
     budget -= count
@@ -73,7 +74,7 @@ def skip_tags(buffer: Buffer, position: int, size: int, budget: int) -> tuple[in
 
 
 def string_prefix(length: int) -> bytes:
-    """The compact length of a string too long for one byte."""
+    """Returns the compact length of a string whose length does not fit into one byte."""
     if length > STRING_BYTES_MAX:
         raise ProtocolError(f"a string of {length} bytes is over the limit of {STRING_BYTES_MAX}")
     return encode_uvarint(length + 1)

@@ -1,7 +1,7 @@
-"""Messages that are kept in records: a 16-bit version, then the message in that version.
+"""Encodes and decodes messages in records: a 16-bit version, then the message in that version.
 
-Kafka's internal topics hold such keys and values. Their tables are written in the notation of
-`schema.notation`; a `StoredMessages` compiles what is asked for when it is first asked for.
+The records of Kafka's internal topics have such keys and values. Their schemas are written in the
+notation of `schema.notation`. `StoredMessages` compiles each codec on first use.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ M = TypeVar("M", bound=Message)
 
 
 class StoredMessages:
-    """The codecs of one topic's tables; a class belongs to the table of its name."""
+    """The codecs of one topic's messages. A message class has the name of its schema."""
 
     def __init__(self, topic: str, table: str) -> None:
         self._topic = topic
@@ -43,7 +43,7 @@ class StoredMessages:
         return b"".join(encode(message, bytearray(_VERSION.pack(version))))
 
     def decode(self, message_class: type[M], data: bytes) -> M:
-        """The message; `ProtocolError` when it is damaged or of a version unknown here."""
+        """Returns the message. Raises `ProtocolError` if it is damaged or its version unknown."""
         name = message_class.__name__
         version = self.version(data)
         if not self._schemas[name].versions.cover(version):

@@ -1,1 +1,1 @@
-"""One module per API. Each is headed by its contract and has one `handle`."""
+"""The request handlers: one module per API. Each docstring states the contract of its `handle`."""

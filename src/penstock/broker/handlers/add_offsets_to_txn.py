@@ -1,8 +1,9 @@
-"""AddOffsetsToTxn, versions 0 to 4: a transaction is going to commit a group's offsets.
+"""AddOffsetsToTxn, versions 0 to 4: announces that a transaction will commit a group's offsets.
 
-They go to the group's partition of `__consumer_offsets`, which joins the transaction as any does.
-Clients of transaction.version 2 do without: their TxnOffsetCommit adds it. While the transaction
-before is being ended this waits for that, within bounds.
+The offsets go to the group's partition of `__consumer_offsets`, which joins the transaction as any
+other partition does. Clients of transaction.version 2 do not send this: their TxnOffsetCommit adds
+the partition. If the previous transaction is still being ended, the request waits for that, for a
+limited time.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def handle(
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     services = context.services
     if OFFSETS_TOPIC not in services.image.topics:
-        # Whoever only commits to a group asks for its coordinator later than this.
+        # A producer that only commits offsets looks up the group's coordinator later than this, so
+        # the topic may not exist yet.
         create_offsets_topic(services)
         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     where = TopicPartition(OFFSETS_TOPIC, services.groups.index_of(request.group_id))

@@ -1,14 +1,15 @@
-"""AddPartitionsToTxn, versions 0 to 5: partitions join a transaction.
+"""AddPartitionsToTxn, versions 0 to 5: adds partitions to a transaction.
 
-Up to version 3 a producer asks, for one transaction, before it writes. From version 4 on brokers
-ask, for several transactions at once: whether partitions are in (`verify_only`), or to have them
-in, which is how transactions of version 2 begin.
+Up to version 3 a producer sends it, for one transaction, before it writes. From version 4 on
+brokers send it, for several transactions at once. They either ask whether partitions are in the
+transaction (`verify_only`) or add them, which is how transactions of version 2 begin.
 
-While the transaction before is being ended a producer's request waits for that, within bounds.
-Those of brokers do not, since one would hold up the others it came with.
+If the previous transaction is still being ended, a producer's request waits for that, for a limited
+time. Requests from brokers do not wait, since one transaction would hold up the others in the same
+request.
 
-If one of the partitions does not exist none is added: it is told so, the others that nothing was
-attempted.
+If one of the partitions does not exist, none is added: that one gets UNKNOWN_TOPIC_OR_PARTITION and
+the others OPERATION_NOT_ATTEMPTED.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What the admin handlers share: many decisions of one request, in as few commits as they fit.
+"""Shared by the admin handlers: makes the decisions of one request in as few commits as possible.
 
-The parts of an admin request are independent of each other: one topic's error is no other's. All
-that can be decided on one image are committed together, so a request for a hundred topics costs
-about as much as one for a single topic. The parts of a request must be about different keys; who
-names one twice is refused before it comes to this.
+The parts of an admin request are independent of each other: an error in one topic does not affect
+the others. All parts that can be decided on one image are committed together, so a request for a
+hundred topics costs about as much as one for a single topic. The parts of a request must be about
+different keys; callers refuse a request that names one twice.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ H = TypeVar("H", bound=Hashable)
 Make = Callable[[ClusterImage], Decision[R]]
 
 COMMIT_CHANGES_MAX: Final = 100
-"""etcd takes 128 operations in a transaction."""
+"""etcd accepts 128 operations in a transaction."""
 COMMIT_BYTES_MAX: Final = 1 << 20
-"""And a request of one and a half mebibytes. A single topic near that goes alone."""
+"""etcd accepts requests of 1.5 MiB. A single topic near that size is committed alone."""
 
 _log = logging.getLogger(__name__)
 
@@ -37,10 +37,10 @@ _log = logging.getLogger(__name__)
 async def decide_each(
     context: RequestContext, makes: Sequence[Make[R]], *, validate_only: bool
 ) -> list[R | Exception]:
-    """Make every decision and commit them; for each its result, or what is wrong with it.
+    """Makes and commits all decisions. Returns the result or the error of each.
 
-    Returns when this broker, too, acts by what was committed: a client that has its answer may
-    produce to a new topic at once. With `validate_only` the decisions are made, and no more.
+    Returns when this broker has applied what was committed: a client that has its answer may
+    produce to a new topic at once. With `validate_only` the decisions are made but not committed.
     """
     services = context.services
     turns = turns_of(services.env)
@@ -48,14 +48,15 @@ async def decide_each(
     while len(outcomes) < len(makes):
         some = partial(_as_many_as_fit, makes[len(outcomes) :])
         if validate_only:
-            # The image may change between two portions, as it may before the request that follows.
+            # The image may change between two portions, as it may change before the client's next
+            # request.
             outcomes += some(services.image).result
             await turns.give()
             continue
         try:
             outcomes += await services.controller.decide(some)
         except (KafkaError, StoreError, TimeoutError) as error:
-            # It will not go better with the rest: another broker is the controller, say.
+            # The rest would fail in the same way: another broker is the controller, for example.
             failure = _of_the_store(error)
             outcomes += [failure] * (len(makes) - len(outcomes))
     if not validate_only:
@@ -64,7 +65,7 @@ async def decide_each(
 
 
 def _as_many_as_fit(makes: Sequence[Make[R]], image: ClusterImage) -> Decision[list[R | Exception]]:
-    """One decision out of those that go into a commit together, from the first on."""
+    """Combines decisions, from the first on, into one that fits into a single commit."""
     changes: list[Change] = []
     guards: list[Guard] = []
     outcomes: list[R | Exception] = []
@@ -98,10 +99,10 @@ def _of_the_store(error: Exception) -> KafkaError:
 
 
 def error_of(error: Exception) -> tuple[ErrorCode, str]:
-    """The code, and the words for people."""
+    """Returns the error code and the message."""
     return code_of(error), error.message if isinstance(error, KafkaError) else str(error)
 
 
 def repeated(names: Iterable[H]) -> frozenset[H]:
-    """Those that occur more than once."""
+    """Returns the names that occur more than once."""
     return frozenset(name for name, times in Counter(names).items() if times > 1)

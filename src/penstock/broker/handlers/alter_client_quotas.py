@@ -1,7 +1,7 @@
 """AlterClientQuotas, versions 0 and 1: Penstock has no client quotas.
 
-A quota that is to be removed is gone already. One that is to be set is refused: it would limit
-nobody. The versions differ in their encoding only.
+Removing a quota succeeds, since there is none. Setting one is refused: it would not limit any
+client. The versions differ in their encoding only.
 """
 
 from __future__ import annotations

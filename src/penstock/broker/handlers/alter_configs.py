@@ -1,10 +1,10 @@
-"""AlterConfigs, versions 0 to 2: replace all overrides of topics or brokers.
+"""AlterConfigs, versions 0 to 2: replaces all overrides of topics or brokers.
 
-What the request does not name goes back to its default, which is why IncrementalAlterConfigs came
-to be; older tools still send this one. A broker is named by its number, all of them by the empty
-name. Each resource is changed as a whole or, with its own error, not at all; one that is named
-twice is refused. The change is in force on this broker when the answer leaves. The versions differ
-in their encoding only.
+A setting that the request does not name goes back to its default. That is why
+IncrementalAlterConfigs was introduced; older tools still send this request. A broker is named by
+its id, and the empty name stands for all brokers. Each resource is changed as a whole or, with its
+own error, not at all; one that is named twice is refused. The change is in force on this broker
+when the answer is sent. The versions differ in their encoding only.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""AlterPartitionReassignments, versions 0 and 1: move replicas, or cancel a move (null replicas).
+"""AlterPartitionReassignments, versions 0 and 1: starts or cancels (null replicas) reassignments.
 
-Version 1 can forbid that their number changes. A move is answered when it has begun; when it ends
-is seen by ListPartitionReassignments, or by the metadata. A partition that is being moved already
-is moved there instead. Each partition is granted or refused on its own; one that is named twice is
-refused.
+Version 1 can forbid a change of the replication factor. A reassignment is answered when it has
+begun; ListPartitionReassignments or the metadata show when it has ended. For a partition that is
+being reassigned already, the new target replaces the old one. Each partition is accepted or refused
+on its own; one that is named twice is refused.
 """
 
 from __future__ import annotations

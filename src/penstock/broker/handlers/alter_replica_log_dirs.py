@@ -1,6 +1,6 @@
-"""AlterReplicaLogDirs, versions 1 and 2: move replicas between the log directories of this broker.
+"""AlterReplicaLogDirs, versions 1 and 2: moves replicas between log directories of this broker.
 
-A broker has one log directory, so a move there changes nothing and succeeds; any other directory is
+A broker has one log directory, so a move to it changes nothing and succeeds; any other directory is
 LOG_DIR_NOT_FOUND. The versions differ in their encoding only.
 """
 

@@ -1,6 +1,6 @@
-"""AlterUserScramCredentials, version 0: there is no SASL, so no credentials can be kept.
+"""AlterUserScramCredentials, version 0: there is no SASL, so no credentials are stored.
 
-A deletion is RESOURCE_NOT_FOUND and an upsertion UNSUPPORTED_SASL_MECHANISM, for each user once.
+A deletion gets RESOURCE_NOT_FOUND and an upsertion UNSUPPORTED_SASL_MECHANISM, once per user.
 """
 
 from __future__ import annotations

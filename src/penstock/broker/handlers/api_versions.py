@@ -1,12 +1,12 @@
-"""ApiVersions, versions 0 to 4: which APIs this broker serves, and the features of its cluster.
+"""ApiVersions, versions 0 to 4: lists the APIs this broker serves, and the cluster's features.
 
-The first request of most clients, and the only one whose response header never has tags. From
-version 3 on clients introduce themselves; a name that breaks Kafka's rule is refused, since it ends
-up in logs and metrics.
+Most clients send it first, and it is the only API whose response header never has tags. From
+version 3 on clients send their software name and version; one that breaks Kafka's naming rule is
+refused, since it appears in logs and metrics.
 
 The feature transaction.version 2 (`features`) goes together with Produce 12, TxnOffsetCommit 5 and
-EndTxn 5: clients that do not see it as finalized keep to the versions before those. Versions below
-4 cannot show what is supported from version 0 on.
+EndTxn 5: clients that do not see it as finalized use the versions before those. Versions below 4
+cannot list a supported feature whose lowest level is 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _FEATURES_EPOCH: Final = 1
-"""Features never change while the cluster runs, so any number will do."""
+"""Features never change while the cluster runs, so any constant works."""
 
 
 def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:

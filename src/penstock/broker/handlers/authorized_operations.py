@@ -1,8 +1,9 @@
-"""What a client may do with a resource, as a bit field: bit n stands for the operation of code n.
+"""The operations that a client may perform on a resource, as a bit field.
 
-Responses carry it where the request asks (KIP-430). There is no access control here, so whoever
-asks may do everything that can be done with a resource of its kind; who does not ask is told
-`NOT_ASKED`, the fields' default. Kafka without an authorizer answers with the same numbers.
+Bit n stands for the operation with code n. Responses contain the field if the request asks for it
+(KIP-430). There is no access control, so every client may perform every operation that exists for
+the kind of resource. Without such a request, the field has its default, `NOT_ASKED`. Kafka without
+an authorizer answers with the same numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final
 
 
 class Operation(IntEnum):
-    """The codes are those of access control lists."""
+    """The operation codes of Kafka's ACLs."""
 
     READ = 3
     WRITE = 4

@@ -1,4 +1,4 @@
-"""What AlterConfigs and IncrementalAlterConfigs share: they differ in the decision they make."""
+"""Shared by AlterConfigs and IncrementalAlterConfigs, which differ in the decision they make."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Alter = Callable[[ClusterImage, A], Decision[Mapping[str, str]]]
 async def alter_each(
     context: RequestContext, resources: Sequence[A], alter: Alter[A], *, validate_only: bool
 ) -> list[tuple[int, str | None]]:
-    """Change every resource by `alter`; for each, in order, a code and words where it failed."""
+    """Changes every resource by `alter`. Returns the code of each, with a message if it failed."""
     twice = repeated((each.resource_type, each.resource_name) for each in resources)
 
     def make(resource: A) -> Callable[[ClusterImage], Decision[Mapping[str, str]]]:
@@ -50,7 +50,10 @@ async def alter_each(
 
 
 def require_this_broker(services: Services, name: str) -> None:
-    """What a broker has for itself alone, only that broker can answer for."""
+    """Raises INVALID_REQUEST unless `name` is this broker's id.
+
+    Some settings exist only on one broker, and only that broker can answer for them.
+    """
     if name != str(services.config.broker_id):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,

@@ -1,6 +1,6 @@
 """CreateAcls, versions 1 to 3: there is no authorizer, so nothing is created.
 
-Each creation is answered with SECURITY_DISABLED, as Kafka does without an authorizer. The versions
+Each creation is answered with SECURITY_DISABLED, as in Kafka without an authorizer. The versions
 differ in their encoding.
 """
 

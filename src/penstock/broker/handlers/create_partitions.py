@@ -1,11 +1,12 @@
-"""CreatePartitions, versions 0 to 3: let topics have more partitions, each with its own outcome.
+"""CreatePartitions, versions 0 to 3: adds partitions to topics, each topic with its own result.
 
-`count` is how many there shall be in all; fewer or as many as there are is INVALID_PARTITIONS. The
-new ones go where the client assigns them, or where placement goes on. Every topic is echoed; one
-that is named twice is refused, and answered once. The versions differ in their encoding only.
+`count` is the new total; a value that is not larger than the current one is INVALID_PARTITIONS. The
+client may assign the replicas of the new partitions; otherwise placement continues after the
+existing ones. Every topic is answered; one that is named twice is refused, and answered once. The
+versions differ in their encoding only.
 
-The internal topics are refused: a group's partition of `__consumer_offsets` follows from how many
-there are, and groups would lose sight of their offsets. Kafka leaves that check to its tools.
+Internal topics are refused: the number of partitions of `__consumer_offsets` determines which one
+holds a group, and groups would no longer find their offsets. Kafka leaves that check to its tools.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""CreateTopics, versions 2 to 7: new topics, each with its own outcome.
+"""CreateTopics, versions 2 to 7: creates topics, each with its own result.
 
-A topic is answered when it is in the cluster's metadata and this broker serves its share of it; the
-request's timeout is not looked at, since that takes milliseconds. -1 partitions or replicas (4)
-stand for the broker's defaults. From version 5 on the answer tells what the topic got: partitions,
-replicas and every config with where it comes from. Version 7 adds the topic's id; a request that
-only validates has none to tell.
+A topic is answered when it is in the cluster's metadata and this broker serves its share of it. The
+request's timeout is ignored, since that takes milliseconds. -1 partitions or replicas (version 4)
+stand for the broker's defaults. From version 5 on the answer contains what the topic got: the
+number of partitions and replicas, and every config with its source. Version 7 adds the topic's id;
+a request that only validates gets none.
 
 A name that is given twice is refused, and answered once. `__consumer_offsets` may be created by
-hand, as in Kafka, and is compacted unless the request says otherwise: a plain topic would forget
-the groups' offsets after a week.
+hand, as in Kafka, and is compacted unless the request says otherwise: a topic with the default
+policy would lose the groups' offsets after a week.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
 _CLUSTER_METADATA = "__cluster_metadata"
-"""Kafka's own; its tools would mistake a topic of that name for it."""
+"""Kafka's metadata topic; its tools would mistake a topic of that name for it."""
 _MANY: Final = 50
-"""With so many topics the answer is encoded on a thread: it has all the configs of each."""
+"""With more topics, the answer is encoded on a thread: it contains all configs of each."""
 
 
 def handle(
@@ -67,7 +67,7 @@ async def _run(request: CreateTopicsRequest, context: RequestContext) -> CreateT
 
 
 def _refused(request: CreateTopicsRequest) -> dict[str, KafkaError]:
-    """What is wrong with the request whatever the cluster looks like."""
+    """Returns what is wrong with the request regardless of the cluster's state."""
     names = [topic.name for topic in request.topics]
     refused = {
         name: KafkaError(
@@ -79,7 +79,8 @@ def _refused(request: CreateTopicsRequest) -> dict[str, KafkaError]:
         refused[_CLUSTER_METADATA] = KafkaError(
             ErrorCode.INVALID_REQUEST, f"'{_CLUSTER_METADATA}' is reserved: choose another name."
         )
-    # Of topics that exist already the decision knows; these are new together.
+    # The decision checks for collisions with existing topics; this finds collisions within the
+    # request.
     first_of_metric: dict[str, str] = {}
     for name in names:
         first = first_of_metric.setdefault(name.replace(".", "_"), name)

@@ -1,6 +1,6 @@
 """DeleteAcls, versions 1 to 3: there is no authorizer, so there is nothing to delete.
 
-Each filter is answered with SECURITY_DISABLED, as Kafka does without an authorizer. The versions
+Each filter is answered with SECURITY_DISABLED, as in Kafka without an authorizer. The versions
 differ in their encoding.
 """
 

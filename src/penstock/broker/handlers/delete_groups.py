@@ -1,7 +1,7 @@
-"""DeleteGroups, versions 0 to 2: remove groups without members, with their offsets.
+"""DeleteGroups, versions 0 to 2: deletes groups without members, with their offsets.
 
-The group without a name is one like any other here: members cannot join it, but offsets can be
-committed to it.
+The group with the empty name can be deleted like any other: members cannot join it, but offsets can
+be committed to it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def _delete(request: DeleteGroupsRequest, context: RequestContext) -> Dele
             response.results.append(DeleteGroupsResponse.Group(group_id, error.code))
         else:
             response.results.extend(answer.results)
-        # A group that is not there is answered without waiting for anything.
+        # A group that does not exist is answered without any wait, so yield here.
         await turns.give()
     return response
 

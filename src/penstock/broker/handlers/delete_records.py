@@ -1,13 +1,14 @@
-"""DeleteRecords, versions 0 to 2: move the start of partitions up to an offset.
+"""DeleteRecords, versions 0 to 2: raises the log start offset of partitions.
 
--1 stands for the high watermark; beyond it nothing may be deleted, since it is not committed. An
-offset below the start changes nothing. The answer's low watermark is the lowest start of the leader
-and of all followers that are alive: they are waited for, so that the records are gone for good,
-whoever leads next; REQUEST_TIMED_OUT says that they are gone here and not everywhere as yet. A
-topic that is compacted only keeps the last record of every key for ever, so deleting by offset is
-against its policy. Internal topics are refused.
+-1 stands for the high watermark. Offsets above it are refused, since those records are not
+committed. An offset below the log start changes nothing. The low watermark in the answer is the
+lowest log start of the leader and all live followers. The request waits for these followers, so
+that the records stay deleted whichever replica leads next. REQUEST_TIMED_OUT means that the records
+are deleted here, but not everywhere yet. A topic that is only compacted keeps the last record of
+every key forever, so deleting by offset violates its policy. Internal topics are refused.
 
-The start is durable here when the answer leaves. The versions differ in their encoding only.
+The new log start is durable on this broker when the answer is sent. The versions differ in their
+encoding only.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ async def _run(request: DeleteRecordsRequest, services: Services) -> DeleteRecor
 async def _low_watermark(
     services: Services, hosted: HostedPartition, term: Leadership, deadline: float
 ) -> int:
-    """Where every living replica starts, once that is where this one does."""
+    """Waits until every live replica's log starts where this one's does. Returns that offset."""
     clock, start = services.env.clock, hosted.log.log_start_offset
     while (low := term.low_watermark(start)) < start:
         if hosted.leadership is not term:
@@ -89,7 +90,8 @@ async def _delete(
     hosted = services.replicas.require(topic, asked.partition_index)
     log = hosted.log
     async with services.replicas.flusher.exclusive(log):
-        # Only now: while others had the log, its leader or its settings may have changed.
+        # Check only now: while other tasks held the log, its leader or its settings may have
+        # changed.
         term = hosted.require_leader()
         segments_before = len(log.segments)
         log.delete_before(_checked_offset(hosted, term.high_watermark, asked.offset))
@@ -98,7 +100,7 @@ async def _delete(
         try:
             await services.env.executor.run(log.purge)
         except StorageError as error:
-            # The records are gone all the same; the next deletion takes the files along.
+            # The records are deleted all the same; the next deletion removes the files.
             _log.warning("%s-%d: %s", topic, asked.partition_index, error)
     hosted.on_log_start()
     return hosted, term

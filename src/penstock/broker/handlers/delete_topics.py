@@ -1,12 +1,12 @@
-"""DeleteTopics, versions 1 to 6: by name, from version 6 on by name or id.
+"""DeleteTopics, versions 1 to 6: deletes topics by name, from version 6 on by name or id.
 
-A topic is answered when it is gone from the cluster's metadata and from this broker's disk, as far
-as names go; its space is freed by then too. What groups had committed for it goes with it. The
-request's timeout is not looked at. `delete.topic.enable=false` refuses the whole request, with a
-code of its own from version 3 on. Version 5 has a message beside the code.
+A topic is answered when it is gone from the cluster's metadata and from this broker's disk, at
+least under its name; its space is freed by then too. The offsets that groups committed for it are
+deleted with it. The request's timeout is ignored. `delete.topic.enable=false` refuses the whole
+request, from version 3 on with TOPIC_DELETION_DISABLED. Version 5 added a message to the code.
 
-A topic that is named twice, be it by name and id, is refused. Unlike Kafka, which lets everybody
-throw away all offsets and transactions, the internal topics are refused as well.
+A topic that is named twice, even once by name and once by id, is refused. Internal topics are
+refused as well, unlike in Kafka, where any client can delete all offsets and transactions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
 
 _Named = tuple[str | None, bytes]
-"""Name or id, as the client gave it."""
+"""A topic's name or id, as the client gave it."""
 
 
 def handle(
@@ -67,7 +67,7 @@ def _named(request: DeleteTopicsRequest) -> list[_Named]:
 
 
 def _identity(image: ClusterImage, named: _Named) -> bytes | _Named:
-    """The same for a topic's name and its id."""
+    """Returns a value that is the same for a topic's name and its id."""
     name, topic_id = named
     known = image.topics.get(name) if name is not None else image.topic_by_id(topic_id)
     return known.topic_id if known is not None else named

@@ -1,7 +1,7 @@
 """DescribeAcls, versions 1 to 3: there is no authorizer, so the answer is SECURITY_DISABLED.
 
-Kafka answers the same without an authorizer, and tools such as MirrorMaker 2 then leave access
-lists alone. Version 1 added the pattern type; the versions differ in their encoding otherwise.
+Kafka answers the same without an authorizer, and tools such as MirrorMaker 2 then leave ACLs alone.
+Version 1 added the pattern type; otherwise the versions differ in their encoding.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""DescribeCluster, versions 0 to 2: the cluster's id, its brokers and which of them controls it.
+"""DescribeCluster, versions 0 to 2: returns the cluster's id, its brokers and its controller.
 
-Version 1 can ask for controllers instead of brokers; here every broker may be one, and there is no
-other endpoint. Version 2 can ask for fenced brokers too; a broker is here either registered or
-gone, so there are none.
+Version 1 can ask for controllers instead of brokers; here every broker may be the controller, and
+there is no separate endpoint. Version 2 can ask for fenced brokers too; here a broker is either
+registered or gone, so there are none.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""DescribeConfigs, versions 1 to 4: every config of topics and of this broker, with its source.
+"""DescribeConfigs, versions 1 to 4: returns all configs of topics and of this broker, with sources.
 
-A topic shows all it has, inherited values too: tools look for `cleanup.policy` whether or not it
-was ever set. A broker is named by its number, and answers for itself alone; the empty name stands
-for the dynamic defaults of all brokers and shows only those that are set. Keys that are asked for
-and unknown are left out, none asked for means all. Kafka's broker settings that have no effect here
-are shown where they are set or asked for; their documentation says so. Secrets are null.
+A topic shows all its configs, inherited values too: tools look for `cleanup.policy` whether or not
+it was ever set. A broker is named by its id, and answers only for itself. The empty name stands for
+the dynamic defaults of all brokers and shows only those that are set. Requested keys that are
+unknown are left out; an empty list of keys means all. Kafka's broker settings that have no effect
+here are shown where they are set or requested; their documentation says so. Secrets are null.
 
-The loggers of a broker are named by its number too, and answered by itself alone (`log_levels`).
-Groups and client metrics have no configs here: their answer is empty.
+A broker's loggers are named by its id too, and only the broker itself can answer for them
+(`log_levels`). Groups and client metrics have no configs here: their answer is empty.
 
-Version 1 added synonyms, the places a value could come from, on request; version 3 the type and,
-on request, a sentence of documentation.
+Version 1 added synonyms on request, the sources a value could come from. Version 3 added the type
+and, on request, a sentence of documentation.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SETTINGS = 40
 def handle(
     request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse | asyncio.Future[DescribeConfigsResponse]:
-    # Each resource has some dozens of settings.
+    # Each resource has several dozen settings.
     count = _SETTINGS * len(request.resources)
     context.is_large = count > context.slicing.elements
     return with_fresh_topics(
@@ -59,7 +59,7 @@ def _answered(
     seen: set[tuple[int, str]] = set()
     for resource in request.resources:
         if (resource.resource_type, resource.resource_name) in seen:
-            continue  # asked for twice is answered once
+            continue  # A resource that is named twice is answered once.
         yield
         seen.add((resource.resource_type, resource.resource_name))
         answer = DescribeConfigsResponse.Resource(

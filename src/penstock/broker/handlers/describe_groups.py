@@ -1,7 +1,7 @@
-"""DescribeGroups, versions 0 to 6: state and members of some groups.
+"""DescribeGroups, versions 0 to 6: returns the state and members of the given groups.
 
-A group that does not exist is "Dead" up to version 5 and GROUP_ID_NOT_FOUND from 6 on. Version 3
-may ask what the client is allowed to do with the groups.
+A group that does not exist is "Dead" up to version 5 and GROUP_ID_NOT_FOUND from version 6 on. From
+version 3 on a client can ask which operations it may perform on the groups.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""DescribeLogDirs, versions 1 to 4: what lies in this broker's log directory, and how large it is.
+"""DescribeLogDirs, versions 1 to 4: returns the contents and sizes of this broker's log directory.
 
-There is one directory, and replicas do not move between directories: no partition is a future one.
-No list of topics means all; partitions that are not here are left out. Version 3 added a code at
-the top, version 4 the size of the volume and the room left on it.
+There is one directory, and replicas do not move between directories, so there are no future
+replicas. No list of topics means all; partitions that are not on this broker are left out. Version
+3 added a top-level error code, version 4 the size of the volume and its free space.
 """
 
 from __future__ import annotations

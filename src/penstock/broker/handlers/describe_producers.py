@@ -1,8 +1,8 @@
-"""DescribeProducers, version 0: the producers that a partition's log remembers (KIP-664).
+"""DescribeProducers, version 0: returns the producers that a partition's log remembers (KIP-664).
 
-Those are the idempotent ones, with the last sequence each has written, and where its transaction
-began if one is open: what to look for when the last stable offset does not move. Any replica
-answers, from its own log; clients ask the leader unless they name a broker.
+These are the idempotent producers, each with the last sequence that it wrote and the start of its
+open transaction, if there is one: this helps to find out why the last stable offset does not
+advance. Any replica answers, from its own log; clients ask the leader unless they name a broker.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""DescribeQuorum, versions 0 to 2: who decides about metadata, for the tools that ask.
+"""DescribeQuorum, versions 0 to 2: describes the metadata store in the terms of Kafka's quorum.
 
-In Kafka metadata is a log with voters and observers. Here it is a store: its revision is what the
-offset of that log is to tools, the controller, which alone decides, the one voter, and the other
-brokers, which follow by their watches, are observers. How far each of those has come only it knows.
+In Kafka, metadata is a log with voters and observers. Here it is a store. For tools, the store's
+revision takes the place of that log's offset. The controller, which alone decides, is the only
+voter. The other brokers, which follow by their watches, are observers. A broker knows only its own
+revision, not how far the others are.
 
-Version 2 also wants the addresses of the voters' controller endpoints: that is the broker's own.
+Version 2 also returns the voters' controller endpoints: here that is the broker's own address.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""DescribeTopicPartitions, version 0: topics with their partitions, a page at a time (KIP-966).
+"""DescribeTopicPartitions, version 0: returns topics with their partitions, in pages (KIP-966).
 
-No topics named means all. They come in the order of their names; when the page is full, the cursor
-in the answer says where the next one begins. A page has at most 2000 partitions, or as many as the
-client asks for. Besides what Metadata tells there are the replicas that may lead although they are
-not in sync. What a client is allowed to do with a topic is always told. A topic is unknown when the
-store has been asked for news of it (`fresh_topics`).
+Without topics in the request, all are returned. They are sorted by name; when the page is full, the
+cursor in the answer says where the next one begins. A page has at most 2000 partitions, or fewer if
+the client asks for fewer. In addition to what Metadata returns there are the eligible leader
+replicas, and always the authorized operations. Before a topic is reported as unknown, the store is
+asked for changes (`fresh_topics`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _answered(
 
 
 def _start(request: DescribeTopicPartitionsRequest) -> tuple[str, int]:
-    """Where the page begins: a topic that may have gone since, and a partition of it."""
+    """Returns where the page begins: a partition of a topic, which may have been deleted since."""
     cursor = request.cursor
     if cursor is None:
         return "", 0

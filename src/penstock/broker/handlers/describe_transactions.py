@@ -1,6 +1,6 @@
-"""DescribeTransactions, version 0: the state of transactional ids (KIP-664).
+"""DescribeTransactions, version 0: returns the state of transactional ids (KIP-664).
 
-Each coordinator is asked about its own.
+A coordinator answers only for its own ids.
 """
 
 from __future__ import annotations

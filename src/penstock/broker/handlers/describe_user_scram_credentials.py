@@ -1,7 +1,7 @@
 """DescribeUserScramCredentials, version 0: there is no SASL, so no user has credentials.
 
-No users named means all of them, which are none. A user that is named is RESOURCE_NOT_FOUND, as in
-Kafka, and DUPLICATE_RESOURCE if it is named twice.
+Without users in the request the answer is empty. A user that is named gets RESOURCE_NOT_FOUND, as
+in Kafka, and DUPLICATE_RESOURCE if it is named twice.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""ElectLeaders, versions 0 to 2: let partitions be led by their preferred replica, or by any.
+"""ElectLeaders, versions 0 to 2: elects the preferred replica, or any live one, as leader.
 
-Version 1 adds the type of election. Preferred (0): the first replica of the assignment leads, if it
-is in sync. Unclean (1): where nobody leads, the best of the living replicas does, at the price of
-what it has not got; nothing else needs that, so the setting unclean.leader.election.enable is not
-asked. Null partitions stand for all; then those that need no election are left out of the answer.
+Version 1 added the type of election. Preferred (0): the first replica of the assignment becomes
+leader, if it is in sync. Unclean (1): if there is no leader, the best live replica becomes leader,
+and records that it lacks are lost. The request itself asks for that, so the setting
+unclean.leader.election.enable is not consulted. Null partitions stand for all; then those that need
+no election are left out of the answer.
 
-The answer comes when the cluster's metadata has the new leaders. The timeout is not looked at,
-since that takes milliseconds, or the store's own deadline.
+The answer is sent when the cluster's metadata has the new leaders. The timeout is ignored, since
+that takes milliseconds, or is bounded by the store's own deadline.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def _result(index: int, code: ErrorCode, words: str | None) -> ElectLeadersRespo
 
 
 def refuse(request: ElectLeadersRequest, version: int, code: ErrorCode) -> ElectLeadersResponse:
-    """Version 0 has no code for the whole."""
+    """Answers every partition with the code. Version 0 has no code for the whole response."""
     return ElectLeadersResponse(
         error_code=code if version > 0 else ErrorCode.NONE,
         replica_election_results=[

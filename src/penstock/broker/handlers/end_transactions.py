@@ -1,10 +1,11 @@
-"""EndTransactions, version 0: commit many transactions, all or none; or abort what is open of them.
+"""EndTransactions, version 0: commits many transactions atomically, or aborts those that are open.
 
-Our own, Kafka has nothing like it. All members live on one partition of `__transaction_state`: a
-member that does not is INVALID_REQUEST. A commit may name the partition of `__consumer_offsets`
-that one of them must have written to. With an error nothing was decided, and the members' codes say
-who was in the way; otherwise each is told the id and epoch for its next transaction. Said again, it
-is answered as before.
+This is Penstock's own API (multi-commit); Kafka has nothing like it. All members must belong to one
+partition of `__transaction_state`; otherwise the answer is INVALID_REQUEST. A commit may name the
+partition of `__consumer_offsets` that one of the members must have written to. After an error
+nothing was decided, and the members' codes show which of them prevented it. Otherwise each member
+gets the producer id and epoch for its next transaction. The request is safe to retry: it gets the
+same answer.
 """
 
 from __future__ import annotations

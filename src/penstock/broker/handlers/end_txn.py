@@ -1,9 +1,9 @@
-"""EndTxn, versions 0 to 5: commit a transaction, or abort it.
+"""EndTxn, versions 0 to 5: commits or aborts a transaction.
 
-Answered when the decision is committed; the markers follow. Version 5 belongs to
-transaction.version 2: the answer holds the epoch, or the new id, that the producer's next
-transaction runs under. Below version 2 a fenced producer is told INVALID_PRODUCER_EPOCH, later
-PRODUCER_FENCED.
+It is answered when the decision is committed; the markers are written afterwards. Version 5 belongs
+to transaction.version 2: the answer contains the epoch, or the new id, for the producer's next
+transaction. A fenced producer gets INVALID_PRODUCER_EPOCH below version 2, and PRODUCER_FENCED from
+version 2 on.
 """
 
 from __future__ import annotations

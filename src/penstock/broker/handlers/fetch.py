@@ -1,30 +1,31 @@
-"""Fetch, versions 4 to 17: batches from some partitions, as they lie in the log.
+"""Fetch, versions 4 to 17: returns batches from the given partitions, as they are in the log.
 
-Each partition is given whole batches from the one that holds the offset on, the first even if it is
-larger than the limit, so that every consumer gets on. When less than `min_bytes` is there the
-request waits, at most `max_wait_ms`.
+Each partition returns whole batches, starting with the one that contains the requested offset. The
+first batch is returned even if it is larger than the limit, so that every consumer makes progress.
+If less than `min_bytes` is available the request waits, at most `max_wait_ms`.
 
-A fetch of more than a few hundred partitions is worked off in slices (`broker/large_fetch`).
+A fetch of more than a few hundred partitions is processed in slices (`broker/large_fetch`).
 
 Large pieces stay in their files until they are sent. What must be read into memory for a client is
-bounded by the memory that is left for answers: then a fetch returns less, but always one batch.
-Followers are not bounded by it.
+limited by the memory that is left for responses: then a fetch returns less, but at least one batch.
+The limit does not apply to followers.
 
-Who reads committed records only (isolation level 1) gets what lies below the last stable offset,
-where the first transaction begins that is still open, and is told which transactions among the
-batches were aborted: leaving those out is the client's part.
+A reader of committed records (isolation level 1) gets what is below the last stable offset, where
+the first open transaction begins. The response lists the aborted transactions among the batches;
+the client leaves their records out.
 
-Consumers get what is committed, followers all there is. Which of them asks the replica id says; a
-follower also names its broker epoch, and counts only in the life that is registered: nobody else
-can move the in-sync set. Its offset is what it has, if its log does not part from this one before.
-One that knows of a leader before the leader does is not refused, since it would keep away for a
-while then: it waits until the partition is led here.
+Consumers get what is committed, followers get everything. The replica id distinguishes them. A
+follower also sends its broker epoch, and counts only if that is the registered one: nothing else
+can change the in-sync set. Its fetch offset is taken as its log end, unless its log diverges from
+this one before that. A follower that learns of a leader before the leader itself does is not
+refused, since it would then back off for a while: it waits until the leadership begins here.
 
-From version 7 on there are fetch sessions. Version 9 sends the leader epoch the client knows, 12
-the epoch of its last record (a truncated log is told by a diverging epoch), and from 13 on topics
-are named by id only. With version 11 a consumer may read from a follower, up to the high watermark
-that knows of, and is sent to the one in its own rack if there is one in sync (KIP-392). Version 15
-moved the replica id and added the broker epoch (KIP-903): brokers of ours send no older one.
+Fetch sessions exist from version 7 on. Version 9 sends the leader epoch that the client knows,
+version 12 the epoch of its last record (a diverging epoch in the response reports a truncated log),
+and from version 13 on topics are named by id only. With version 11 a consumer may read from a
+follower, up to the high watermark that the follower knows. A consumer is sent to an in-sync
+follower in its own rack if there is one (KIP-392). Version 15 moved the replica id and added the
+broker epoch (KIP-903): Penstock brokers send no older version.
 """
 
 from __future__ import annotations
@@ -86,5 +87,8 @@ def handle(
 
 
 def refuse(request: FetchRequest, version: int, code: ErrorCode) -> FetchResponse:
-    """Sessions have a code of their own from version 7 on; before there are none."""
+    """Answers with the code at the top level, which exists from version 7 on.
+
+    Older versions get an empty response.
+    """
     return FetchResponse(error_code=code)

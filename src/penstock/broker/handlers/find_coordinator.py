@@ -1,9 +1,9 @@
-"""FindCoordinator, versions 0 to 5: the broker that looks after a group or a transactional id.
+"""FindCoordinator, versions 0 to 5: returns the coordinator of a group or a transactional id.
 
-It is the leader of its partition of `__consumer_offsets` or `__transaction_state`. Those topics are
-made when they are first asked for and there are brokers for all their replicas (KIP-115); until
-then the answer is COORDINATOR_NOT_AVAILABLE and clients ask again. From version 4 on several keys
-may be asked for at once.
+That is the leader of its partition of `__consumer_offsets` or `__transaction_state`. These topics
+are created at the first request, once there are enough brokers for all their replicas (KIP-115).
+Until then the answer is COORDINATOR_NOT_AVAILABLE and clients ask again. From version 4 on a
+request can contain several keys.
 """
 
 from __future__ import annotations

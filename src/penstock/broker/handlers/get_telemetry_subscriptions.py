@@ -1,7 +1,7 @@
-"""GetTelemetrySubscriptions, version 0: which metrics this cluster wants of a client (KIP-714).
+"""GetTelemetrySubscriptions, version 0: tells a client which metrics to push (KIP-714): none.
 
-None: no metric is asked for, so clients push nothing and ask again after the interval. A client
-without an instance id gets one.
+Clients therefore push nothing, and ask again after the interval. A client without an instance id
+gets one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.wire.messages import (
 PUSH_INTERVAL_MS: Final = 300_000
 TELEMETRY_BYTES_MAX: Final = 1 << 20
 SUBSCRIPTION_ID: Final = 1
-"""There is one subscription, which is empty and the same for all clients."""
+"""There is one subscription. It is empty, and the same for all clients."""
 _COMPRESSIONS: Final = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
 
 

@@ -1,4 +1,4 @@
-"""What the handlers of group requests share."""
+"""Shared by the handlers of group requests: passes a request to its group's shard."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def ask(
     *,
     nameless: bool = False,
 ) -> Any:
-    """Put a request for one group to its shard; a group that is elsewhere or loading is refused.
+    """Passes a request for one group to its shard.
 
-    As is the group without a name, unless it is allowed: it may hold offsets, but no members.
+    A group whose coordinator is another broker, or that is still loading, is refused. So is the
+    group with the empty name, unless `nameless` is set: it may have offsets, but no members.
     """
     info = info_of(context)
 

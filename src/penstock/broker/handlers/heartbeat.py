@@ -1,6 +1,6 @@
-"""Heartbeat, versions 0 to 4: a member says that it is alive and learns of a rebalance.
+"""Heartbeat, versions 0 to 4: keeps a member alive and informs it of a rebalance.
 
-The rules are those of `penstock.groups`; here the request only finds its shard.
+`penstock.groups` implements the rules; the handler only passes the request to its shard.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""IncrementalAlterConfigs, versions 0 and 1: set, delete, append to and subtract from configs.
+"""IncrementalAlterConfigs, versions 0 and 1: sets, deletes, appends to and subtracts from configs.
 
-What the request does not name stays as it is. Appending and subtracting are for lists, and begin
-with what holds now, inherited or not. Resources as in AlterConfigs: each is changed as a whole or
-not at all, and the change is in force on this broker when the answer leaves. The levels of a
-broker's loggers (`log_levels`) are changed by that broker alone, without the store. The versions
-differ in their encoding only.
+Settings that the request does not name stay as they are. Append and subtract are for lists, and
+start from the value in force, inherited or not. Resources are named as in AlterConfigs: each is
+changed as a whole or not at all, and the change is in force on this broker when the answer is sent.
+The levels of a broker's loggers (`log_levels`) are changed by that broker alone, without the store.
+The versions differ in their encoding only.
 """
 
 from __future__ import annotations

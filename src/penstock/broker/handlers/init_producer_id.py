@@ -1,11 +1,12 @@
-"""InitProducerId, versions 0 to 5: an id for an idempotent or transactional producer.
+"""InitProducerId, versions 0 to 5: assigns an id to an idempotent or transactional producer.
 
-Without a transactional id any broker answers. Version 3 lets a producer ask for the next epoch of
-the id it has; it is simply given a new id then, as Kafka does. An id without its epoch, or the
-other way round, is a mistake.
+Without a transactional id any broker answers. From version 3 on a producer can ask for the next
+epoch of the id it has; it gets a new id then, as in Kafka. A producer id without an epoch, or an
+epoch without an id, is INVALID_REQUEST.
 
-With one its coordinator does: whoever had the transactional id before is fenced, and what it had
-open aborted. Then version 3 lets a producer go on under a new epoch, if it is not fenced itself.
+With a transactional id its coordinator answers: it fences the previous producer with that id, and
+aborts its open transaction. From version 3 on a producer can name its own id and epoch to continue
+under a new epoch, unless it was fenced itself.
 """
 
 from __future__ import annotations

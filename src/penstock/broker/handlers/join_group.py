@@ -1,6 +1,6 @@
-"""JoinGroup, versions 0 to 9: a member enters a group, or enters it again to rebalance.
+"""JoinGroup, versions 0 to 9: adds a member to a group, or lets a member rejoin to rebalance.
 
-The rules are those of `penstock.groups`; here the request only finds its shard.
+`penstock.groups` implements the rules; the handler only passes the request to its shard.
 """
 
 from __future__ import annotations

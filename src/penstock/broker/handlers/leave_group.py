@@ -1,6 +1,6 @@
-"""LeaveGroup, versions 0 to 5: members leave, from version 3 on several at once.
+"""LeaveGroup, versions 0 to 5: removes members from a group, from version 3 on several at once.
 
-The rules are those of `penstock.groups`; here the request only finds its shard.
+`penstock.groups` implements the rules; the handler only passes the request to its shard.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""ListConfigResources, versions 0 and 1: everything that DescribeConfigs can be asked about.
+"""ListConfigResources, versions 0 and 1: lists everything that DescribeConfigs can describe.
 
-Version 0, once ListClientMetricsResources, knows client metrics only, of which there are none.
-Version 1 asks for some types of resources, or by none for all (KIP-1142): topics, brokers and their
-loggers. A type that Kafka does not list is UNSUPPORTED_VERSION.
+Version 0, once named ListClientMetricsResources, lists client metrics only, and there are none. In
+version 1 the client names the types of resources, or none for all (KIP-1142): topics, brokers and
+their loggers. A type that Kafka does not list is UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations

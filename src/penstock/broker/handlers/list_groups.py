@@ -1,6 +1,6 @@
-"""ListGroups, versions 0 to 5: the groups that this broker looks after.
+"""ListGroups, versions 0 to 5: lists the groups that this broker coordinates.
 
-Version 4 filters by state, 5 by type.
+Version 4 can filter by state, version 5 by type.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _steps(request: ListGroupsRequest, context: RequestContext) -> Steps[ListGro
     for runtime in groups.loaded():
         for portion in portions(runtime.shard.core.groups):
             if runtime.is_over:
-                # Another broker looks after the rest: half a list must not pass for a whole one.
+                # Another broker coordinates the rest: an incomplete list must not look complete.
                 response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
                 break
             response.groups += runtime.shard.list_groups(

@@ -1,4 +1,4 @@
-"""ListOffsets, versions 1 to 10: an offset for a time, or for one of the marks below.
+"""ListOffsets, versions 1 to 10: returns the offset for a timestamp or for one of these marks.
 
     -1  latest: the high watermark, or with read_committed the last stable offset
     -2  earliest: the log start
@@ -6,17 +6,17 @@
     -4  earliest on this machine's disks (8); the same as -2 without tiered storage
     -5  last that was tiered (9): there is none
 
-A mark below its version, or one that is no mark, is UNSUPPORTED_VERSION. A time is answered with
-the first record at or after it, -1 if there is none. Version 4 added the leader epoch of the
-offset. A partition that is asked for twice is refused, and answered once.
+A mark in a version that does not have it, or any other negative timestamp, is UNSUPPORTED_VERSION.
+For a timestamp the answer is the first record at or after it, or -1 if there is none. Version 4
+added the leader epoch of the offset. A partition that is named twice is refused, and answered once.
 
-A new leader may know less of what is committed than its predecessor told clients. Until it has
-caught up with that, what would be behind it is OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before
-version 5, which does not know the other): no client sees the end of a partition go back.
+A new leader's high watermark may be lower than the one its predecessor gave to clients. Until it
+has caught up, requests that would show the difference get OFFSET_NOT_AVAILABLE (before version 5,
+which introduced it, LEADER_NOT_AVAILABLE): no client sees the end of a partition go back.
 
-A follower that asks is told where the log itself starts and ends, committed or not.
+A follower gets the start and end of the log itself, whether committed or not.
 
-A search by time opens a batch. One that takes long to decompress is opened on a thread.
+A search by time opens a batch. A batch that takes long to decompress is opened on a thread.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ _MARKS_SINCE: Final = {
 }
 _NEVER: Final = 2**15
 _SEARCH_TIMEOUT_S: Final = 30.0
-"""A client that waits as long for its answer asks again."""
+"""By then a client that waits for its answer has sent the request again."""
 
 
 class _Asked(NamedTuple):
-    """What is asked about one partition, and where its answer goes."""
+    """The request for one partition, and where its answer goes."""
 
     hosted: HostedPartition
     term: Leadership
@@ -70,7 +70,7 @@ class _Asked(NamedTuple):
 
 
 class _Unfinished(NamedTuple):
-    """A search that needs a thread for its next look."""
+    """A search whose next look must run on a thread."""
 
     asked: _Asked
     search: Search
@@ -92,7 +92,7 @@ def _listed(
     request: ListOffsetsRequest, context: RequestContext, unfinished: list[_Unfinished]
 ) -> Steps[ListOffsetsResponse]:
     committed = request.isolation_level == _READ_COMMITTED
-    # Searching by time costs something: twice in one request is a mistake, or worse.
+    # A search by time is expensive: naming a partition twice is a mistake, or an attack.
     once: set[tuple[str, int]] = set()
     twice: set[tuple[str, int]] = set()
     for name, asked in _asked(request):
@@ -152,7 +152,7 @@ async def _finish(
             while left is not None:
                 found = await large_batches.run(left.look.run, _SEARCH_TIMEOUT_S)
                 left = _go_on(asked, search, found)
-            # Meanwhile another broker may have become the leader.
+            # Another broker may have become leader in the meantime.
             if asked.hosted.leadership is not asked.term:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             _tell_epoch(asked, context.version)
@@ -189,7 +189,7 @@ def _fill(
 def _tell_epoch(asked: _Asked, version: int) -> None:
     answer = asked.answer
     if version >= 4 and answer.offset >= 0:
-        # What nobody has written yet will be this leader's.
+        # An offset that is not written yet will be written in this leader epoch.
         known = asked.hosted.log.epochs.epoch_at(answer.offset)
         answer.leader_epoch = asked.term.epoch if known < 0 else known
 
@@ -214,7 +214,7 @@ def _upper(asked: _Asked) -> int:
 
 
 def _go_on(asked: _Asked, search: Search, found: TimedOffset | None) -> _Unfinished | None:
-    """Search until a record is found, or until a look takes long."""
+    """Searches until a record is found, or until the next look must run on a thread."""
     try:
         while True:
             look = search.send(found)

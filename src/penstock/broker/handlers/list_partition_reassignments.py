@@ -1,8 +1,8 @@
-"""ListPartitionReassignments, version 0: the partitions whose replicas are being moved.
+"""ListPartitionReassignments, version 0: lists the partitions whose replicas are being moved.
 
-`replicas` are the targets and then those that are to go, as the metadata has them. Null topics
-stand for all. What is asked for and unknown is left out, as Kafka leaves it out: it is not being
-moved either.
+`replicas` are the target replicas followed by those to be removed, as in the metadata. Null topics
+stand for all. A requested partition that is unknown is left out, as in Kafka: it is not being moved
+either.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""ListTransactions, versions 0 to 2: the transactional ids that this broker coordinates (KIP-664).
+"""ListTransactions, versions 0 to 2: lists the transactional ids of this coordinator (KIP-664).
 
-By state and producer id; from version 1 on by how long a transaction has been running, from 2 on by
-a pattern. State names that mean nothing are handed back. While a partition is still loading nothing
-is listed: half a list would pass for a whole one.
+It filters by state and producer id; from version 1 on by how long a transaction has been running,
+from version 2 on by a pattern. Unknown state names are returned. While a partition is still
+loading, the request is refused: an incomplete list would look complete.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _steps(
         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     response = ListTransactionsResponse(unknown_state_filters=unknown_states(request))
     for runtime in transactions.loaded():
-        # At least once: a pattern that does not read is refused by a shard without any, too.
+        # At least once: an invalid pattern is refused even by a shard without transactions.
         for portion in portions(runtime.shard.core.image.transactions) or [[]]:
             if runtime.is_over:
                 raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

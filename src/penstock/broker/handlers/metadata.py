@@ -1,11 +1,11 @@
-"""Metadata, versions 0 to 13: brokers, and the leaders of some or all topics.
+"""Metadata, versions 0 to 13: returns the brokers, and the leaders of some or all topics.
 
-No list means all topics; in version 0, which cannot say that, an empty one does. Topics that are
-missing are created if the broker allows it and, from version 4 on, the client asks for it; the
-answer is UNKNOWN_TOPIC_OR_PARTITION, as Kafka 4's, and the client comes again. A topic counts as
-missing when the store has been asked for news of it (`fresh_topics`). From version 10 on topics
-have ids, and from 12 on may be asked for by id; between the two a request by id is a mistake, with
-which all of it is refused. Version 8 may ask what the client is allowed to do.
+A null list means all topics; in version 0, which has no null, an empty list does. Missing topics
+are created if the broker allows it and, from version 4 on, the client asks for it. The answer is
+UNKNOWN_TOPIC_OR_PARTITION, as in Kafka 4, and the client asks again. Before a topic counts as
+missing, the store is asked for changes (`fresh_topics`). From version 10 on topics have ids, and
+from version 12 on a request can name them by id; in the versions between, a request by id is
+refused as a whole. From version 8 on a client can ask for the operations it may perform.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def handle(
 
 
 def _count(request: MetadataRequest, context: RequestContext) -> int:
-    """How many topics and partitions are asked for."""
+    """Returns how many topics and partitions are requested."""
     topics = context.services.image.topics
     if request.topics is None:
         return sum(1 + len(topic.partitions) for topic in topics.values())
@@ -92,7 +92,8 @@ def _handled(request: MetadataRequest, context: RequestContext) -> Steps[Metadat
     )
     seen: set[tuple[str | None, bytes]] = set()
     for wanted in asked:
-        # Asked for twice is answered once: a small request must not make a huge answer.
+        # A topic that is named twice is answered once: a small request must not cause a huge
+        # response.
         if (wanted.name, wanted.topic_id) not in seen:
             seen.add((wanted.name, wanted.topic_id))
             response.topics.append((yield from _answer(wanted, context, may_create)))
@@ -100,9 +101,11 @@ def _handled(request: MetadataRequest, context: RequestContext) -> Steps[Metadat
 
 
 def _brokers(services: Services) -> list[MetadataResponse.Broker]:
-    """Those that are registered; this one while none is, as after a store's outage that all their
-    sessions ended in. librdkafka drops whom it is not told of, and after an empty list asks nobody
-    ever again."""
+    """Returns the registered brokers, or only this one while none is registered.
+
+    That is the case after an outage of the store during which all sessions ended. librdkafka drops
+    brokers that are not listed, and after an empty list it never asks any broker again.
+    """
     registered = services.image.brokers.values()
     if not registered and (place := services.place) is not None:
         own_id = services.config.broker_id
@@ -114,8 +117,10 @@ def _brokers(services: Services) -> list[MetadataResponse.Broker]:
 
 
 def _controller_id(services: Services, brokers: Collection[MetadataResponse.Broker]) -> int:
-    """Where to send what is for the controller, which is any broker: the controller itself, or this
-    one while there is none. To librdkafka "nobody" means to wait until it refreshes its metadata.
+    """Returns the broker to send controller requests to: the controller, else this broker.
+
+    Any broker accepts these requests. Without an id, librdkafka would wait until it next refreshes
+    its metadata.
     """
     image, own_id = services.image, services.config.broker_id
     if image.controller is not None and image.controller.broker_id in image.brokers:
@@ -174,7 +179,7 @@ def refuse(request: MetadataRequest, version: int, code: ErrorCode) -> MetadataR
         topics=[
             MetadataResponse.Topic(
                 code,
-                # Before version 12 a name cannot be missing.
+                # Before version 12 the name cannot be null.
                 each.name if each.name is not None or version >= _IDS_SINCE else "",
                 each.topic_id,
             )

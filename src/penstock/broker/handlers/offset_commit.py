@@ -1,8 +1,9 @@
-"""OffsetCommit, versions 2 to 9: a group notes how far it has read.
+"""OffsetCommit, versions 2 to 9: stores how far a group has read.
 
-Offsets for topics that do not exist are refused one by one, the rest is committed. Version 5 did
-away with a retention of its own, 6 brought the leader epoch, 7 static members. Offsets may be
-committed to the group without a name: old consumers that assign partitions themselves do.
+Offsets for topics that do not exist are refused one by one; the rest are committed. Version 5
+removed the retention time from the request, version 6 added the leader epoch, version 7 static
+members. Offsets may be committed to the group with the empty name: old consumers that assign
+partitions themselves do that.
 """
 
 from __future__ import annotations
@@ -37,8 +38,11 @@ def handle(
 async def _commit_in_portions(
     request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse:
-    """A large commit is made of several. Each offset takes effect by itself, so one that fails in
-    between leaves nothing that the client's next commit does not set right."""
+    """Splits a large commit into several.
+
+    Each offset takes effect by itself. If a commit fails midway, the client's next commit corrects
+    it.
+    """
     if commit_bytes(request.group_id, request.topics) > _bytes_max(request.group_id, context):
         return commit_response(request, lambda topic, part: ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
 
@@ -55,7 +59,8 @@ async def _commit_in_portions(
 
 
 def _bytes_max(group_id: str, context: RequestContext) -> int:
-    """How many bytes of records one commit may have; without a limit where nothing is stored."""
+    """Returns how many bytes of records one commit may have; unlimited if this broker
+    refuses it."""
     try:
         hosted = context.services.groups.require(group_id).hosted
     except KafkaError:
@@ -86,7 +91,7 @@ async def _with(
 
 
 def _merged(answer: OffsetCommitResponse, places: _Places) -> OffsetCommitResponse:
-    """One entry per topic in the order of the request; what is not answered has no partition."""
+    """Adds the partitions that were left out because they do not exist, in request order."""
     codes = {
         (topic.name, each.partition_index): each.error_code
         for topic in answer.topics
@@ -109,7 +114,7 @@ def _merged(answer: OffsetCommitResponse, places: _Places) -> OffsetCommitRespon
 
 
 def _take_unknown(request: OffsetCommitRequest, context: RequestContext) -> bool:
-    """Take out of the request what is for no partition there is; True if anything was."""
+    """Removes partitions that do not exist from the request. Returns True if there were any."""
     image = context.services.image
     taken = False
     for topic in request.topics:

@@ -1,7 +1,7 @@
-"""OffsetDelete, version 0: forget offsets that a group committed for some partitions.
+"""OffsetDelete, version 0: deletes the offsets that a group committed for the given partitions.
 
-Partitions that do not exist are refused one by one: what was committed for them went with them. A
-group that cannot be asked, or does not exist, is the code at the top, and no topic is named then.
+Partitions that do not exist are refused one by one: their offsets were deleted with them. If the
+group does not exist or cannot be reached, the error is at the top level, and no topic is listed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _delete(
 
 
 def _known(request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteRequest:
-    """The request without the partitions there are not."""
+    """Returns the request without partitions that do not exist."""
     image = context.services.image
     return OffsetDeleteRequest(
         request.group_id,
@@ -82,7 +82,7 @@ async def _completed(
 
 
 def _complete(answer: OffsetDeleteResponse, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    """Name every partition of the request, in its order; what is not answered does not exist."""
+    """Lists every partition of the request, in order; one without an answer does not exist."""
     if answer.error_code:
         return answer
     codes = {

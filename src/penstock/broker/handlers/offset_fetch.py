@@ -1,6 +1,7 @@
-"""OffsetFetch, versions 1 to 9: how far groups have read; of several groups from version 8 on.
+"""OffsetFetch, versions 1 to 9: returns committed offsets of a group, from version 8 on of several.
 
-Version 2 may ask for all topics and has a code at the top, 7 may ask to wait for open transactions.
+From version 2 on a client can ask for all topics, and there is a top-level error code. From version
+7 on it can require stable offsets: partitions with offsets in open transactions get an error.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def handle(request: OffsetFetchRequest, context: RequestContext) -> asyncio.Futu
 
 
 def _count(request: OffsetFetchRequest, context: RequestContext) -> int:
-    """About how many offsets are asked for; of a group that is not here, none."""
+    """Returns roughly how many offsets are requested; a group that is not here counts as none."""
     count = 0
     for group in groups_of(request, context.version):
         if group.topics is not None:

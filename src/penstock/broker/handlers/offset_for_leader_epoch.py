@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch, versions 2 to 4: where a leader epoch ended in this log (KIP-101, 320)."""
+"""OffsetForLeaderEpoch, versions 2 to 4: returns where a leader epoch ended (KIP-101, KIP-320)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _found(
                 term = hosted.require_leader(asked.current_leader_epoch)
                 end_offset = hosted.log.end_offset
                 if asked.leader_epoch == term.epoch:
-                    # Known even before the first batch of the term is written.
+                    # Known even before the first batch of this leader epoch is written.
                     answer.leader_epoch, answer.end_offset = term.epoch, end_offset
                 else:
                     found = hosted.log.epochs.end_offset_for(asked.leader_epoch, end_offset)

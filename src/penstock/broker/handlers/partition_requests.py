@@ -1,9 +1,11 @@
-"""What requests about single partitions share: a topic is one key, so its partitions are decided
-together, and topics are committed together as far as they fit.
+"""Shared by requests about single partitions: decides all partitions of a topic together.
 
-A failure that is not a partition's own (no controller, a store that is away) is told for each of
-its partitions. Where there is no controller the whole answer says so, too: clients look there to
-learn that they should ask another broker, or again.
+A topic is one key in the store, so its partitions are decided together. Topics are committed
+together as far as they fit.
+
+A failure that concerns the whole request (no controller, or the store is not reachable) is reported
+for each of its partitions. Without a controller the whole response reports it, too: clients check
+there whether to ask another broker, or to ask again.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ async def decide_by_topic(
     wanted: Mapping[str, Sequence[W]],
     make: Callable[[Sequence[W], ClusterImage], Decision[tuple[A, ...]]],
 ) -> dict[str, tuple[A, ...] | Exception]:
-    """For each topic the answers of its partitions, or what became of all of them."""
+    """Returns for each topic the answers of its partitions, or one error for all of them."""
     makes = [partial(make, parts) for parts in wanted.values()]
     outcomes = await decide_each(context, makes, validate_only=False)
     if outcomes and all(_has_no_controller(each) for each in outcomes):

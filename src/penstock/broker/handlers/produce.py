@@ -1,27 +1,28 @@
-"""Produce, versions 3 to 12: append one batch to each of some partitions.
+"""Produce, versions 3 to 12: appends one batch to each of the given partitions.
 
-acks=0 gets no answer at all, and a closed connection when a batch is refused. acks=1 gets one when
-the batch is in the leader's file; where the leader is the only in-sync replica, when consumers can
-see it, which with `durability=fsync` is after the leader's flush. acks=-1 gets one when the batch
-is committed: on every in-sync replica, by the topic's durability.
+With acks=0 there is no answer; if a batch is refused, the connection is closed. With acks=1 the
+answer is sent when the batch is written to the leader's log. If the leader is the only in-sync
+replica, it is sent when consumers can read the batch, which with `durability=fsync` is after the
+leader's flush. With acks=-1 the answer is sent when the batch is committed: every in-sync replica
+has it, as the topic's durability demands.
 
-A batch seen before (an idempotent producer's retry) is answered with the offset of its first copy.
-The internal topics take batches of the cluster's own tools only, as Kafka's do: anybody else's
-would be read as the state of groups.
+A duplicate (an idempotent producer's retry) is answered with the offset of its first copy. The
+internal topics accept batches from the cluster's own tools only, as in Kafka: a batch from any
+other client would be read as the state of groups.
 
-A batch for a partition that is about to be led here waits for that (`led_soon`).
+A batch for a partition with a pending leadership here waits until it begins (`led_soon`).
 
-The first batch of a transaction on a partition waits until the transaction's coordinator has said
-that the partition is in it (`txn_verification`); with version 12 it joins it by that, which belongs
-to transaction.version 2.
+The first batch of a transaction on a partition waits until the transaction's coordinator has
+confirmed that the partition is in the transaction (`txn_verification`). With version 12 this also
+adds the partition to it, which is part of transaction.version 2.
 
-A batch that takes long to check is checked on a thread (`large_batches`), and a request of many
-batches is worked off in slices. The connection's next request begins when this one is answered, so
-the order of appends is kept.
+A batch that takes long to check is checked on a thread (`large_batches`), and a request with many
+batches is processed in slices. In both cases the connection's next request begins when this one is
+answered, so the order of appends is kept.
 
-zstd is taken from version 7 on. Version 8 added an error message, and names the records that are
-to blame for a refusal (KIP-467). From version 10 on a client that
-came to the wrong broker is told the leader. TRANSACTION_ABORTABLE is known from version 11 on.
+zstd is accepted from version 7 on. Version 8 added an error message, and names the records that
+caused a refusal (KIP-467). From version 10 on, the answer to a client that reached the wrong broker
+names the leader. TRANSACTION_ABORTABLE is used from version 11 on.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ _NO_WORD: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     )
 )
-"""What keeps a coordinator from giving its word: the batch was not taken and may be sent again."""
+"""The coordinator could not verify the transaction; the batch may be sent again."""
 _TOOLS = "__admin_client"
-"""The client id that Kafka's tools write to internal topics under."""
+"""The client id under which Kafka's tools write to internal topics."""
 
 
 def handle(
@@ -103,7 +104,7 @@ class _Batch(NamedTuple):
 
 
 class _Producing:
-    """One request, from its batches to its answer."""
+    """Processes one request, from its batches to its answer."""
 
     __slots__ = (
         "_answer",
@@ -129,7 +130,7 @@ class _Producing:
         self._answer: asyncio.Future[ProduceResponse | None] | None = None
         self._commits: GradualCommitWait[ProduceResponse] | None = None
         self._left = 0
-        """How many batches wait: for the coordinator's word, or for their partition to be led."""
+        """How many batches wait: for verification, validation or a pending leadership."""
 
     def batches(self) -> Iterator[_Batch]:
         for topic in self._request.topic_data:
@@ -141,11 +142,12 @@ class _Producing:
                 yield _Batch(topic.name, partition, answer)
 
     async def in_slices(self) -> ProduceResponse | None:
-        """Append what takes long in total, and let other requests have their turn in between.
+        """Appends the batches of a large request, and lets other requests run in between.
 
-        Each batch is checked and appended in one turn, as if it had come in a request of its own.
-        The connection's next request begins when this one is answered, so a producer's batches
-        stay in order; those of others may come in between, as they may between two requests."""
+        Each batch is checked and appended in one step, as if it had come in its own request. The
+        connection's next request begins when this one is answered, so a producer's batches stay in
+        order. Batches of other producers may come in between, as they may between two requests.
+        """
         services, count = self._context.services, 0
         turns = turns_of(services.env)
         self._register_gradually()
@@ -173,6 +175,7 @@ class _Producing:
         *,
         may_wait: bool = True,
     ) -> None:
+        """Appends a batch and fills in its answer, or registers the batch to be appended later."""
         context, acks, answer = self._context, self._request.acks, batch.answer
         replicas = context.services.replicas
         try:
@@ -211,7 +214,7 @@ class _Producing:
                     self._commits.add(hosted, end_offset)
 
     def _validate_later(self, batch: _Batch, hosted: HostedPartition) -> None:
-        """Check the batch on a thread, then go on with it."""
+        """Validates the batch on a thread, then appends it."""
         records = _writable(batch.asked.records)
         if records is None:
             return
@@ -225,7 +228,7 @@ class _Producing:
 
     def _on_validated(self, batch: _Batch, validation: asyncio.Future[Validated]) -> None:
         if validation.cancelled():
-            return  # The broker stops.
+            return  # The broker is stopping.
         error = validation.exception()
         if error is None:
             self.append(batch._replace(validated=validation.result()))
@@ -235,6 +238,7 @@ class _Producing:
         self._one_less()
 
     def _fail(self, batch: _Batch, error: Exception) -> None:
+        """Fills in the error, and opens the producer's retry window if the error is retriable."""
         _fill_error(batch.answer, error)
         self._context.services.figures.produce.on_refused(error)
         if code_of(error).retriable:
@@ -248,7 +252,8 @@ class _Producing:
     def _comes_early(
         self, batch: _Batch, error: Exception, verification: Verification | None
     ) -> bool:
-        """Whether the partition is about to be led here: then the batch goes on when it is."""
+        """Returns whether the batch waits for a pending leadership, and is appended when
+        it begins."""
 
         def go_on() -> None:
             self.append(batch, verification, may_wait=False)
@@ -263,15 +268,16 @@ class _Producing:
         return is_early
 
     def _put_off(self, batch: _Batch, error: NotVerified) -> None:
+        """Keeps the batch for verification with the transaction's coordinator."""
         if not self._request.transactional_id:
             self._fail(batch, KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
         elif self._request.acks == 0:
-            self._fail(batch, error)  # There is nobody to tell what the coordinator will say.
+            self._fail(batch, error)  # With acks=0 the coordinator's result could not be reported.
         else:
             self._unverified.append((batch, error))
 
     def later(self) -> asyncio.Future[ProduceResponse | None]:
-        """The answer, when no batch waits any more and what must be committed is."""
+        """Returns a future for the answer, once no batch waits and the batches are committed."""
         if self._commits is None:
             self._register_gradually()
         self._answer = asyncio.get_running_loop().create_future()
@@ -279,10 +285,10 @@ class _Producing:
         return self._answer
 
     def _verify(self) -> None:
-        """Ask the coordinator about what would begin a transaction, and append what it is for.
+        """Verifies batches that would begin a transaction, and appends those that pass.
 
-        Each batch goes on by itself: the next of its producer, in another request, may wait for
-        the same word, and must come after it.
+        Each batch continues on its own: the producer's next batch, in another request, may wait for
+        the same verification, and must be appended after it.
         """
         unverified, self._unverified = self._unverified, []
         self._left += len(unverified)
@@ -303,7 +309,8 @@ class _Producing:
             ]
             words = self._context.services.verification.ask(asker, places)
             for (batch, _), word in zip(batches, words, strict=True):
-                # Also where it is there at once: one that came before may still be on its way.
+                # Use a callback even if the result is there already: an earlier batch's may still
+                # be on its way.
                 word.add_done_callback(partial(self._on_word, batch))
 
     def _on_word(self, batch: _Batch, said: asyncio.Future[Word]) -> None:
@@ -328,7 +335,8 @@ class _Producing:
             self._answer.set_result(committed)
 
     def _register_gradually(self) -> None:
-        """Not all batches are appended in this turn of the loop: those that are, wait already."""
+        """Lets the batches appended so far wait for their commit; later ones are added one
+        by one."""
         request = self._request
         self._commits = GradualCommitWait(
             max(0, request.timeout_ms) / 1000, self._finish, own_disk=request.acks != _ALL
@@ -338,7 +346,7 @@ class _Producing:
         self._waits.clear()
 
     def committed(self) -> ProduceResponse | asyncio.Future[ProduceResponse]:
-        """The answer, when what must be committed is."""
+        """Returns the answer, or a future for it if batches are not committed yet."""
         if self._commits is not None:
             self._commits.close()
             return self._commits.future
@@ -366,7 +374,7 @@ def _pass_on(
 
 
 def _no_word(code: ErrorCode, version: int) -> KafkaError:
-    """What a producer is told whose partition is not known to be in its transaction."""
+    """Returns the error for a batch whose transaction could not be verified."""
     if code in _NO_WORD and (code != ErrorCode.CONCURRENT_TRANSACTIONS or version < _ADDS_SINCE):
         return KafkaError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -378,7 +386,10 @@ def _no_word(code: ErrorCode, version: int) -> KafkaError:
 
 
 def _close_if_refused(response: ProduceResponse) -> None:
-    """Without answers, a closed connection is how a client learns to look for the leader again."""
+    """Raises an error that closes the connection if a batch was refused.
+
+    With acks=0 there are no answers: only a closed connection makes the client look up the leader.
+    """
     for topic in response.responses:
         for answer in topic.partition_responses:
             if answer.error_code:
@@ -400,7 +411,10 @@ def _close_later_if_refused(
 
 
 def _writable(records: bytes | bytearray | memoryview | None) -> memoryview | None:
-    """Frames come in writable memory, so that offsets can be stamped where the batch lies."""
+    """Returns the records in writable memory, so that offsets can be stamped in place.
+
+    Frames come in writable memory; only read-only records are copied.
+    """
     if records is None:
         return None
     view = memoryview(records)
@@ -431,7 +445,7 @@ def _tell_leader(answer: ProduceResponse.Partition, services: Services, topic: s
 
 
 def refuse(request: ProduceRequest, version: int, code: ErrorCode) -> ProduceResponse:
-    """Every partition gets the code."""
+    """Answers every partition with the code."""
     return ProduceResponse(
         responses=[
             ProduceResponse.Topic(

@@ -1,7 +1,7 @@
-"""PushTelemetry, version 0: a client's metrics (KIP-714).
+"""PushTelemetry, version 0: receives a client's metrics (KIP-714).
 
-No client is asked for any (`get_telemetry_subscriptions`), so whatever comes is checked as Kafka
-does and dropped, without being decompressed.
+No client is asked for any (`get_telemetry_subscriptions`), so whatever arrives is checked as in
+Kafka and dropped, without being decompressed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""SyncGroup, versions 0 to 5: a member asks for its part of the assignment; the leader brings it.
+"""SyncGroup, versions 0 to 5: returns a member's assignment; the group's leader brings them all.
 
-The rules are those of `penstock.groups`; here the request only finds its shard.
+`penstock.groups` implements the rules; the handler only passes the request to its shard.
 """
 
 from __future__ import annotations

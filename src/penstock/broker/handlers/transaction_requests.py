@@ -1,4 +1,4 @@
-"""What the handlers of transactional requests share."""
+"""Shared by the handlers of transactional requests: passes a request to its shard."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def ask(
     method: Callable[[TransactionShard], Callable[..., list[Effect]]],
     *more: object,
 ) -> Any:
-    """Put a request about one transactional id to its shard; `more` goes behind the request.
+    """Passes a request about one transactional id to its shard, followed by the arguments `more`.
 
-    An id that is coordinated elsewhere, or still loading, is a `KafkaError`.
+    Raises `KafkaError` if another broker coordinates the id, or it is still loading.
     """
 
     def step(shard: TransactionShard, token: Token, now: Now) -> list[Effect]:
@@ -35,7 +35,7 @@ def ask(
 
 
 def then(answer: T | asyncio.Future[T], change: Callable[[T], U]) -> U | asyncio.Future[U]:
-    """The answer changed, now or when it is there."""
+    """Applies `change` to the answer, now or when it arrives."""
     if not isinstance(answer, asyncio.Future):
         return change(answer)
     changed: asyncio.Future[U] = answer.get_loop().create_future()
@@ -48,7 +48,7 @@ def then(answer: T | asyncio.Future[T], change: Callable[[T], U]) -> U | asyncio
             return
         try:
             changed.set_result(change(done.result()))
-        except Exception as error:  # noqa: BLE001 - dispatch makes an answer of it
+        except Exception as error:  # noqa: BLE001 - dispatch turns it into a response
             changed.set_exception(error)
 
     cast("asyncio.Future[T]", answer).add_done_callback(finish)

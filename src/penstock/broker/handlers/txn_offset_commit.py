@@ -1,9 +1,9 @@
-"""TxnOffsetCommit, versions 0 to 5: offsets of a group that take effect with a transaction.
+"""TxnOffsetCommit, versions 0 to 5: commits a group's offsets as part of a transaction.
 
-Like OffsetCommit, offsets for topics that do not exist are refused one by one. The first commit of
-a transaction is verified with its coordinator: up to version 4 a producer has added the group's
-partition (AddOffsetsToTxn), from version 5 on it is added here (transaction.version 2). From
-version 3 on the producer says which member of the group it commits for.
+As in OffsetCommit, offsets for topics that do not exist are refused one by one. The first commit of
+a transaction is verified with the transaction's coordinator. Up to version 4 the producer has added
+the group's partition before (AddOffsetsToTxn); from version 5 on it is added here
+(transaction.version 2). From version 3 on the producer names the group member that it commits for.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _AGAIN: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     )
 )
-"""What the transaction's coordinator cannot help at the moment. To the client, who came to the
-group's, that one is not ready: it asks here again."""
+"""Errors that the transaction's coordinator returns for a moment. The client is talking to the
+group's coordinator, so it is told that this one is not ready, and retries here."""
 
 _Answer = TxnOffsetCommitResponse | asyncio.Future[TxnOffsetCommitResponse]
 _Places = list[tuple[str, list[TxnOffsetCommitRequest.Partition]]]
@@ -58,7 +58,7 @@ def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> _Answer:
 async def _commit_in_portions(
     request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse:
-    """A large commit is made of several in the same transaction, which is aborted if one fails."""
+    """Splits a large commit into several. If one fails, the client aborts the transaction."""
 
     async def ask_some(
         topics: list[TxnOffsetCommitRequest.Topic],
@@ -137,7 +137,7 @@ def _refused(request: TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommi
 
 
 def _merged(answer: TxnOffsetCommitResponse, places: _Places) -> TxnOffsetCommitResponse:
-    """One entry per topic in the order of the request; what is not answered has no partition."""
+    """Adds the partitions that were left out because they do not exist, in request order."""
     codes = {
         (topic.name, each.partition_index): each.error_code
         for topic in answer.topics
@@ -160,7 +160,7 @@ def _merged(answer: TxnOffsetCommitResponse, places: _Places) -> TxnOffsetCommit
 
 
 def _take_unknown(request: TxnOffsetCommitRequest, context: RequestContext) -> None:
-    """Take out of the request what is for no partition there is."""
+    """Removes partitions that do not exist from the request."""
     image = context.services.image
     for topic in request.topics:
         topic.partitions = [

@@ -1,9 +1,9 @@
-"""UnregisterBroker, version 0: forget a broker that is gone for good.
+"""UnregisterBroker, version 0: removes what is left of a broker that will not return.
 
-Kafka keeps the registration of a broker until it is removed by this. Here it goes with the broker's
-lease; what is forgotten is the rest (`metadata/departure.py`). So it answers the question of
-whoever is about to throw a machine away: it is refused while the broker runs or a partition counts
-on it, and BROKER_ID_NOT_REGISTERED means that nothing is left of it.
+Kafka keeps the registration of a broker until this request removes it. Here the registration ends
+with the broker's lease, and this request removes the rest (`metadata/departure.py`). It tells an
+operator whether a machine can be discarded: it is refused while the broker runs or a partition
+depends on it, and BROKER_ID_NOT_REGISTERED means that nothing is left of the broker.
 """
 
 from __future__ import annotations

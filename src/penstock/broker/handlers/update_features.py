@@ -1,8 +1,9 @@
-"""UpdateFeatures, versions 0 to 2: change the level of the cluster's features (KIP-584).
+"""UpdateFeatures, versions 0 to 2: changes the level of the cluster's features (KIP-584).
 
-A level that is in force already is accepted. Any other is INVALID_UPDATE_VERSION, with the reason:
-the features of a cluster do not change here. One bad update voids the request. Version 1 added the
-upgrade type and validate-only, version 2 took away the results of single features.
+A level that is already in force is accepted. Any other is refused with INVALID_UPDATE_VERSION and
+the reason: the features of a cluster cannot be changed here. One bad update fails the whole
+request. Version 1 added the upgrade type and validate-only, version 2 removed the per-feature
+results.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def handle(request: UpdateFeaturesRequest, context: RequestContext) -> UpdateFea
 
 
 def _problem(name: str, level: int) -> str:
-    """Why a feature cannot have that level; empty if it has it."""
+    """Returns why a feature cannot have that level; empty if it already has it."""
     feature = FEATURES.get(name)
     if feature is None:
         return f"is not supported; supported are {', '.join(FEATURES)}"

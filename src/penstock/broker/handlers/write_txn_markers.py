@@ -1,8 +1,8 @@
-"""WriteTxnMarkers, versions 1 and 2: partitions are told how transactions ended.
+"""WriteTxnMarkers, versions 1 and 2: writes the markers that end transactions.
 
-Coordinators send it to the leaders; so does an operator who aborts a transaction that hangs. It is
-answered when every marker is committed. Version 2 says which transaction.version ended it: by the
-rules of 2 a marker must carry a newer epoch than the transaction it ends.
+Coordinators send it to partition leaders; so do operators' tools to abort a hanging transaction. It
+is answered when every marker is committed. Version 2 contains the transaction.version of the
+transaction: under 2, a marker must have a newer epoch than the transaction it ends.
 """
 
 from __future__ import annotations

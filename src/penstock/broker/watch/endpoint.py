@@ -1,9 +1,9 @@
-"""A small HTTP server on the broker's own loop: GET, a few fixed paths, nothing to configure.
+"""A small HTTP server on the broker's event loop: GET and HEAD, for a few fixed paths.
 
-Whoever scrapes comes every few seconds, so a connection serves one request and is closed: nothing
-has to be kept or timed between two. There are few of them at a time; more than `CONNECTIONS_MAX`
-are turned away, and one whose request does not come within `REQUEST_S` is dropped. An answer is
-made by a task of its own, which `close` waits for.
+Scrapes come every few seconds. So a connection serves one request and is closed, and no state or
+timer is needed between two requests. At most `CONNECTIONS_MAX` connections are open; further ones
+are refused. A connection whose request does not arrive within `REQUEST_S` is dropped. Each answer
+has its own task, which `close` cancels and waits for.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def text_page(status: HTTPStatus, text: str) -> Page:
 
 
 class Endpoint:
-    """Listens at one address; `pages` are its paths."""
+    """Listens on one address. `pages` maps paths to their handlers."""
 
     def __init__(self, network: Network, pages: Mapping[str, Handler]) -> None:
         self._network = network
@@ -50,7 +50,7 @@ class Endpoint:
         self._stop: Callable[[], Awaitable[None]] | None = None
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen, or raise OSError; the address."""
+        """Starts to listen, and returns the address. Raises OSError if it cannot."""
         listener = await self._network.listen(host, port, self._accept)
         self._stop = listener.close
         return listener.address()
@@ -66,7 +66,7 @@ class Endpoint:
             await asyncio.wait(list(self._answers))
 
     def _accept(self) -> Receiver:
-        # Only now: a broker that nobody looks at does without what knows HTTP.
+        # Imported only now: a broker that is never scraped need not load the HTTP library.
         from penstock.broker.watch.http import HttpConnection  # noqa: PLC0415
 
         return HttpConnection(self)
@@ -81,7 +81,7 @@ class Endpoint:
         self._connections.pop(connection, None)
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have an answer made; this endpoint owns the task."""
+        """Starts the task of an answer. The endpoint owns the task."""
         answer = asyncio.get_running_loop().create_task(work)
         self._answers[answer] = None
         answer.add_done_callback(lambda done: self._answers.pop(done, None))
@@ -96,6 +96,6 @@ class Endpoint:
             return text_page(HTTPStatus.NOT_FOUND, f"there is no such page; there are {known}")
         try:
             return await handler()
-        except Exception:  # noqa: BLE001 - whoever asks is told that it failed, the log what did
+        except Exception:  # noqa: BLE001 - the client gets a 500, the log gets the cause
             _log.exception("%s could not be answered", path)
             return text_page(HTTPStatus.INTERNAL_SERVER_ERROR, "it failed: see the broker's log")

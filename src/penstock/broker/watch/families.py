@@ -1,7 +1,7 @@
-"""From gathered figures to Prometheus' text.
+"""Renders the gathered metrics in Prometheus' text format.
 
-Each family is made and rendered on its own, so that others may have their turn on the loop between
-two; the largest has as many samples as there are places for topics.
+Each metric family is built and rendered separately, so that other tasks can run in between. The
+largest family has one sample per topic that has its own series (`places.py`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _INFINITE = "+Inf"
 
 
 class _One:
-    """A collector of one family, which is what the renderer takes."""
+    """A collector of a single family, as the renderer requires."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family
@@ -55,7 +55,7 @@ def render(family: Metric) -> bytes:
 
 
 def family(name: str, samples: Iterable[Sample]) -> Metric:
-    """One that `names.py` knows, with its samples."""
+    """Returns a counter or gauge family from `names.py`, with its samples."""
     about = BY_NAME[name]
     made: GaugeMetricFamily | CounterMetricFamily
     if about.kind is Kind.COUNTER:
@@ -84,7 +84,7 @@ def families(
     places: TopicPlaces,
     scrape_s: float,
 ) -> Iterator[Metric]:
-    """All of them, one after the other."""
+    """Yields all families, one at a time."""
     figures = broker.figures
     yield from _about(services)
     yield from _topics(places)
@@ -96,7 +96,7 @@ def families(
     yield from _transactions(gathered)
     yield histogram("penstock_event_loop_delay_seconds", [((), figures.loop_delays)])
     yield _single("penstock_scrape_duration_seconds", scrape_s)
-    # Registered nowhere: there may be several brokers in one process, in tests.
+    # Not registered, because tests may run several brokers in one process.
     yield from ProcessCollector(registry=None).collect()
 
 

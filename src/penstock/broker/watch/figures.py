@@ -1,11 +1,12 @@
-"""What a broker counts while it works: plain numbers, added to where things happen.
+"""Counters and histograms that the broker updates while it works.
 
-Only what cannot be read off the broker later is counted here. A path that is taken for every batch
-adds to an integer; a histogram costs a clock, read twice, and a search, so on the produce lanes one
-request in several is timed and stands for those since the last: `Sampled`. The number of requests
-stays exact, since the rest is settled before it is read.
+Only what cannot be read from the broker later is counted here. Code that runs for every batch adds
+to an integer. A histogram costs two clock reads and a search, so on the fast path for produce
+requests only some requests are timed, and each measurement also counts for the unmeasured requests
+before it (`Sampled`). The number of requests is still exact, because the remaining ones are added
+before a scrape reads the histogram.
 
-Nobody but the event loop touches these, so nothing is locked.
+Only the event loop accesses these counters, so there are no locks.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ FLUSH_BOUNDS_S: Final = (
 )  # fmt: skip
 DELAY_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 ANSWERED_EVERY: Final = 32
-"""Of the produce requests that a lane answers at once, one in so many is timed."""
+"""One in this many is timed, of the produce requests that the fast path answers at once."""
 WAITED_EVERY: Final = 8
-"""Of those that wait for their commit."""
+"""One in this many is timed, of the produce requests that wait until they are committed."""
 
 
 class Histogram:
-    """How often a duration fell between two bounds; one count more than bounds, for the rest."""
+    """How often a duration fell between two bounds. The last count is for durations above all
+    bounds."""
 
     __slots__ = ("bounds", "counts", "sum_s")
 
@@ -50,7 +52,7 @@ class Histogram:
 
 
 class Sampled:
-    """Durations of which only some are measured, each of which stands for those before it too.
+    """Measures only some durations. Each measurement also counts for the unmeasured ones before it.
 
     if sampled.left:
         sampled.left -= 1        # and nothing else
@@ -67,10 +69,11 @@ class Sampled:
         self._last_s: float | None = None
         self._left_max = every - 1
         self.left = 0
-        """How many are not measured before the next that is: the very first is."""
+        """How many requests are skipped before the next measurement. The very first request is
+        measured."""
 
     def begin(self) -> int:
-        """One is going to be measured; how many it stands for."""
+        """Begins a measurement. Returns for how many requests it counts."""
         stands_for = 1 if self._last_s is None else 1 + self._left_max - self.left
         self._last_s = self._last_s or 0.0
         self.left = self._left_max
@@ -81,20 +84,20 @@ class Sampled:
         self._histogram.observe(seconds, stands_for)
 
     def settle(self) -> None:
-        """Count those that were not measured like the last that was."""
+        """Counts the requests since the last measurement, with the duration of that measurement."""
         if self._last_s is not None:
             self._histogram.observe(self._last_s, self._left_max - self.left)
             self.left = self._left_max
 
 
 class Requests:
-    """Durations by API, and what was refused."""
+    """Request durations by API, and errors."""
 
     def __init__(self) -> None:
         self.by_api: dict[int, Histogram] = {}
         self.errors: dict[tuple[int, ErrorCode], int] = {}
         produce = self.by_api[ApiKey.PRODUCE] = Histogram(REQUEST_BOUNDS_S)
-        # What the produce lanes add to.
+        # Updated by the fast path for produce requests.
         self.answered = Sampled(produce, ANSWERED_EVERY)
         self.waited = Sampled(produce, WAITED_EVERY)
 
@@ -105,7 +108,7 @@ class Requests:
         histogram.observe(seconds)
 
     def refused(self, api_key: int, code: ErrorCode) -> None:
-        """A request failed as a whole."""
+        """Counts a request that failed as a whole."""
         key = api_key, code
         self.errors[key] = self.errors.get(key, 0) + 1
 
@@ -115,7 +118,7 @@ class Requests:
 
 
 class Cleaner:
-    """What retention and compaction have done."""
+    """Counters of retention and compaction."""
 
     __slots__ = (
         "bytes_read",
@@ -136,9 +139,9 @@ class Cleaner:
         self.segments_deleted = 0
         self.failures = 0
         self.paused_logs = 0
-        """Left alone for a while because their maintenance failed."""
+        """Logs whose retention or compaction is paused after a failure."""
         self.undecodable_batches = 0
-        """Kept as they are by the last compactions."""
+        """Batches that the last compactions kept unchanged because they could not be decoded."""
 
     def on_cleaned(self, bytes_before: int, bytes_after: int, seconds: float) -> None:
         self.runs += 1
@@ -148,14 +151,14 @@ class Cleaner:
 
 
 class Produce:
-    """Batches of producers that were refused for what they contain."""
+    """Counts producers' batches that were refused because of their contents."""
 
     __slots__ = ("malformed", "oversized")
 
     def __init__(self) -> None:
         self.malformed = 0
         self.oversized = 0
-        """Decompressed to more than `max.message.bytes` allows."""
+        """Batches that decompress to more than the limit, a multiple of `max.message.bytes`."""
 
     def on_refused(self, error: Exception) -> None:
         if isinstance(error, MalformedRecords):
@@ -165,7 +168,7 @@ class Produce:
 
 
 class Figures:
-    """All of one broker's."""
+    """All counters of one broker."""
 
     def __init__(self, clock: Clock) -> None:
         self.now: Callable[[], float] = clock.monotonic
@@ -177,12 +180,14 @@ class Figures:
         self.isr_shrinks = 0
         self.isr_expansions = 0
         self.leader_changes = 0
-        """Partitions that this broker took over, or leads in a new term."""
+        """How often this broker became leader of a partition, or began to lead in a new leader
+        epoch."""
         self.controller_changes = 0
 
 
 class TimedExecutor:
-    """An executor that notes how long each work took on its thread, not how long it waited."""
+    """Measures how long each piece of work ran on its thread, without the time it waited for
+    one."""
 
     def __init__(self, executor: Executor, figures: Figures) -> None:
         self._executor = executor

@@ -1,7 +1,7 @@
-"""A broker's figures at one moment, read off its parts.
+"""Collects a broker's metrics from its parts.
 
-With thousands of partitions that takes a while, and whoever produces must not wait for it: it is
-done in slices (`turns.py`). So the figures are of a moment that lasts some milliseconds.
+With thousands of partitions this takes a while, and produce requests must not wait for it. So the
+work is done in slices (`turns.py`), and the values are from within some milliseconds of each other.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from penstock.metadata.model import Partition
 from penstock.txns.transaction import State as TransactionState
 
 _IN_TURN: Final = 50
-"""So many partitions are looked at before the time is."""
+"""How many partitions are read before the clock is checked."""
 HANGS_AFTER_MS: Final = 5 * 60_000
-"""Beyond transaction.max.timeout.ms: by then its coordinator should have ended it."""
+"""An open transaction hangs if it is idle this much longer than transaction.max.timeout.ms: its
+coordinator should have ended it by then."""
 
 
 @dataclass(slots=True)
@@ -36,10 +37,10 @@ class PartitionFigures:
     under_min_isr: int = 0
     out_of_sync: int = 0
     lags: dict[int, int] = field(default_factory=dict)
-    """The worst of each follower."""
+    """The largest lag of each follower in any partition."""
     open_transactions: int = 0
     oldest_transaction_ms: int = 0
-    """How long ago the quietest producer with an open transaction wrote."""
+    """Of the producers with an open transaction, the longest time since one of them wrote."""
     hanging_transactions: int = 0
 
 
@@ -67,7 +68,7 @@ class Gathered:
 
 
 class Gatherer:
-    """Keeps what a scrape must know of the one before: how far each partition's counters were."""
+    """Collects metrics, and remembers each partition's counters as of the previous scrape."""
 
     def __init__(self, services: Services) -> None:
         config = services.config
@@ -109,7 +110,7 @@ class Gatherer:
     def _traffic(
         self, hosted: HostedPartition, counted: dict[HostedPartition, tuple[int, int, int, int]]
     ) -> Traffic:
-        """What is new since the last scrape."""
+        """Returns the traffic since the last scrape."""
         now = (
             hosted.appended_bytes,
             hosted.appended_records,
@@ -177,7 +178,7 @@ def _count_replicas(
         end = hosted.log.end_offset
         for follower, reached in held.ends().items():
             if follower != broker_id:
-                # One that was not heard from yet in this term may have everything.
+                # A follower that has not fetched yet in this leader epoch may have everything.
                 behind = max(0, end - reached) if reached >= 0 else 0
                 figures.lags[follower] = max(behind, figures.lags.get(follower, 0))
 

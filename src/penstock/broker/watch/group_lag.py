@@ -1,11 +1,11 @@
-"""How far the groups coordinated here are behind.
+"""Measures the lag of the groups that this broker coordinates.
 
-A group's committed offsets are here, with its coordinator. Where the partitions end is known here
-only for those on this broker; the leaders of the others are asked, all of them at once and not for
-long: whoever does not answer in time is taken to end where it last did.
+The coordinator has a group's committed offsets. This broker knows the ends of the partitions it
+hosts. It asks the leaders of the other partitions, all in parallel and with a short timeout. If a
+leader does not answer in time, its previous answer is used.
 
-Each pair of group and topic is a time series, so only so many are told, those furthest behind
-first; the rest are told together.
+Each pair of group and topic is a time series, so their number is limited: the pairs with the
+largest lags are reported, and all others are added up in one series.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.broker.watch.turns import Turns
 from penstock.wire.messages import ListOffsetsRequest, ListOffsetsResponse
 
 ANSWER_S: Final = 0.25
-"""How long other brokers are waited for: a scrape is not to take longer than half a second."""
+"""How long to wait for other brokers: a scrape should take no longer than half a second."""
 _CONSUMER: Final = -1
 _LATEST: Final = -1
 _RESPONSE_BYTES_MAX: Final = 16 << 20
@@ -34,7 +34,7 @@ Place = tuple[str, int]
 class Lag(NamedTuple):
     records: int
     worst: int
-    """In the partition that is furthest behind."""
+    """The lag of the partition that is furthest behind."""
 
 
 class GroupLag:
@@ -44,12 +44,12 @@ class GroupLag:
         self._far = FarEnds(services)
 
     async def measure(self, turns: Turns) -> dict[tuple[str, str], Lag]:
-        """By group and topic."""
+        """Returns the lags by group and topic."""
         lags: dict[tuple[str, str], Lag] = {}
         far: list[tuple[str, Place, int]] = []
         find = self._services.replicas.get
         for runtime in self._services.groups.loaded():
-            # A copy: groups may commit while others have their turn.
+            # A copy, because groups may commit between two slices.
             for group, offsets in list(runtime.shard.core.image.offsets.items()):
                 for place, committed in offsets.items():
                     hosted = find(*place)
@@ -79,7 +79,7 @@ def _add(lags: dict[tuple[str, str], Lag], group: str, topic: str, behind: int) 
 
 
 def limited(lags: Mapping[tuple[str, str], Lag], pairs_max: int) -> dict[tuple[str, str], Lag]:
-    """The pairs that are furthest behind, and all others as one."""
+    """Returns the pairs that are furthest behind, and one entry for all others together."""
     if len(lags) <= pairs_max:
         return dict(lags)
     ordered = sorted(lags.items(), key=lambda item: item[1], reverse=True)
@@ -89,7 +89,7 @@ def limited(lags: Mapping[tuple[str, str], Lag], pairs_max: int) -> dict[tuple[s
 
 
 class FarEnds:
-    """Where partitions end that are on other brokers only."""
+    """The end offsets of partitions that this broker does not host."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -97,13 +97,13 @@ class FarEnds:
         self._ends: dict[Place, int] = {}
 
     async def ask(self, places: set[Place]) -> Mapping[Place, int]:
-        """Ask the leaders; for those that do not answer, what they said before."""
+        """Asks the leaders. For a leader that does not answer, uses its previous answer."""
         known, self._ends = self._ends, {}
         leaders: dict[int, list[Place]] = {}
         for place in places:
             partition = self._services.image.partition(*place)
             if partition is None:
-                continue  # Its topic is deleted.
+                continue  # The topic was deleted.
             if place in known:
                 self._ends[place] = known[place]
             if partition.leader >= 0:

@@ -1,12 +1,13 @@
-"""Is this broker alive, and is it ready? For whoever restarts it, and for rolling restarts.
+"""Health checks: whether the broker is live, and whether it is ready.
 
-*Live* is a broker whose event loop answers. *Ready* is one that may be counted on: it serves, its
-disk takes writes, the store answers and knows it, and its followers have caught up. So a rolling
-restart that waits for ready never takes the second replica of a partition away. What is wrong is
-said in words, with what to do about it.
+A broker is *live* if its event loop answers. It is *ready* if it serves clients, its disk accepts
+writes, the metadata store answers and has its registration, and its replicas are in sync. So a
+rolling restart that waits until each broker is ready never takes away a second replica of a
+partition. The report names each problem and what to do about it.
 
-A disk or a store that hangs must not hang whoever asks: each is given `PATIENCE_S`. Neither is
-asked again while it has not answered, nor more often than every `FRESH_S`.
+A disk or a store that hangs must not make the health check hang, so each has `PATIENCE_S` to
+answer. Neither is checked again before its last check has ended, nor more often than every
+`FRESH_S`.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ class Finding:
     ok: bool
     what: str
     advice: str = ""
-    """What to do about it; nothing where all is well."""
+    """What to do about it. Empty if the check is ok."""
 
 
 class Probe:
-    """A question that may hang: asked by one task at a time, its last answer good for a while."""
+    """A check that may hang. Only one runs at a time, and its result is reused for `FRESH_S`."""
 
     def __init__(self, env: Env, ask: Callable[[], Awaitable[None]]) -> None:
         self._env = env
@@ -49,7 +50,7 @@ class Probe:
         self._failure: str | None = None
 
     async def failure(self) -> str | None:
-        """What went wrong, None if nothing did."""
+        """Returns what went wrong, or None."""
         now = self._env.clock.monotonic()
         if self._asking is None and (not self._asked_at or now - self._asked_at >= FRESH_S):
             self._asked_at = now
@@ -68,7 +69,7 @@ class Probe:
     async def _run(self) -> None:
         try:
             await self._ask()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what is wrong
+        except Exception as error:  # noqa: BLE001 - any error is a result of the check
             self._failure = str(error) or type(error).__name__
         else:
             self._failure = None
@@ -88,10 +89,10 @@ class Health:
         self._disk = Probe(env, self._write)
         self._store = Probe(env, self._read_store)
         self.is_serving = False
-        """Set when the broker says that clients may come."""
+        """Set when the broker begins to serve clients."""
 
     async def report(self) -> tuple[bool, dict[str, Any]]:
-        """Whether the broker is ready, and why or why not."""
+        """Returns whether the broker is ready, and the results of all checks."""
         findings = [self._check_serving()]
         services = self._broker.services
         if services is not None:
@@ -196,7 +197,7 @@ class Health:
         )
 
     def _check_fetchers(self, services: Services) -> Finding:
-        """By the in-sync sets: what counts is what the leaders have acknowledged."""
+        """Checks the ISRs in the metadata, because they are what the leaders have confirmed."""
         image, broker_id = services.image, self._config.broker_id
         behind = []
         for hosted in services.replicas:

@@ -1,4 +1,4 @@
-"""One HTTP connection with one request on it; h11 knows the protocol."""
+"""One HTTP connection with one request on it. h11 implements the protocol."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._is_asked:
-            # A body, or a second request: neither is served.
+            # A body or a second request. Both are ignored.
             return
         try:
             self._http.receive_data(data)
@@ -51,7 +51,7 @@ class HttpConnection(asyncio.Protocol):
             self._endpoint.begin(self._answer(event.method.decode(), event.target.decode()))
 
     def eof_received(self) -> bool:
-        """Whoever has asked may still be answered."""
+        """Keeps the connection open while a request is being answered."""
         return self._is_asked
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -78,7 +78,7 @@ class HttpConnection(asyncio.Protocol):
     def _send(self, page: Page, *, with_body: bool) -> None:
         if self._transport is None:
             return
-        # It has as long to take the answer.
+        # The client has `REQUEST_S` to receive the answer, too.
         self._set_timer()
         headers = [
             ("Content-Type", page.content_type),

@@ -1,11 +1,11 @@
-"""Log lines for people, and the same as JSON for programs.
+"""Log formats: lines for people, or JSON for programs.
 
     11:33:13.123 info    broker 0: orders-3: leader 2 -> 0, broker 2 is gone; epoch 5, ...
     {"time": "2026-11-15T11:33:13.123Z", "level": "info", "broker": 0, "event": "leader_change",
      "topic": "orders", "partition": 3, "leader_before": 2, "leader": 0, ..., "message": "..."}
 
-Whatever logs does so through the standard library; a line with fields is written by `tell`. Lines
-go to standard error: standard output is for what scripts wait for.
+All code logs through the standard library. `tell` logs a line with fields. Lines go to standard
+error, because scripts read standard output.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _FIELDS: Final = "fields"
 def tell(
     log: logging.Logger, event: str, text: str, level: int = logging.INFO, **fields: object
 ) -> None:
-    """One line, with the fields that it was made of."""
+    """Logs one line, with its values as fields."""
     log.log(level, "%s", text, extra={_EVENT: event, _FIELDS: fields}, stacklevel=2)
 
 
 class HumanFormatter(logging.Formatter):
-    """Time of day, level, which broker (several may share a terminal), what."""
+    """Time of day, level, broker (several may share a terminal) and message."""
 
     def __init__(self, broker_id: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class HumanFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line; the fields of an event beside what every line has."""
+    """One JSON object per line: the standard fields, and those of the event."""
 
     def __init__(self, broker_id: int) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(config: BrokerConfig) -> None:
-    """Let this process log to standard error, and nowhere else."""
+    """Makes this process log to standard error, and nowhere else."""
     handler = logging.StreamHandler(sys.stderr)
     formatter = JsonFormatter if config.log_format == LogFormat.JSON else HumanFormatter
     handler.setFormatter(formatter(config.broker_id))

@@ -1,9 +1,10 @@
-"""Every metric by name: its kind, its labels and what it says.
+"""All metrics: name, kind, labels and help text.
 
-One table, which the scrape is built from, the documentation is checked against, and rules and
-dashboards can be. Names follow Prometheus' conventions: base units, `_total` for what only grows.
-A label takes a bounded number of values: APIs, error codes and states are enumerated, followers are
-brokers, topics and groups are limited (`places.py`, `group_lag.py`).
+This table is the only list of metrics. The scrape is built from it, and the documentation, alerting
+rules and dashboards can be checked against it. Names follow Prometheus' conventions: base units,
+and `_total` for counters. Every label has a bounded number of values: APIs, error codes and states
+are enumerations, followers are brokers, and topics and groups are limited (`places.py`,
+`group_lag.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def _histogram(name: str, about: str, *labels: str) -> Metric:
 
 
 OTHER: Final = "(other)"
-"""The label of all topics and groups that have no place of their own: no real one has this name."""
+"""The label for all topics and groups that have no series of their own. No real topic or group has
+this name."""
 
 METRICS: Final = (
     _gauge("penstock_build_info", "1; which program this is.", "version", "python", "compiled"),

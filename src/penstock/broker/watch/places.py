@@ -1,13 +1,13 @@
-"""Which topics have figures of their own.
+"""Chooses which topics get their own time series.
 
-A time series for each topic would be thousands on a large broker, and each scrape would pay for
-them all. So there are so many places, and one more for all topics without: what these do is added
-up there, and the sums stay right.
+A series per topic would mean thousands of series on a large broker, and every scrape would pay for
+all of them. So the number of topics with their own series is limited. The traffic of all other
+topics is added up in one more series, so that the sums stay right.
 
-While there is room every topic has a place. When it runs short topics that carry something go
-before those at rest; and one that carries something takes the place of one that has carried nothing
-for `IDLE_S`. A topic that has gone from this broker gives its place up. What a place has counted
-only grows as long as the topic has it, so a counter never goes back.
+While the limit is not reached, every topic gets a series. After that, busy topics are preferred to
+idle ones, and a busy topic replaces one that had no traffic for `IDLE_S`. A topic that is no longer
+on this broker loses its series. The counters of a series only grow while its topic has it, so a
+counter never goes back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IDLE_S: Final = 3600.0
 
 @dataclass(slots=True)
 class Traffic:
-    """What went in and out of a topic, and what its logs take."""
+    """A topic's traffic, and the size of its logs."""
 
     received_bytes: int = 0
     received_records: int = 0
@@ -34,7 +34,8 @@ class Traffic:
         return bool(self.received_bytes or self.sent_bytes or self.replicated_bytes)
 
     def add(self, more: Traffic) -> None:
-        """Count what is new; the size is as it is now, and for its owner to begin at 0."""
+        """Adds traffic. The size is a current value, not an increment, so the caller resets it to 0
+        first."""
         self.received_bytes += more.received_bytes
         self.received_records += more.received_records
         self.sent_bytes += more.sent_bytes
@@ -46,12 +47,12 @@ class TopicPlaces:
     def __init__(self, places_max: int) -> None:
         self._places_max = places_max
         self._busy_at: dict[str, float] = {}
-        """Those with a place, and when each was last seen to carry something."""
+        """The topics with a series, and when each last had traffic."""
         self.rows: dict[str, Traffic] = {}
         self.other = Traffic()
 
     def update(self, news: Mapping[str, Traffic], now: float) -> None:
-        """Take in what is new for each topic that is on this broker."""
+        """Adds the new traffic of each topic on this broker."""
         for topic in [topic for topic in self.rows if topic not in news]:
             self._leave(topic)
         self._admit(news, now)

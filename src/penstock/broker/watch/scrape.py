@@ -1,4 +1,4 @@
-"""One scrape after the other: gather, render, and let others have their turn in between."""
+"""Runs scrapes one at a time: gathers and renders the metrics, in slices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.ports import Env
 
 
 class NotWired(Exception):
-    """The broker is still opening its logs; there is nothing to tell of it as yet."""
+    """The broker is still opening its logs, so there are no metrics yet."""
 
 
 class Scrapes:
@@ -24,12 +24,12 @@ class Scrapes:
         self._turn = asyncio.Lock()
 
     async def scrape(self) -> tuple[str, bytes]:
-        """The content type and the text."""
+        """Returns the content type and the text."""
         services = self._broker.services
         if services is None:
             raise NotWired
-        # A start stays quick and small without Prometheus' library: the first scrape loads it, on a
-        # thread.
+        # The first scrape loads Prometheus' library, on a thread. So a broker starts faster, and
+        # needs less memory until then.
         await self._env.executor.run(lambda: import_module("penstock.broker.watch.families"))
         from penstock.broker.watch.families import (  # noqa: PLC0415 - see above
             CONTENT_TYPE,

@@ -1,14 +1,15 @@
-"""What happens to the cluster, as lines of a log: one for each change that people ask about later.
+"""Logs cluster events: one line for each change that an operator may ask about later.
 
-It is told from the image's changes, so each broker tells what it sees, and a change that concerns
-one broker is told by that one: who takes a partition over says so, with from whom and why; a leader
-says who joined and left its in-sync set; the controller says which partitions have nobody. Brokers
-that come and go, and a new controller, are told by all.
+The events are derived from changes of the cluster image, so each broker logs what it sees. A change
+that concerns one broker is logged by that broker. A new leader logs from which broker it took the
+partition over, and why. A leader logs which replicas joined or left its ISR. The controller logs
+partitions that have no leader, and topics that are created or deleted. All brokers log which
+brokers join or leave, and which broker becomes controller.
 
-A broker that dies may have led thousands of partitions. Changes are gathered for a moment; where
-many came about in the same way they are one line with their number.
+A broker that dies may have led thousands of partitions. So changes are collected for a moment, and
+if many have the same cause, they are logged as one line with their number.
 
-Every line has fields for programs (`logs.py`), which say the same.
+Every line has the same information as fields for programs (`logs.py`).
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ from penstock.metadata.model import NO_LEADER, Partition
 
 GATHER_S: Final = 0.2
 LINES_MAX: Final = 20
-"""Of one kind and for one reason; beyond that they are told by their number."""
+"""How many events of one kind and cause are logged one by one. If there are more, one line gives
+their number."""
 _NAMED_MAX: Final = 5
 _log = logging.getLogger(__name__)
 
 
 class Happened(NamedTuple):
-    """One partition's part in something."""
+    """An event of one partition."""
 
     kind: str
     reason: str
-    """The same for all that came about in the same way."""
+    """Equal for all events with the same cause."""
     topic: str
     partition: int
     before: Partition
@@ -53,7 +55,7 @@ class Story:
 
     def on_change(self, changed: Changed) -> None:
         image = self._broker.cluster.image
-        # The first image shows what has been there all along.
+        # The first image shows the existing state, not changes.
         is_news = self._broker.services is not None
         for broker in changed.brokers if is_news else ():
             self._on_broker(broker, image)
@@ -148,7 +150,7 @@ class Story:
             self._figures.isr_shrinks += bool(left)
             self._figures.isr_expansions += bool(joined)
             if not is_new_term:
-                # A new term's line says who is in sync.
+                # The leader_change line already names the in-sync replicas.
                 reason = " and ".join(_who("left", left) + _who("joined", joined))
                 self._note("isr_change", reason, topic, index, before, after)
 
@@ -158,7 +160,7 @@ class Story:
         self._gathered.append(Happened(kind, reason, topic, index, before, after))
 
     def flush(self) -> None:
-        """Tell what was gathered."""
+        """Logs the collected events."""
         self._timer = None
         gathered, self._gathered = self._gathered, []
         alike: dict[tuple[str, str, int], list[Happened]] = {}
@@ -225,7 +227,7 @@ class Story:
 
 
 def why_leader(before: Partition, after: Partition, image: ClusterImage) -> str:
-    """Why somebody else leads, or the same broker in another term."""
+    """Returns why another broker leads, or the same broker in a new leader epoch."""
     if before.leader == NO_LEADER:
         return "it had none"
     if before.leader == after.leader:

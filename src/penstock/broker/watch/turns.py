@@ -1,4 +1,4 @@
-"""Long work on the event loop, in slices: others have their turn after each."""
+"""Divides long work on the event loop into slices, so that other tasks can run in between."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Turns:
         self._since = now()
 
     async def give(self) -> None:
-        """Let the others go on, if it is time."""
+        """Lets other tasks run if the current slice has lasted long enough."""
         if self._now() - self._since >= self._slice_s:
             await asyncio.sleep(0)
             self._since = self._now()

@@ -1,7 +1,7 @@
-"""A real broker, watched: its metrics and health over HTTP, its story in the log, its loop's delay.
+"""Wires up the observability of a real broker: metrics, health, cluster events, loop delay.
 
-Everything here lives beside the broker, from before it starts until after it has stopped: a broker
-that reads its logs for minutes after a crash is live meanwhile, and says why it is not ready.
+All of this runs next to the broker, from before it starts until after it has stopped. A broker that
+reads its logs for minutes after a crash is live during that time, and reports why it is not ready.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Watch:
         )
         self._delays: asyncio.Task[None] | None = None
         self.address: tuple[str, int] | None = None
-        """Where it listens; None where it was told not to."""
+        """The address it listens on. None if metrics are off."""
 
     async def start(self) -> None:
         wanted = self._config.metrics_address
@@ -70,7 +70,7 @@ class Watch:
         return await self._endpoint.start(host, 0)
 
     async def _measure_delays(self) -> None:
-        """How much later than it should the loop comes back, until cancelled."""
+        """Measures how late the event loop runs timers, until cancelled."""
         clock = self._env.clock
         while True:
             due = clock.monotonic() + DELAY_EVERY_S
@@ -102,7 +102,8 @@ def _json(status: HTTPStatus, value: object) -> Page:
 async def watching(
     env: Env, config: BrokerConfig, broker: Broker, stop: asyncio.Event
 ) -> AsyncIterator[Watch]:
-    """Watch a broker that is about to run, until it has run; `stop` tells it to end."""
+    """Watches a broker from before it runs until it has stopped. `stop` is the event that stops
+    it."""
     watch = Watch(env, config, broker, stop)
     try:
         await watch.start()

@@ -1,1 +1,1 @@
-"""The sync face of the clients: the same names, on a thread of their own."""
+"""The sync clients: each runs its async client on an event loop in its own thread."""

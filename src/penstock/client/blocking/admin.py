@@ -1,4 +1,4 @@
-"""The sync Admin: `penstock.client.administration.Admin` behind a portal, method by method."""
+"""The sync Admin: runs each method of the async `Admin` through a portal."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ from penstock.client.transactions import HangingSearch, TransactionInfo, Transac
 
 
 class Admin:
-    """Topics, configs, groups and offsets of a cluster; may be used from several threads.
+    """Manages topics, configs, groups and offsets of a cluster. May be used from several threads.
 
         with Admin("localhost:9092") as admin:
             admin.create_topic("payments", partitions=6)
 
-    Methods about one thing raise what went wrong; methods about several return an outcome for
-    each. Every call ends within `default_api_timeout_ms`."""
+    Methods that concern one thing raise an error when they fail. Methods that concern several
+    things return an outcome for each. Every call ends within `default_api_timeout_ms`.
+    """
 
     def __init__(
         self,
@@ -63,10 +64,11 @@ class Admin:
         self.close()
 
     def start(self) -> None:
-        """Connect now; otherwise the first call does."""
+        """Connects now. Otherwise the first call connects."""
         self._life.portal()
 
     def close(self) -> None:
+        """Closes the connections."""
         self._life.close()
 
     # -- topics ---------------------------------------------------------------------------------
@@ -80,7 +82,8 @@ class Admin:
         *,
         validate_only: bool = False,
     ) -> CreatedTopic:
-        """Make a topic; partitions and replicas as the broker's settings say unless given."""
+        """Creates a topic. The broker's defaults apply if partitions or replication factor are not
+        given."""
         return self._life.call(
             self._async.create_topic(
                 name, partitions, replication_factor, configs, validate_only=validate_only
@@ -90,26 +93,33 @@ class Admin:
     def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> dict[str, CreatedTopic | BrokerError]:
+        """Creates several topics and returns the outcome of each."""
         return self._life.call(self._async.create_topics(topics, validate_only=validate_only))
 
     def delete_topic(self, name: str) -> None:
+        """Deletes a topic."""
         self._life.call(self._async.delete_topic(name))
 
     def delete_topics(self, names: Sequence[str]) -> dict[str, BrokerError | None]:
+        """Deletes several topics and returns the outcome of each: None if the topic was deleted."""
         return self._life.call(self._async.delete_topics(names))
 
     def list_topics(self, *, internal: bool = False) -> list[TopicInfo]:
-        """All topics by name; with `internal` also those that the cluster keeps for itself."""
+        """Returns all topics sorted by name; internal topics only with `internal`."""
         return self._life.call(self._async.list_topics(internal=internal))
 
     def describe_topic(self, name: str) -> TopicInfo:
+        """Returns the partitions of a topic, with their leaders and replicas."""
         return self._life.call(self._async.describe_topic(name))
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicInfo | BrokerError]:
+        """Returns the partitions of several topics, or an error for each topic that cannot be
+        described."""
         return self._life.call(self._async.describe_topics(names))
 
     def create_partitions(self, topic: str, total: int) -> None:
-        """Grow the topic to `total` partitions; there is no way back."""
+        """Increases the topic to `total` partitions. The number of partitions can never be
+        reduced."""
         self._life.call(self._async.create_partitions(topic, total))
 
     # -- configs and the cluster ----------------------------------------------------------------
@@ -117,7 +127,7 @@ class Admin:
     def describe_configs(
         self, *, topic: str | None = None, broker: int | None = None
     ) -> dict[str, ConfigEntry]:
-        """Every config of one topic or of one broker, defaults included, by name."""
+        """Returns every config of one topic or one broker by name, including defaults."""
         return self._life.call(self._async.describe_configs(topic=topic, broker=broker))
 
     def alter_configs(
@@ -128,7 +138,8 @@ class Admin:
         set_values: Mapping[str, str] | None = None,
         delete: Sequence[str] = (),
     ) -> None:
-        """Set some configs and put others back to their defaults; the rest stays as it is."""
+        """Sets some configs and resets others to their defaults. All other configs keep their
+        values."""
         self._life.call(
             self._async.alter_configs(
                 topic=topic, broker=broker, set_values=set_values, delete=delete
@@ -136,10 +147,11 @@ class Admin:
         )
 
     def describe_cluster(self) -> ClusterInfo:
+        """Returns the cluster's id, its controller and its brokers."""
         return self._life.call(self._async.describe_cluster())
 
     def describe_log_dirs(self, brokers: Sequence[int] | None = None) -> list[LogDirInfo]:
-        """What lies in the log directories of these brokers, or of all."""
+        """Describes the log directories of these brokers, or of all brokers."""
         return self._life.call(self._async.describe_log_dirs(brokers))
 
     # -- leaders and replicas -------------------------------------------------------------------
@@ -147,10 +159,12 @@ class Admin:
     def elect_leaders(
         self, places: Sequence[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, BrokerError | None]:
-        """Let these partitions, or all, be led by their preferred replicas.
+        """Elects the preferred replica as leader of these partitions, or of all partitions.
 
-        With `unclean` by any that is alive, where nobody leads: what only others have is lost. Of
-        all, those that needed no election are left out."""
+        With `unclean`, partitions without a leader get any live replica as their leader; records
+        that only other replicas have are lost. When all partitions were requested, the result omits
+        those that needed no election.
+        """
         return self._life.call(self._async.elect_leaders(places, unclean=unclean))
 
     def alter_partition_reassignments(
@@ -159,7 +173,10 @@ class Admin:
         *,
         allow_replication_factor_change: bool = True,
     ) -> dict[TopicPartition, BrokerError | None]:
-        """Begin to move partitions to these brokers, the preferred leader first; None cancels."""
+        """Starts to move partitions to these brokers, listed with the preferred leader first.
+
+        None cancels the reassignment of a partition.
+        """
         return self._life.call(
             self._async.alter_partition_reassignments(
                 replicas, allow_replication_factor_change=allow_replication_factor_change
@@ -169,45 +186,52 @@ class Admin:
     def list_partition_reassignments(
         self, places: Sequence[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """The moves under way, of these partitions or of all."""
+        """Returns the ongoing reassignments of these partitions, or of all partitions."""
         return self._life.call(self._async.list_partition_reassignments(places))
 
     def unregister_broker(self, broker: int) -> None:
-        """Forget a broker that is gone for good; refused while anything counts on it."""
+        """Removes the registration of a broker that is gone for good. Refused while anything
+        depends on it."""
         self._life.call(self._async.unregister_broker(broker))
 
     # -- groups ---------------------------------------------------------------------------------
 
     def list_groups(self) -> list[GroupListing]:
+        """Returns all groups of the cluster."""
         return self._life.call(self._async.list_groups())
 
     def describe_group(self, group: str) -> GroupInfo:
+        """Returns a group's state and its members."""
         return self._life.call(self._async.describe_group(group))
 
     def describe_groups(self, names: Sequence[str]) -> dict[str, GroupInfo | BrokerError]:
+        """Returns the state and the members of several groups, or an error for each group that
+        failed."""
         return self._life.call(self._async.describe_groups(names))
 
     def delete_group(self, group: str) -> None:
-        """Forget a group that has no members, and all it has committed."""
+        """Deletes a group without members, with all its committed offsets."""
         self._life.call(self._async.delete_group(group))
 
     def delete_groups(self, names: Sequence[str]) -> dict[str, BrokerError | None]:
+        """Deletes several groups without members and returns the outcome of each: None if it was
+        deleted."""
         return self._life.call(self._async.delete_groups(names))
 
     def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Every offset the group has committed."""
+        """Returns all offsets that the group has committed."""
         return self._life.call(self._async.group_offsets(group))
 
     def alter_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> dict[TopicPartition, BrokerError | None]:
-        """Move a group that has no members; a member would commit over it."""
+        """Sets committed offsets of a group without members. A member would overwrite them."""
         return self._life.call(self._async.alter_group_offsets(group, offsets))
 
     def delete_group_offsets(
         self, group: str, places: Sequence[TopicPartition]
     ) -> dict[TopicPartition, BrokerError | None]:
-        """Forget what the group has committed for these partitions."""
+        """Deletes the group's committed offsets of these partitions."""
         return self._life.call(self._async.delete_group_offsets(group, places))
 
     # -- partitions -----------------------------------------------------------------------------
@@ -215,18 +239,22 @@ class Admin:
     def list_offsets(
         self, times: Mapping[TopicPartition, When]
     ) -> dict[TopicPartition, FoundOffset | None]:
-        """For each partition the first offset at or after a time, or at "earliest", "latest" or
-        "max_timestamp"; None when no record is that young."""
+        """Returns for each partition the first offset at or after a time.
+
+        A time may also be "earliest", "latest" or "max_timestamp". The result is None if the
+        partition has no record at or after the time.
+        """
         return self._life.call(self._async.list_offsets(times))
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Drop what lies before these offsets (-1: all there is); where the logs begin now."""
+        """Deletes the records before these offsets (-1: all records). Returns the new log start
+        offsets."""
         return self._life.call(self._async.delete_records(before))
 
     def describe_producers(
         self, places: Sequence[TopicPartition]
     ) -> dict[TopicPartition, list[ProducerInfo]]:
-        """The idempotent producers that these partitions' leaders remember."""
+        """Returns the idempotent producers that the leaders of these partitions have state for."""
         return self._life.call(self._async.describe_producers(places))
 
     # -- transactions ---------------------------------------------------------------------------
@@ -239,8 +267,10 @@ class Admin:
         running_longer_than_ms: int | None = None,
         pattern: str | None = None,
     ) -> list[TransactionListing]:
-        """The transactional ids of the cluster that pass every filter, by name. `pattern` is a
-        regular expression for the whole id."""
+        """Returns the cluster's transactional ids that match every filter, sorted by name.
+
+        `pattern` is a regular expression that must match the whole id.
+        """
         return self._life.call(
             self._async.list_transactions(
                 states=states,
@@ -253,15 +283,17 @@ class Admin:
     def describe_transactions(
         self, transactional_ids: Sequence[str]
     ) -> dict[str, TransactionInfo | BrokerError]:
-        """State, producer and open partitions of each."""
+        """Returns the state, producer and open partitions of each transactional id."""
         return self._life.call(self._async.describe_transactions(transactional_ids))
 
     def terminate_transaction(self, transactional_id: str) -> None:
-        """Abort what the id has open, and fence its producer; returns when that is done."""
+        """Aborts the open transaction of this id and fences its producer. Returns when that is
+        done."""
         self._life.call(self._async.terminate_transaction(transactional_id))
 
     def find_hanging_transactions(self, topics: Sequence[str] | None = None) -> HangingSearch:
-        """Those that these topics, or all, have open and that no coordinator will ever end."""
+        """Finds open transactions in these topics, or in all topics, that no coordinator will ever
+        end."""
         return self._life.call(self._async.find_hanging_transactions(topics))
 
     def abort_transaction(
@@ -272,8 +304,10 @@ class Admin:
         producer_epoch: int,
         coordinator_epoch: int = 0,
     ) -> None:
-        """End a hanging transaction on one partition, with a marker. One that does not hang is its
-        coordinator's to end: `terminate_transaction`."""
+        """Ends a hanging transaction in one partition by writing an abort marker.
+
+        Use `terminate_transaction` for a transaction that is not hanging: its coordinator ends it.
+        """
         self._life.call(
             self._async.abort_transaction(
                 place,

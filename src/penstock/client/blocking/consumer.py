@@ -1,12 +1,13 @@
-"""The sync Consumer: whole lists of records cross from the loop's thread, never single ones.
+"""The sync Consumer: records cross from the event loop's thread in lists, never one by one.
 
     with Consumer("localhost:9092", topics=["orders"], group_id="billing") as consumer:
         for record in consumer:
             ...
 
-Heartbeats, fetches and commits go on in the consumer's own thread while the body of the loop works.
-Iterating takes records from the run that the async consumer has made ready, on the caller's thread;
-the loop touches that run only inside calls of this same consumer, so no lock is needed for it.
+Heartbeats, fetches and commits continue on the consumer's own thread while the body of the loop
+runs. Iteration takes records, on the caller's thread, from the list that the async consumer has
+prepared. The event loop touches that list only during calls of this same consumer, so it needs no
+lock.
 
 Listeners, offset stores and handlers of `run` are called on the thread that waits in the call.
 """
@@ -58,11 +59,18 @@ if TYPE_CHECKING:
     from penstock.client.consuming.ranges import Bound
 
 _CLOSE_TURN_S: Final = 30.0
-"""How long `close` waits for another thread to come out of its call."""
+"""How long `close` waits for another thread to return from its call."""
 
 
 class Consumer(Standing, Generic[K, V]):
-    """Reads records from topics; for one thread at a time, but for `wakeup` and `close`."""
+    """Reads records from topics, as a member of a consumer group or on its own.
+
+        with Consumer("localhost:9092", topics=["orders"], group_id="billing") as consumer:
+            for record in consumer:
+                ...
+
+    Only one thread at a time may use it; `wakeup` and `close` may be called from any thread.
+    """
 
     @overload
     def __init__(
@@ -147,16 +155,17 @@ class Consumer(Standing, Generic[K, V]):
         self._listeners: list[tuple[object, object]] = []
         self._life.watch(self)
 
-    # -- life -----------------------------------------------------------------------------------
+    # -- starting and closing -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect now; otherwise the first call does."""
+        """Connects now. Otherwise the first call connects."""
         self._life.portal()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Commit if that is automatic, leave the group, close the connections.
+        """Commits offsets if auto-commit is on, leaves the group and closes the connections.
 
-        From any thread: a poll, or a run, that another thread is in is ended first."""
+        May be called from any thread. A `poll` or `run` in another thread is ended first.
+        """
         if self._turns.is_mine:
             raise ClientError(
                 "close() was called by a listener or handler of this very consumer, which is in "
@@ -190,7 +199,7 @@ class Consumer(Standing, Generic[K, V]):
     ) -> None:
         self.close()
 
-    # -- what to read ---------------------------------------------------------------------------
+    # -- subscriptions --------------------------------------------------------------------------
 
     def subscribe(
         self,
@@ -199,34 +208,37 @@ class Consumer(Standing, Generic[K, V]):
         pattern: str | re.Pattern[str] | None = None,
         listener: object | None = None,
     ) -> None:
-        """Read these topics, or all whose whole name matches the pattern, also those to come.
+        """Subscribes to these topics, or to all topics whose whole name matches the pattern.
 
-        In a group its members share the partitions; without a group all are read. The listener is
-        any object with some of `on_assigned`, `on_revoked`, `on_lost`; it is called inside `poll`,
-        on the thread that polls."""
+        A pattern also covers topics that are created later. With a `group_id`, the members of the
+        group divide the partitions among them; without one, this consumer reads all partitions. The
+        listener is any object that has some of the methods `on_assigned`, `on_revoked` and
+        `on_lost`. It is called inside `poll`, on the thread that polls.
+        """
         wrapper = listener_on_caller(self._errands, listener)
         self._wait(self._async.subscribe(topics, pattern=pattern, listener=wrapper))
 
     def unsubscribe(self) -> None:
-        """Read nothing; a group is left, an assignment given up."""
+        """Stops reading: leaves the group, or gives up the assigned partitions."""
         self._wait(self._async.unsubscribe())
 
     def assign(self, places: Iterable[TopicPartition]) -> None:
-        """Read these partitions and no others, whatever a group says."""
+        """Reads exactly these partitions, independently of any group assignment."""
         self._do(self._async.assign, places)
 
     def subscription(self) -> frozenset[str]:
-        """The topics that are subscribed to; with a pattern those that match it at the moment."""
+        """Returns the subscribed topics; with a pattern, the topics that match it at the moment."""
         return self._do(self._async.subscription)
 
     def add_listener(self, listener: object) -> None:
-        """Also tell this one of rebalances, before the one that came with the subscription."""
+        """Adds a rebalance listener. It is called before the listener given to `subscribe`."""
         wrapper = listener_on_caller(self._errands, listener)
         assert wrapper is not None
         self._listeners.append((listener, wrapper))
         self._do(self._async.add_listener, wrapper)
 
     def remove_listener(self, listener: object) -> None:
+        """Removes a listener that `add_listener` added."""
         for pair in [pair for pair in self._listeners if pair[0] is listener]:
             self._listeners.remove(pair)
             self._do(self._async.remove_listener, pair[1])
@@ -234,15 +246,19 @@ class Consumer(Standing, Generic[K, V]):
     # -- records --------------------------------------------------------------------------------
 
     def poll(self, timeout_ms: int = 500, max_records: int | None = None) -> list[Record[K, V]]:
-        """The records at hand, at most `max_records` (`max_poll_records`); if there are none, what
-        comes first within the timeout, and an empty list after it."""
+        """Returns buffered records, at most `max_records` (default: `max_poll_records`).
+
+        If none are buffered, waits up to the timeout for the first ones, and then returns an empty
+        list.
+        """
         self._check_open()
         self._wait(self._poll(timeout_ms, max_records))
         records, self._kept.records = self._kept.records, []
         return records
 
     async def _poll(self, timeout_ms: int, max_records: int | None) -> None:
-        # Kept here and not returned: Ctrl-C may come between its end here and its arrival there.
+        # Kept in an attribute rather than returned, because Ctrl-C may interrupt the caller between
+        # the end of this coroutine and the arrival of its result.
         self._kept.records = await self._async.poll(timeout_ms, max_records)
 
     def __iter__(self) -> Iterator[Record[K, V]]:
@@ -286,7 +302,7 @@ class Consumer(Standing, Generic[K, V]):
             self._iteration = None
 
     def wakeup(self) -> None:
-        """End the poll in progress, or else the next, at once; from any thread."""
+        """Ends the current `poll`, or the next one, at once. May be called from any thread."""
         if self._life.is_started and not self._life.is_closed:
             self._life.portal().tell(self._async.wakeup)
 
@@ -304,12 +320,16 @@ class Consumer(Standing, Generic[K, V]):
         max_bytes: int | None = None,
         headers: bool = True,
     ) -> pa.Table:
-        """What `poll` would return, as an Arrow table, without a Python object for any record:
+        """Returns what `poll` would return, as an Arrow table, without an object per record.
+
+        The columns of the table are:
 
             topic, partition, offset, timestamp, timestamp_type, key, value, headers
 
-        Keys and values are the bytes they came in. `max_bytes` bounds what is taken from the
-        buffers, compressed or not; a single larger batch comes nevertheless."""
+        Keys and values are the bytes as received; deserializers are not applied. `max_bytes` limits
+        how much is taken from the buffers, counted as received, compressed or not. A single batch
+        that is larger is returned nevertheless.
+        """
         self._check_open()
         return self._wait(
             self._async.poll_table(
@@ -326,12 +346,15 @@ class Consumer(Standing, Generic[K, V]):
         partitions: Iterable[int] | None = None,
         headers: bool = True,
     ) -> Iterator[pa.RecordBatch]:
-        """All records of a range, in Arrow batches of a few megabytes; whatever is subscribed to
-        or assigned does not matter, and positions stay where they are.
+        """Reads all records of a range, as Arrow record batches of a few megabytes each.
+
+        Subscriptions and assignments do not matter, and positions do not change.
 
         A bound is "earliest", "latest", a time (a datetime, or milliseconds since 1970), or an
-        offset for each partition, `{0: 100, 1: 250}`. The end is not part of the range; what is
-        written later than the call does not belong to it either."""
+        offset for each partition, such as `{0: 100, 1: 250}`. The end is exclusive. The bounds are
+        determined when the first batch is requested: records that are written later are not part of
+        the range.
+        """
         batches = self._do(
             self._async.read_batches, topic, start, end, partitions=partitions, headers=headers
         )
@@ -349,7 +372,8 @@ class Consumer(Standing, Generic[K, V]):
             while (batch := self._wait(following())) is not None:
                 yield batch
         finally:
-            # Left early, perhaps by the garbage collector: whoever has the turn keeps it.
+            # The generator may be closed early, perhaps by the garbage collector while another call
+            # is running. `_wait` would refuse that, so this call bypasses it.
             with suppress(Closed, RuntimeError):
                 self._life.call(end())
 
@@ -362,7 +386,8 @@ class Consumer(Standing, Generic[K, V]):
         partitions: Iterable[int] | None = None,
         headers: bool = True,
     ) -> pa.Table:
-        """The same as one table, which must fit into memory."""
+        """Reads all records of a range into one Arrow table, which must fit into memory. See
+        `read_batches`."""
         return self._wait(
             self._async.read_table(topic, start, end, partitions=partitions, headers=headers)
         )
@@ -386,10 +411,14 @@ class Consumer(Standing, Generic[K, V]):
         drain_timeout_ms: int = 30_000,
         stop: threading.Event | None = None,
     ) -> RunSummary:
-        """Call the handler for every record, in order where that was asked for and side by side
-        otherwise, and commit only what it has finished; until `stop` is set.
+        """Calls the handler for every record and commits only the records that it has finished.
 
-        With a concurrency of 1 the handler is called on this thread, else on as many others."""
+        Records of the same partition or key (see `ordering`) are handled in order; others may be
+        handled concurrently. Returns after `stop` is set.
+
+        With a concurrency of 1 the handler is called on this thread, otherwise on a pool of
+        `concurrency` threads.
+        """
         options = RunOptions(
             ordering=ordering,
             concurrency=concurrency,
@@ -418,7 +447,8 @@ class Consumer(Standing, Generic[K, V]):
         stop: threading.Event | None,
         work: Callable[[asyncio.Event], Coroutine[Any, Any, RunSummary]],
     ) -> RunSummary:
-        """Wait for work that ends some time after it is told to: by `stop`, or by a close."""
+        """Waits for work that ends some time after it was asked to stop, by `stop` or by
+        `close`."""
         self._check_open()
         stopping = asyncio.Event()
         portal = self._life.portal()
@@ -436,7 +466,7 @@ class Consumer(Standing, Generic[K, V]):
         idle_timeout_ms: int | None = None,
         commit_interval_ms: int = 1_000,
     ) -> AtLeastOnce[K, V]:
-        """A loop in which a record is committed after the body has had it."""
+        """Returns a loop that commits each record after the loop body has processed it."""
         return AtLeastOnce(
             self,
             max_records=max_records,
@@ -447,5 +477,5 @@ class Consumer(Standing, Generic[K, V]):
     def at_most_once(
         self, *, max_records: int | None = None, idle_timeout_ms: int | None = None
     ) -> AtMostOnce[K, V]:
-        """A loop in which a record is committed before the body has it."""
+        """Returns a loop that commits each record before the loop body receives it."""
         return AtMostOnce(self, max_records=max_records, idle_timeout_ms=idle_timeout_ms)

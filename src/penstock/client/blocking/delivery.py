@@ -1,4 +1,4 @@
-"""The loops of `penstock.client.processing.delivery`, for the sync consumer: the same promises.
+"""The sync versions of the loops in `processing.delivery`, with the same guarantees.
 
 with consumer.at_least_once() as records:
     for record in records:
@@ -27,7 +27,7 @@ _POLL_MS = 500
 
 
 class SyncPolled(Protocol[K, V]):
-    """A sync consumer as far as loops over its records need it."""
+    """What loops over records need from a sync consumer."""
 
     options: ConsumerOptions
     env: ClientEnv
@@ -80,10 +80,10 @@ class _Loop(Generic[K, V]):
         try:
             self._consumer.release_auto_commit()
         except Closed:
-            return  # Then it commits nothing any more.
+            return  # A closed consumer commits nothing anyway.
 
     def _poll(self) -> list[Record[K, V]]:
-        """The next records that there are; none when the idle time is up."""
+        """Returns the next records, or an empty list when the idle timeout is over."""
         clock = self._consumer.env.clock
         began = clock.monotonic()
         while True:
@@ -109,10 +109,17 @@ class _Loop(Generic[K, V]):
                 if place in assigned:
                     self._consumer.seek(place, offset)
         except Closed:
-            return  # Then it stands nowhere.
+            return  # A closed consumer has no position.
 
 
 class AtLeastOnce(_Loop[K, V]):
+    """A loop that commits each record after its body has processed it.
+
+    A record counts as processed when the loop asks for the next one, or when the `with` block is
+    left without an error. After a crash or an error, records that were not committed are returned
+    again.
+    """
+
     def __init__(
         self,
         consumer: SyncPolled[K, V],
@@ -150,7 +157,7 @@ class AtLeastOnce(_Loop[K, V]):
         try:
             self._commit()
         except ClientError:
-            # The loop's own error says more than that its last commit failed too.
+            # The error of the loop is more informative than the failure of its last commit.
             if error is None:
                 raise
             _log.warning("the last records were not committed", exc_info=True)
@@ -160,7 +167,8 @@ class AtLeastOnce(_Loop[K, V]):
             self._release()
 
     def _commit(self) -> bool:
-        """False when the group had moved on, and with it all that waits here."""
+        """Commits finished records. Returns False if the group has rebalanced: the records held
+        here may then belong to other members and are dropped."""
         self._commit_at = self._clock.monotonic() + self._commit_interval_s
         offsets = self._handout.done()
         if not offsets:
@@ -176,6 +184,12 @@ class AtLeastOnce(_Loop[K, V]):
 
 
 class AtMostOnce(_Loop[K, V]):
+    """A loop that commits each record before its body receives it.
+
+    The records of one poll are committed together. After a crash, those that the body has not
+    received are lost: at most `max_records`.
+    """
+
     def __init__(
         self,
         consumer: SyncPolled[K, V],
@@ -211,7 +225,7 @@ class AtMostOnce(_Loop[K, V]):
                 self._set_back(ours)
                 self._consumer.commit(ours)
         except ClientError as refused:
-            # That is what at most once allows: these are lost to everybody.
+            # At-most-once allows this: nobody will process these records.
             _log.warning("records that nobody had stay committed: %s", refused)
         finally:
             self._release()
@@ -223,7 +237,7 @@ class AtMostOnce(_Loop[K, V]):
             _log.warning("the group has moved on, and its records are others': %s", error)
             return False
         except BaseException:
-            # Nobody has had them, so they may be polled, and committed, again.
+            # The caller has not received these records, so they may be polled and committed again.
             self._set_back({record.place: record.offset for record in reversed(records)})
             raise
         return True

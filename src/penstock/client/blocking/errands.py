@@ -1,10 +1,10 @@
-"""Work that a loop's thread hands to the thread that waits for it.
+"""A task queue: an event loop's thread runs tasks ("errands") on the thread that waits for it.
 
-While a sync client waits for its loop, its thread has nothing to do; and the user's functions
-(handlers, rebalance listeners, offset stores) belong on that thread: a database connection may be
-tied to it, an exception should pass through it, Ctrl-C arrives on it. So the wait is a queue: the
-loop puts errands into it, the waiting thread runs them, and the end of what it waits for is the
-last thing that comes.
+While a sync client waits for its event loop, its thread is idle. The user's functions (handlers,
+rebalance listeners, offset stores) should run on that thread: a database connection may be tied to
+it, exceptions should propagate through it, and Ctrl-C arrives on it. So the wait is a queue. The
+loop puts errands into it, the waiting thread runs them, and the completion of the call it waits for
+is the last item.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class ErrandLost(Exception):
-    """The waiting thread was interrupted, and runs no more errands for this wait."""
+    """The waiting thread was interrupted and runs no more errands for this wait."""
 
 
 class _State(Enum):
@@ -43,10 +43,11 @@ class _Errand:
             return
         try:
             result = self.work()
-        except Exception as error:  # noqa: BLE001 - it is the submitter's
+        except Exception as error:  # noqa: BLE001 - passed to the submitter
             self.future.set_exception(error)
         except BaseException:
-            # Ctrl-C and exit are this thread's own affair; the submitter learns that it is off.
+            # Ctrl-C and exit belong to this thread. The submitter only learns that the errand was
+            # lost.
             self.future.set_exception(ErrandLost())
             raise
         else:
@@ -58,10 +59,11 @@ class _Errand:
 
 
 class Errands(Executor):
-    """An executor of which the thread is whoever waits between `begin` and `end`; one at a time.
+    """An executor that runs errands on the thread that waits between `begin` and `end`.
 
-    Errands that come while nobody waits run where they come from: a client that is closed by the
-    garbage collector has nobody waiting."""
+    Only one thread waits at a time. While none waits, errands run on the thread that submits them:
+    nothing waits for a client that the garbage collector closes.
+    """
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -84,7 +86,7 @@ class Errands(Executor):
         self._change(_State.WAITING)
 
     def interrupt(self) -> None:
-        """Refuse all errands, those that came already too, until `end`."""
+        """Refuses all errands until `end`, including those that are queued already."""
         self._change(_State.INTERRUPTED)
         self._refuse_queued()
 
@@ -93,22 +95,25 @@ class Errands(Executor):
         self._refuse_queued()
 
     def arrive(self, awaited: object) -> None:
-        """What is waited for has come; from any thread."""
+        """Reports that the awaited call is complete. May be called from any thread."""
         self._queue.put(awaited)
 
     def wait(self, awaited: object, timeout_s: float | None) -> bool:
-        """True when it has come, False after something else; TimeoutError when nothing did."""
+        """Waits for the next item and runs it if it is an errand.
+
+        Returns True if the item is `awaited`. Raises TimeoutError if nothing arrived.
+        """
         try:
             came = self._queue.get(timeout=timeout_s)
         except queue.Empty:
             raise TimeoutError from None
         if isinstance(came, _Errand):
             came.run()
-        # What an earlier, interrupted wait was for may come late, and is nobody's any more.
+        # The result of an earlier, interrupted wait may arrive late. It is ignored.
         return came is awaited
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """There are no threads of its own to end."""
+        """Does nothing: this executor has no threads."""
 
     def _change(self, state: _State) -> None:
         with self._lock:

@@ -1,8 +1,8 @@
-"""The sync face of `penstock.client.processing.exactly_once`.
+"""The sync version of `penstock.client.processing.exactly_once`.
 
-The loop is the async one, on the consumer's thread. The handler is called on the thread that waits,
-and the producer, whose loop is another, is reached from a thread beside: once for all records of a
-transaction, and not for each.
+The async loop runs on the consumer's thread. The handler is called on the thread that waits. The
+producer has another event loop; it is called from a worker thread, once for all records of a
+transaction and not once per record.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ def exactly_once(
     retries: int = 10,
     stop: threading.Event | None = None,
 ) -> RunSummary:
-    """Read records, send what `handler` makes of them, and commit both together; until `stop`.
+    """Reads records, sends what `handler` makes of them, and commits both together.
 
-    One transaction has at most `max_records` (`max_poll_records`). One that is aborted is done
-    again, `retries` times before its error is raised. The consumer needs a `group_id`,
-    `isolation_level="read_committed"` and `enable_auto_commit=False`; the producer needs a
-    `transactional_id`, another for each instance that runs at the same time."""
+    Runs until `stop` is set. One transaction covers at most `max_records` records (default:
+    `max_poll_records`). An aborted transaction is repeated up to `retries` times before its error
+    is raised. The consumer needs a `group_id`, `isolation_level="read_committed"` and
+    `enable_auto_commit=False`. The producer needs a `transactional_id`, a different one for each
+    instance that runs at the same time.
+    """
 
     def transform(records: list[Record[K, V]]) -> list[ProducerRecord[Any, Any]]:
         return list(handler(records))
@@ -64,7 +66,7 @@ def exactly_once(
 
 
 class _Sink:
-    """A sync producer, for a loop that is not its own."""
+    """Lets an async loop use a sync producer, which has its own event loop."""
 
     def __init__(self, producer: Producer[Any, Any]) -> None:
         self._producer = producer
@@ -111,8 +113,11 @@ class _Transaction:
 
 
 async def _beside(work: Callable[[], T]) -> T:
-    """On another thread. Whoever is cancelled waits for it all the same: what it sends belongs to
-    this transaction, and must not come after its end."""
+    """Runs `work` on another thread.
+
+    If cancelled, it still waits for the thread: what the thread sends belongs to this transaction,
+    and must not be sent after the transaction's end.
+    """
     running = asyncio.get_running_loop().run_in_executor(None, work)
     try:
         return await asyncio.shield(running)

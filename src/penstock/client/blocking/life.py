@@ -1,9 +1,9 @@
-"""From the first need of a sync client to its end, whichever way that comes.
+"""The lifecycle of a sync client: it starts on first use and is closed in every case.
 
-A client connects when it is first used, or entered as a context. It ends by `close`; failing that,
-when it is garbage, and then nobody waits for it; failing that, when the interpreter ends, and then
-all that are left are closed, within `EXIT_S` together: records that were sent but not flushed are
-given that long to arrive.
+A client connects when it is first used or entered as a context manager. It ends with `close`. If
+`close` is never called, it ends when the client is garbage collected, without anything waiting for
+it. Clients that are still open when the interpreter exits are closed then, within `EXIT_S` in
+total: records that were sent but not flushed get that long to be delivered.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ Close = Callable[[float | None], Coroutine[Any, Any, None]]
 
 
 class Life:
-    """Holds the async client and its portal, and not the sync client, so that that one can go."""
+    """Owns the async client and its portal.
+
+    It does not refer to the sync client, so that the sync client can be garbage collected.
+    """
 
     def __init__(self, name: str, clock: Clock, start: Start, close: Close) -> None:
         self._name = name
@@ -55,13 +58,13 @@ class Life:
         return self._forks != Forks.count
 
     def watch(self, client: object) -> None:
-        """End with this client."""
+        """Closes the async client when this sync client is garbage collected."""
         finalizer = weakref.finalize(client, self._drop)
         finalizer.atexit = False
         _open.add(self)
 
     def portal(self) -> Portal:
-        """The portal to the async client, which is started if it was not."""
+        """Returns the portal to the async client, and starts the client if necessary."""
         if self.is_forked:
             raise Closed(
                 f"this {self._name} was made before the process was forked, and its thread stayed "
@@ -105,7 +108,7 @@ class Life:
             portal.stop()
 
     def _end(self) -> Portal | None:
-        """Mark it closed; the portal if it is for the caller to close."""
+        """Marks the client closed. Returns the portal if the caller has to close it."""
         _open.discard(self)
         if self.is_forked:
             return None
@@ -116,7 +119,8 @@ class Life:
             return self._portal
 
     def _drop(self) -> None:
-        """The garbage collector may be on any thread, and must not wait."""
+        """Closes the client after garbage collection, which may run on any thread and must not
+        wait."""
         portal = self._end()
         if portal is not None:
             portal.close_unattended(lambda: self._close(_DROPPED_S))
@@ -135,7 +139,7 @@ def _close_all() -> None:
     for life in left:
         try:
             life.close(EXIT_S / len(left))
-        except Exception as error:  # noqa: BLE001 - the others want to be closed too
+        except Exception as error:  # noqa: BLE001 - the others must be closed too
             warnings.warn(f"a client did not close at exit: {error}", ResourceWarning, stacklevel=1)
 
 

@@ -1,6 +1,6 @@
-"""The user's own objects, called on the thread that waits and not on the loop's.
+"""Calls the user's objects on the thread that waits instead of the event loop's thread.
 
-A plain method is run there as an errand; what a coroutine method returns is awaited on the loop.
+A plain method runs there as an errand. If a method returns a coroutine, it is awaited on the loop.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StoreOnCaller:
 
 
 class SyncProducer:
-    """A sync producer, for a loop that is not its own."""
+    """Lets an async loop use a sync producer, which has its own event loop."""
 
     def __init__(self, producer: Any) -> None:
         self._producer = producer

@@ -1,23 +1,23 @@
-"""One thread with one event loop, through which a sync client reaches its async self.
+"""One thread with one event loop, through which a sync client calls its async client.
 
     sync caller --call--> loop's thread: the async client, its tasks, its sockets
                 <-------- result, or errands to run meanwhile (`errands.py`)
 
-Each client has a portal of its own: it begins with the client's first need of it and ends with the
-client's close, and clients share nothing that could hold up another. What that leaves to think of:
+Each client has its own portal. It starts when the client first needs it and stops when the client
+is closed. Clients share nothing, so no client can delay another. Special cases:
 
-*Interpreter exit.* The thread is a daemon, so it cannot keep the interpreter from ending. What is
-done for clients that are still open by then, or are dropped, is in `life.py`.
+*Interpreter exit.* The thread is a daemon, so it cannot keep the interpreter from exiting.
+`life.py` handles clients that are still open then, or that were dropped.
 
-*Fork.* The child has the client but not its thread. Its use there is refused, with the reason; the
-parent's is not affected.
+*Fork.* The child process has the client but not its thread. Using the client there raises an error
+that says so. The parent is not affected.
 
-*Ctrl-C during a wait.* The coroutine is cancelled, and given a moment to wind up; then the
-interrupt goes on its way. A result that comes in just that moment is not lost where that would
-matter: see `Consumer.poll`.
+*Ctrl-C during a wait.* The coroutine is cancelled and gets a moment to finish; then the interrupt
+propagates. A result that arrives at that moment is kept where that matters: see `Consumer.poll`.
 
-*Called inside another loop.* Works, and blocks that loop meanwhile, as any sync call does. Called
-on the portal's own thread, by a delivery callback, it would wait for itself; that is refused.
+*Called inside another event loop.* This works, and blocks that loop, as any sync call does. A call
+from the portal's own thread, such as from a delivery callback, would wait for itself and is
+refused.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ T = TypeVar("T")
 
 _WIND_UP_S: Final = 5.0
 _GRACE_S: Final = 5.0
-"""On top of the time a call was given, which the async side keeps by itself: this one only ends
-waits for a loop that does not run."""
+"""Added to a call's timeout. The async side enforces the timeout itself; this grace period only
+ends waits for a loop that no longer runs."""
 
 
 _LOOK_S: Final = 0.1
-"""How often a wait looks whether there is still somebody to wait for."""
+"""How often a wait checks that the portal's thread is still alive."""
 
 
 class Forks:
-    """How many forks lie between this process and the one that first imported this module."""
+    """Counts the forks between this process and the one that first imported this module."""
 
     count = 0
 
@@ -59,7 +59,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Call:
-    """One coroutine on its way through the portal."""
+    """One coroutine that runs through the portal."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], waiter: Errands) -> None:
         self._coroutine = coroutine
@@ -74,7 +74,7 @@ class _Call:
 
     def _end(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled():
-            task.exception()  # Whoever waits has it; an interrupted caller waits no more.
+            task.exception()  # Retrieved, or asyncio warns when the caller was interrupted.
         self._waiter.arrive(self)
 
     def cancel(self) -> None:
@@ -89,6 +89,8 @@ class _Call:
 
 
 class Portal:
+    """Owns the thread and the event loop of one sync client."""
+
     def __init__(self, name: str, clock: Clock) -> None:
         self._name = name
         self._clock = clock
@@ -117,10 +119,11 @@ class Portal:
         errands: Errands | None = None,
         watch: Callable[[], object] | None = None,
     ) -> T:
-        """Run the coroutine on the loop and wait for its result.
+        """Runs the coroutine on the loop and waits for its result.
 
-        `timeout_s` is what the coroutine itself keeps to; None where it has a limit of its own.
-        `watch` is called now and then meanwhile."""
+        `timeout_s` is the timeout that the coroutine itself enforces; None if it has its own limit.
+        `watch` is called from time to time during the wait.
+        """
         try:
             self._check()
         except BaseException:
@@ -141,13 +144,13 @@ class Portal:
         return cast(T, call.result())
 
     def tell(self, work: Callable[[], object]) -> None:
-        """Have a plain function called on the loop, and do not wait for it."""
+        """Schedules a plain function on the loop without waiting for it."""
         self._check()
         assert self._loop is not None
         self._loop.call_soon_threadsafe(work)
 
     def stop(self, timeout_s: float = _WIND_UP_S) -> None:
-        """End the loop and its thread; what still runs on it is cancelled."""
+        """Stops the loop and its thread, and cancels what still runs on it."""
         if self.is_forked:
             return
         self._request_stop()
@@ -155,7 +158,7 @@ class Portal:
             self._thread.join(timeout_s)
 
     def close_unattended(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a last coroutine and stop, while nobody waits."""
+        """Runs a final coroutine and stops, without anything waiting for it."""
         if self.is_forked or self._loop is None or not self._thread.is_alive():
             return
 
@@ -173,7 +176,7 @@ class Portal:
         try:
             self._loop.call_soon_threadsafe(begin)
         except RuntimeError:
-            return  # It has stopped meanwhile.
+            return  # The loop has stopped in the meantime.
 
     def _main(self) -> None:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -191,7 +194,7 @@ class Portal:
         try:
             self._loop.call_soon_threadsafe(self._stop.set)
         except RuntimeError:
-            return  # It has stopped already.
+            return  # The loop has stopped already.
 
     def _check(self) -> None:
         if self.is_forked:
@@ -242,7 +245,8 @@ class Portal:
                 )
 
     def _wind_up(self, call: _Call, waiter: Errands) -> None:
-        """Cancel, and see it end; a coroutine that will not is left to the loop's own end."""
+        """Cancels the coroutine and waits for its end. A coroutine that does not end is left to the
+        loop."""
         assert self._loop is not None
         end = self._clock.monotonic() + _WIND_UP_S
         try:

@@ -1,12 +1,13 @@
-"""The sync Producer: records go into the buffer on the caller's thread, and out of it on another.
+"""The sync Producer: the caller's thread fills the buffer, another thread sends it.
 
-`send` takes the producer's lock, packs the record and is gone: no hop to the loop, which is woken
-only when there is something to send. Only where the async producer would wait, for room or for a
-topic that it does not know yet, does this one go through the portal and wait there.
+`send` takes the producer's lock, packs the record and returns. It does not switch to the event
+loop, which is woken only when there is something to send. Only where the async producer would wait,
+for buffer memory or for the metadata of a topic, does `send` go through the portal and wait there.
 
-In a transaction the loop is given a turn whenever some full batches have come together: the commit
-waits for the last of them, and those before should be on their way by then. Without one nobody
-waits, and the turns would only cost time; so would one for every small batch.
+In a transaction, the caller lets the event loop run whenever a few batches are full. The commit
+waits for the last batch, and the earlier ones should be in flight by then. Outside a transaction
+nothing waits for the batches, and switching threads would only cost time. Switching for every small
+batch would cost time as well.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ _TURN_BYTES: Final = 64 << 10
 
 
 class Producer(Generic[K, V]):
-    """Sends records to topics; may be used from several threads at once.
+    """Sends records to topics. May be used from several threads at once.
 
         with Producer("localhost:9092", linger_ms=5) as producer:
             delivery = producer.send("payments", b"42", key=b"alice")
             metadata = delivery.result()
 
-    Leaving the block waits until everything is delivered or has failed. Callbacks are called on
-    the producer's own thread: they may send, but not wait.
+    Leaving the block waits until every record is delivered or has failed. Callbacks are called on
+    the producer's own thread: they may send, but must not wait.
     """
 
     @overload
@@ -116,25 +117,25 @@ class Producer(Generic[K, V]):
         self._takes_turns = core.options.transactional_id is not None
         self._turn_after = _TURN_BYTES // max(1, core.options.batch_size)
         self._filled = 0
-        # An interceptor must see a record once, so a record must not be tried and then sent anew.
+        # An interceptor must see a record only once, so the fast path cannot be tried first.
         self._only_slow = bool(core.options.interceptors)
         self._forks = Forks.count
         self._started = False
         self._life = Life("producer", core.env.clock, core.start, core.close)
         self._life.watch(self)
 
-    # -- opening and closing --------------------------------------------------------------------
+    # -- starting and closing -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect now; otherwise the first call does."""
+        """Connects now. Otherwise the first call connects."""
         self._life.portal()
         self._started = True
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Take no more records, deliver what was sent, and disconnect.
+        """Delivers the buffered records and disconnects. No more records are accepted.
 
-        What is not delivered after `timeout_s` fails with `Closed`; without it, everything gets
-        the `delivery_timeout_ms` that it was promised.
+        Records that are not delivered within `timeout_s` fail with `Closed`. Without a timeout,
+        each record gets its full `delivery_timeout_ms`.
         """
         self._life.close(timeout_s)
 
@@ -171,10 +172,11 @@ class Producer(Generic[K, V]):
         timestamp_ms: int | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> Delivery:
-        """Buffer a record; waits only for room, or to learn of the topic, up to `max_block_ms`.
+        """Buffers a record and returns its `Delivery`.
 
+        Waits only for buffer memory or for the topic's metadata, each at most `max_block_ms`.
         Without `partition` the router chooses one. `on_delivery` is called on the producer's own
-        thread with the metadata or the error, the other being None.
+        thread with `(metadata, error)`; one of the two is None.
         """
         if headers:
             headers = tuple(headers)
@@ -193,7 +195,8 @@ class Producer(Generic[K, V]):
                 if self._life.portal().is_own_thread:
                     raise
             except TopicNotFound:
-                # The topic may have grown: asking costs a round trip, and so is done slowly.
+                # The topic may have more partitions by now. Checking takes a round trip, so the
+                # slow path does it.
                 if partition is None:
                     raise
             else:
@@ -240,8 +243,11 @@ class Producer(Generic[K, V]):
         timestamp_ms: int | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> Delivery:
-        """Buffer a record now or raise: `BufferExhausted` without room, `UnknownTopicYet` for a
-        topic that was never sent to; `partitions_for(topic)` makes it known."""
+        """Buffers a record without waiting, or raises an error.
+
+        Raises `BufferExhausted` when the buffer is full, and `UnknownTopicYet` for a topic that
+        this producer has not sent to before. `partitions_for(topic)` makes a topic known.
+        """
         self._life.portal()
         return self._async.send_nowait(
             topic,
@@ -254,42 +260,45 @@ class Producer(Generic[K, V]):
         )
 
     def send_table(self, topic: str, table: ArrowTable) -> TableDelivery:
-        """Send every row of an Arrow table, or of anything with the Arrow protocols.
+        """Sends every row of an Arrow table, or of any object that supports the Arrow protocols.
 
-        Columns: value, and optionally key, headers, timestamp, partition. Returns when all rows
-        are buffered; ask what it returns for where they are.
+        The columns are `value` and, optionally, `key`, `headers`, `timestamp` and `partition`.
+        Returns when all rows are buffered. The result reports the offsets of the rows.
         """
         return self._life.call(self._async.send_table(topic, table))
 
     # -- transactions ---------------------------------------------------------------------------
 
     def transaction(self) -> Transaction:
-        """What is sent in the block is read together by readers of committed records, or never.
+        """Starts a transaction: read-committed consumers see all of its records or none.
 
             with producer.transaction() as transaction:
                 producer.send("orders", b"42")
                 transaction.send_offsets({place: 43}, consumer)
 
-        The end of the block commits, and returns when that is decided; an error in the block
-        aborts. Needs `transactional_id`.
+        Leaving the block commits the transaction, and returns when the commit is decided. An error
+        in the block aborts it. Requires `transactional_id`.
         """
         return Transaction(self._life, self.start, self._async.transaction())
 
-    # -- the rest -------------------------------------------------------------------------------
+    # -- topics, flush, metrics -----------------------------------------------------------------
 
     def partitions_for(self, topic: str) -> int:
-        """How many partitions the topic has; makes it known, and creates it where that is on."""
+        """Returns the topic's number of partitions.
+
+        Makes the topic known to `send_nowait`, and creates it if auto-creation is on.
+        """
         return self._life.call(self._async.partitions_for(topic))
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything sent so far is delivered or has failed; send it without linger.
+        """Sends all buffered records without linger. Waits until each is delivered or has failed.
 
-        After `timeout_s` this raises `DeadlineExceeded`; the records go on their way all the same.
-        Failures are reported by the deliveries, not here.
+        Raises `DeadlineExceeded` after `timeout_s`; delivery of the records continues nevertheless.
+        Failed records are reported by their deliveries, not here.
         """
         if self._life.is_started and not self._life.is_closed:
             self._life.call(self._async.flush(timeout_s), timeout_s)
 
     def metrics(self) -> ProducerMetrics:
-        """What was counted so far, frozen."""
+        """Returns a snapshot of this producer's metrics."""
         return self._async.metrics()

@@ -1,7 +1,7 @@
-"""Where a sync consumer stands: positions, seeks, pauses, commits; the part that hands out nothing.
+"""A sync consumer's positions, seeks, pauses and commits: the methods that return no records.
 
-Every call is made on the loop's thread, even where it only looks something up: what it looks at is
-changed there.
+Every call runs on the event loop's thread, even simple lookups, because that thread changes the
+state they read.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ T = TypeVar("T")
 
 
 class Kept:
-    """What a poll had found when its caller was interrupted: handed to nobody.
+    """The records of a poll whose caller was interrupted before it received them.
 
-    It holds no sync consumer, so that it can be put back when that one is garbage."""
+    It does not refer to the sync consumer, so that the records can be put back when the garbage
+    collector has removed that consumer.
+    """
 
     def __init__(self, core: AsyncConsumer[Any, Any]) -> None:
         self._async = core
@@ -43,12 +45,14 @@ class Kept:
                 self._async.seek(record.place, record.offset)
 
     async def close(self, timeout_s: float | None) -> None:
-        """Close the consumer, and let it commit no record that nobody had."""
+        """Puts the records back, so that they are not committed, and closes the consumer."""
         await self.put_back()
         await self._async.close(timeout_s)
 
 
 class Standing:
+    """The base class of the sync `Consumer`, with the methods that return no records."""
+
     def __init__(self, core: AsyncConsumer[Any, Any], errands: Errands) -> None:
         self._async = core
         self._errands = errands
@@ -56,7 +60,7 @@ class Standing:
         self._kept = Kept(core)
         self._life = Life("consumer", core.env.clock, core.start, self._kept.close)
 
-    # -- reaching the loop ----------------------------------------------------------------------
+    # -- calls on the event loop ----------------------------------------------------------------
 
     def _wait(
         self,
@@ -64,14 +68,15 @@ class Standing:
         timeout_s: float | None = None,
         watch: Callable[[], object] | None = None,
     ) -> T:
-        """In turn; while it waits, this thread runs the listeners and handlers."""
+        """Runs a coroutine on the loop while holding the turn. Meanwhile this thread runs listeners
+        and handlers."""
         try:
             outermost = self._turns.begin()
         except ClientError:
             coroutine.close()
             raise
         try:
-            # A listener that calls its consumer waits within a wait, with a queue of its own.
+            # A listener may call its consumer: a wait within a wait, which needs its own queue.
             errands = self._errands if outermost else None
             if self._kept.records:
                 self._life.call(self._kept.put_back())
@@ -80,7 +85,7 @@ class Standing:
             self._turns.end(outermost)
 
     def _do(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """A plain function, on the loop's thread."""
+        """Calls a plain function on the event loop's thread."""
 
         async def call() -> T:
             return function(*args, **kwargs)
@@ -89,8 +94,10 @@ class Standing:
 
     @property
     def membership(self) -> tuple[str, Identity]:
-        """The group, and how this consumer signed there when it last handed out records: for
-        commits in a producer's transaction."""
+        """The group's name, and this consumer's membership when it last returned records.
+
+        Used to commit offsets in a producer's transaction.
+        """
 
         async def look() -> tuple[str, Identity]:
             return self._async.membership
@@ -100,94 +107,112 @@ class Standing:
     # -- positions ------------------------------------------------------------------------------
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that this consumer reads at the moment."""
+        """Returns the partitions that this consumer reads at the moment."""
         return self._do(self._async.assignment)
 
     def position(self, place: TopicPartition, *, timeout_ms: int | None = None) -> int:
-        """The next offset to be handed out; waits until it is known."""
+        """Returns the offset of the next record to be returned. Waits until it is known."""
         return self._wait(self._async.position(place, timeout_ms=timeout_ms))
 
     def known_position(self, place: TopicPartition) -> int | None:
+        """Returns the position if it is known, and None otherwise. Does not wait."""
         return self._do(self._async.known_position, place)
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """All positions that are known: what `commit()` commits."""
+        """Returns all positions that are known. `commit()` commits these."""
         return self._do(self._async.positions)
 
     def seek(self, place: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Hand out this offset next, whatever was fetched ahead."""
+        """Moves the position: the record at this offset is returned next, whatever was
+        prefetched."""
         self._do(self._async.seek, place, offset)
 
     def seek_to_beginning(self, *places: TopicPartition) -> None:
+        """Seeks to the first record of these partitions, or of all assigned partitions."""
         self._do(self._async.seek_to_beginning, *places)
 
     def seek_to_end(self, *places: TopicPartition) -> None:
+        """Seeks to the end of these partitions, or of all assigned partitions."""
         self._do(self._async.seek_to_end, *places)
 
     def seek_to_time(self, when: int | datetime, *places: TopicPartition) -> None:
-        """To the first record at or after a time, in milliseconds since 1970 or as a datetime."""
+        """Seeks to the first record at or after a time: milliseconds since 1970, or a datetime."""
         self._do(self._async.seek_to_time, when, *places)
 
     def pause(self, *places: TopicPartition) -> None:
-        """Hand out nothing of these until they are resumed; the place in the log is kept."""
+        """Pauses these partitions: none of their records are returned until `resume`.
+
+        Their positions do not change.
+        """
         self._do(self._async.pause, *places)
 
     def resume(self, *places: TopicPartition) -> None:
+        """Resumes paused partitions."""
         self._do(self._async.resume, *places)
 
     def paused(self) -> frozenset[TopicPartition]:
+        """Returns the partitions that are paused."""
         return self._do(self._async.paused)
 
     def lag(self, place: TopicPartition) -> int | None:
-        """How many offsets lie between the position and the end; None while that is not known."""
+        """Returns the number of offsets between the position and the end, or None while it is
+        unknown."""
         return self._do(self._async.lag, place)
 
     # -- offsets --------------------------------------------------------------------------------
 
     def commit(self, offsets: CommitOffsets | None = None) -> None:
-        """Commit these offsets, or all positions, in the name of the group, and wait for it."""
+        """Commits these offsets, or all positions, for the group, and waits for the answer."""
         self._wait(self._async.commit(offsets))
 
     def commit_nowait(
         self, offsets: CommitOffsets | None = None, on_commit: OnCommit | None = None
     ) -> None:
-        """The same without waiting; commits keep their order. A failure is told to `on_commit`, on
-        the consumer's own thread, or else logged."""
+        """Commits like `commit`, without waiting. Commits keep their order.
+
+        A failure is passed to `on_commit`, on the consumer's own thread, or logged if there is
+        none.
+        """
         self._do(self._async.commit_nowait, offsets, on_commit)
 
     def committed(self, *places: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed for these partitions, or for all that are assigned."""
+        """Returns the group's committed offsets of these partitions, or of all assigned
+        partitions."""
         return self._wait(self._async.committed(*places))
 
     def hold_auto_commit(self) -> None:
-        """From now on commit only what is asked for."""
+        """Stops auto-commit until `release_auto_commit` has been called once for each hold."""
         self._do(self._async.hold_auto_commit)
 
     def release_auto_commit(self) -> None:
+        """Undoes one `hold_auto_commit`."""
         self._do(self._async.release_auto_commit)
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int | datetime]
     ) -> dict[TopicPartition, FoundOffset | None]:
-        """The first record at or after each time; None where there is none that young."""
+        """Returns the first record at or after each time, or None where there is no such record."""
         return self._wait(self._async.offsets_for_times(times))
 
     def beginning_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Returns the log start offset of each partition."""
         return self._wait(self._async.beginning_offsets(places))
 
     def end_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the next record will be; with read_committed, where the first open transaction
-        begins."""
+        """Returns the offset that the next record will get; with read_committed, the last stable
+        offset."""
         return self._wait(self._async.end_offsets(places))
 
     # -- the cluster ----------------------------------------------------------------------------
 
     def partitions_for(self, topic: str) -> int:
+        """Returns the number of the topic's partitions."""
         return self._wait(self._async.partitions_for(topic))
 
     def topics(self) -> dict[str, int]:
-        """All topics, with the number of their partitions."""
+        """Returns all topics with their numbers of partitions."""
         return self._wait(self._async.topics())
 
     def metrics(self) -> ConsumerMetrics:
+        """Returns a snapshot of this consumer's metrics."""
         return self._do(self._async.metrics)

@@ -1,7 +1,7 @@
-"""The sync face of a transaction: `penstock.client.producing.transactions` behind a portal.
+"""The sync version of a producer's transaction: runs the async one through a portal.
 
-Its producer may be used by several threads, and the transaction is the producer's: what any of them
-sends while the block runs is part of it. They have to be done before the block ends.
+Several threads may use the producer, and the transaction belongs to the producer: whatever any of
+them sends while the block runs is part of it. They must be done before the block ends.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from penstock.client.producing.transactions import Transaction as AsyncTransacti
 
 
 class _Signed:
-    """A sync consumer's word, as it was when the offsets were given."""
+    """A sync consumer's membership at the time when the offsets were given."""
 
     def __init__(self, membership: tuple[str, Identity]) -> None:
         self.membership = membership
 
 
 class Transaction:
-    """`with producer.transaction():` commits at the end of the block; an error in the block aborts,
-    and goes on."""
+    """A transaction as a context manager: `with producer.transaction():`.
+
+    Leaving the block commits. An error in the block aborts the transaction and is raised again.
+    """
 
     def __init__(self, life: Life, start: Callable[[], None], core: AsyncTransaction) -> None:
         self._life = life
@@ -49,17 +51,19 @@ class Transaction:
     def send_offsets(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: GroupOf | str
     ) -> None:
-        """Commit positions of a consumer's group with the transaction: the next offsets to read.
+        """Commits offsets of a consumer group, the next offsets to read, with the transaction.
 
-        `group` is the consumer that read the records, so that one that has lost its partitions is
-        refused; or a group's name, for a group that nobody is a member of.
+        `group` is the consumer that read the records; the commit is refused if that consumer has
+        lost its partitions. It may also be the name of a group that has no members.
         """
-        # A sync consumer is asked here: its answer comes from another loop than the producer's.
+        # A sync consumer has its own event loop, so its membership is read on this thread.
         signed = group if isinstance(group, str) else _Signed(group.membership)
         self._life.call(self._async.send_offsets(offsets, signed))
 
     def hand_over(self) -> OpenTransaction | None:
-        """Leave it open, to be ended by somebody else, together with those of other producers.
+        """Leaves the transaction open, to be ended together with those of other producers.
 
-        The last thing in the block: the producer is finished then. None when nothing was sent."""
+        This must be the last call in the block: the producer cannot be used afterwards. Returns
+        None if nothing was sent.
+        """
         return self._life.call(self._async.hand_over())

@@ -1,7 +1,8 @@
-"""Whose turn it is: a consumer is one thread's at a time, and says so to another.
+"""Ensures that only one thread at a time uses a consumer. Other threads get an error.
 
-Two threads that share a consumer would take records from each other, and commit each other's. One
-after the other is fine, and so is a listener that the owner's own poll calls.
+Two threads that share a consumer would take records from each other and commit each other's
+records. Using it one after the other is fine, and so are calls from a listener that the owner's own
+poll runs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class Turns:
         return self._owner == threading.get_ident()
 
     def begin(self) -> bool:
-        """Take the turn; whether this is the outermost call of its thread, for `end` to know."""
+        """Takes the turn. Returns whether this is the thread's outermost call; pass the result to
+        `end`."""
         if self.is_mine:
             return False
         if not self._lock.acquire(blocking=False):
@@ -33,7 +35,8 @@ class Turns:
         return True
 
     def wait(self, timeout_s: float) -> bool:
-        """The same, but wait for whoever has the turn; False also if that takes too long."""
+        """Takes the turn like `begin`, but waits for its owner. Also returns False if that takes
+        too long."""
         if self.is_mine or not self._lock.acquire(timeout=timeout_s):
             return False
         self._owner = threading.get_ident()

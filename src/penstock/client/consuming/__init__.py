@@ -1,1 +1,1 @@
-"""The consumer: what it reads, where it stands, what it has fetched ahead."""
+"""The consumer: subscription and positions, prefetching, and the records that it returns."""

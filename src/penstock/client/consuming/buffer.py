@@ -1,16 +1,16 @@
-"""What was fetched ahead of one partition, as it came: raw bytes, opened when they are asked for.
+"""The prefetched data of one partition: raw bytes that are decoded when records are taken.
 
-A fetch answers with whole batches one after another, perhaps with a part of another behind them.
-Such an answer is a `Piece`. Its batches are opened one at a time, into rows that are still plain
-tuples; records are made of as many rows as the caller takes. So what lies ahead costs its bytes and
-hardly anything more, and a table can be made of the same bytes without a single object.
+A fetch returns whole batches one after another, possibly followed by an incomplete one. Such a
+response is a `Piece`. Its batches are decoded one at a time, into rows that are still plain tuples.
+Records are made only of the rows that the caller takes. So prefetched data costs little more than
+its bytes, and a table can be made of the same bytes without any objects.
 
-Offsets rise within a piece and from piece to piece, with gaps where compaction took records away
-and where control batches stand. `floor` is the first offset that is still wanted: rows below it are
-passed over, for a batch comes whole even if it is asked for from its middle.
+Offsets increase within a piece and from piece to piece, with gaps where compaction removed records
+and where control batches are. `floor` is the first offset that is still needed: rows below it are
+skipped, because a batch is fetched whole even if the fetch offset is in its middle.
 
-Invariants: the pieces are contiguous, each begins where the one before it ended; `size` is the sum
-of their bytes; what was accepted does not come again, unless it is given back.
+Invariants: the pieces are contiguous, each begins where the previous one ended; `size` is the sum
+of their bytes; rows that `advance_to` has passed are not returned again.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ _OUTLINE: Final = Struct(">8xi45xi")
 
 
 class Extent(NamedTuple):
-    """What a fetch brought, read off its batches' headers."""
+    """What a fetch returned, according to the headers of its batches."""
 
     size: int
-    """Bytes of whole batches; what follows is part of one that comes again."""
+    """The size of the whole batches. What follows is part of a batch that will be fetched again."""
     batches: int
     rows: int
-    """As many as the headers promise, control records and aborted ones included."""
+    """The number of rows according to the headers, including control records and aborted ones."""
     next_offset: int
     leader_epoch: int
 
 
 def measure(data: memoryview) -> Extent | None:
-    """How far whole batches reach; None if there is not a single one."""
+    """Measures the whole batches. Returns None if there is not a single one."""
     end = len(data)
     position = last = batches = rows = 0
     while end - position >= HEADER_SIZE:
@@ -76,7 +76,7 @@ def measure(data: memoryview) -> Extent | None:
 
 
 class Rows(NamedTuple):
-    """Rows of one batch, to be made into records, and where reading goes on after them."""
+    """Rows of one batch, to be made into records, and the offset at which reading continues."""
 
     rows: Sequence[Row]
     timestamp_type: TimestampType
@@ -85,20 +85,20 @@ class Rows(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Whole batches that a table may be made of; nothing is taken until `advance_to`."""
+    """Whole batches for a table. Nothing is taken until `advance_to`."""
 
     data: memoryview
     aborted: Sequence[AbortedTransaction]
     size: int
-    """Bytes of the batches that are new in it."""
+    """The size of the batches that are new in it."""
     rows: int
-    """As many rows as the headers promise."""
+    """The number of rows according to the headers."""
     next_offset: int
     leader_epoch: int
 
 
 class Answer:
-    """One answer's bytes, which stay in memory for as long as a piece of them does."""
+    """The bytes of one response, which stay in memory as long as one of its pieces does."""
 
     __slots__ = ("_ledger", "_pieces", "size")
 
@@ -119,7 +119,7 @@ class Answer:
 
 
 class Ledger:
-    """How many bytes of answers are held in all."""
+    """Counts the bytes of all responses in memory."""
 
     __slots__ = ("held_bytes",)
 
@@ -128,7 +128,7 @@ class Ledger:
 
 
 class Piece:
-    """The whole batches of one answer for one partition."""
+    """The whole batches of one response for one partition."""
 
     __slots__ = ("aborted", "answer", "data", "extent", "filter", "opened", "position")
 
@@ -144,13 +144,15 @@ class Piece:
         self.answer = answer
         self.aborted = aborted
         self.position = 0
-        """Where the next batch to open begins."""
+        """The position of the next batch to decode."""
         self.opened = 0
-        """Where the batch that was opened last begins."""
+        """The position of the batch that was decoded last."""
         self.filter = AbortedProducers(aborted)
 
 
 class PartitionBuffer:
+    """The prefetched pieces of one partition, in offset order."""
+
     def __init__(self, *, check_crcs: bool = True, committed_only: bool = False) -> None:
         self._check_crcs = check_crcs
         self._committed_only = committed_only
@@ -177,9 +179,11 @@ class PartitionBuffer:
         self.size += piece.extent.size
 
     def next_rows(self, limit: int) -> Rows | None:
-        """Up to `limit` rows of one batch; they stay until `advance_to` goes past them. A batch
-        may hold none for the reader: then no rows, and reading goes on after it. None when nothing
-        is left. Raises `CorruptBatch`."""
+        """Returns up to `limit` rows of one batch, or None when nothing is left.
+
+        They stay in the buffer until `advance_to` passes them. A batch may have no rows for the
+        reader: then the result is empty, and reading continues after it. Raises `CorruptBatch`.
+        """
         if self._header is not None and self._at == len(self._rows):
             self._finish_batch()
         if self._header is None:
@@ -194,7 +198,7 @@ class PartitionBuffer:
         return Rows(rows, header.timestamp_type, header.leader_epoch, max(next_offset, self.floor))
 
     def advance_to(self, offset: int) -> None:
-        """What lies before `offset` is done with."""
+        """Drops everything before `offset`."""
         self.floor = max(self.floor, offset)
         while self.pieces and self.pieces[0].extent.next_offset <= offset:
             self._drop_piece()
@@ -214,14 +218,14 @@ class PartitionBuffer:
             piece.position = end
 
     def skip_to(self, offset: int) -> bool:
-        """Go forward to `offset` if it lies within what is held; False if not."""
+        """Moves forward to `offset` if it is within the buffer. Returns False if not."""
         if not self.pieces or not self.floor <= offset < self.pieces[-1].extent.next_offset:
             return False
         self.advance_to(offset)
         return True
 
     def peek(self, rows_max: int, bytes_max: int) -> list[Span]:
-        """Batches from the front, as many as fit both limits but one at least."""
+        """Returns batches from the front: as many as fit both limits, but at least one."""
         spans: list[Span] = []
         rows = size = 0
         for piece in self.pieces:
@@ -285,7 +289,7 @@ def _span(piece: Piece, start: int, rows_max: int, bytes_max: int, *, first: boo
             next_offset, epoch = header.next_offset, header.leader_epoch
         if end == start:
             return None
-    # Which transactions are under way is known only from the first batch on.
+    # The aborted transactions are only known when reading from the first batch.
     begin = 0 if piece.aborted else start
     return Span(piece.data[begin:end], piece.aborted, end - start, rows, next_offset, epoch)
 
@@ -305,7 +309,7 @@ def _read_rows(batch: memoryview, header: BatchHeader, floor: int) -> list[Row]:
         header.base_timestamp,
         append_timestamp(header),
     )
-    # `tuple` of a tuple is that tuple: the rows are what the kernel makes anyway.
+    # `tuple` of a tuple is that same tuple: the kernel makes tuples anyway.
     rows: list[Row] = kernels.read_records(reader, count, header.base_offset, tuple)
     if header.base_offset < floor:
         del rows[: bisect_left(rows, floor, key=_offset_of)]

@@ -1,14 +1,14 @@
-"""The async consumer, as its users know it.
+"""The async consumer.
 
     async with Consumer("localhost:9092", topics=["orders"], group_id="billing") as consumer:
         async for record in consumer:
             ...
 
-Records are handed out in the order of their partition; partitions take turns. A position moves
-when a record is handed out, never when it is fetched ahead, and auto-commit commits positions: what
-an earlier poll returned counts as dealt with once the next poll begins.
+Records of a partition are returned in order; partitions take turns. A position moves when a record
+is returned to the caller, not when it is prefetched. Auto-commit commits positions: the records of
+one poll count as processed when the next poll begins.
 
-A consumer belongs to one task. Everything that waits has an end: `poll` its timeout, the rest
+A consumer belongs to one task. Every wait is bounded: `poll` by its timeout, everything else by
 `default_api_timeout_ms`.
 """
 
@@ -47,10 +47,20 @@ if TYPE_CHECKING:
 Bootstrap = str | Sequence[str]
 Topics = str | Iterable[str]
 _FOREVER_S: Final = 3600.0
-"""Iteration has no timeout of its own; it looks again now and then."""
+"""Iteration has no timeout. It wakes up this often to check again."""
 
 
 class Consumer(Standing, Generic[K, V]):
+    """Reads records from topics, as a member of a consumer group or on its own.
+
+        async with Consumer("localhost:9092", topics=["orders"], group_id="billing") as consumer:
+            async for record in consumer:
+                ...
+
+    A consumer belongs to one task. Leaving the block commits offsets, if auto-commit is on, and
+    leaves the group.
+    """
+
     @overload
     def __init__(
         self: Consumer[bytes | None, bytes | None],
@@ -127,13 +137,14 @@ class Consumer(Standing, Generic[K, V]):
         if topics is not None:
             self._core.begin_with(_names(topics))
 
-    # -- life -----------------------------------------------------------------------------------
+    # -- starting and closing -------------------------------------------------------------------
 
     async def start(self) -> None:
+        """Connects to the cluster and starts to fetch."""
         await self._core.start()
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Commit if that is automatic, leave the group, close the connections."""
+        """Commits offsets if auto-commit is on, leaves the group and closes the connections."""
         await self._core.close(timeout_s)
 
     async def __aenter__(self) -> Self:
@@ -148,7 +159,7 @@ class Consumer(Standing, Generic[K, V]):
     ) -> None:
         await self.close()
 
-    # -- what to read ---------------------------------------------------------------------------
+    # -- subscriptions --------------------------------------------------------------------------
 
     async def subscribe(
         self,
@@ -157,10 +168,13 @@ class Consumer(Standing, Generic[K, V]):
         pattern: str | re.Pattern[str] | None = None,
         listener: object | None = None,
     ) -> None:
-        """Read these topics, or all whose whole name matches the pattern, also those to come.
+        """Subscribes to these topics, or to all topics whose whole name matches the pattern.
 
-        In a group its members share the partitions; without a group all are read. The listener is
-        any object with some of `on_assigned`, `on_revoked`, `on_lost`, plain or async."""
+        A pattern also covers topics that are created later. With a `group_id`, the members of the
+        group divide the partitions among them; without one, this consumer reads all partitions. The
+        listener is any object that has some of the methods `on_assigned`, `on_revoked` and
+        `on_lost`, plain or async.
+        """
         names = _names(topics)
         if bool(names) == (pattern is not None):
             raise ClientError("subscribe to topics or to a pattern: give one of the two")
@@ -171,22 +185,23 @@ class Consumer(Standing, Generic[K, V]):
         await self._core.follow(names, pattern)
 
     async def unsubscribe(self) -> None:
-        """Read nothing; a group is left, an assignment given up."""
+        """Stops reading: leaves the group, or gives up the assigned partitions."""
         await self._core.unfollow()
 
     def assign(self, places: Iterable[TopicPartition]) -> None:
-        """Read these partitions and no others, whatever a group says."""
+        """Reads exactly these partitions, independently of any group assignment."""
         self._core.assign(places)
 
     def subscription(self) -> frozenset[str]:
-        """The topics that are subscribed to; with a pattern those that match it at the moment."""
+        """Returns the subscribed topics; with a pattern, the topics that match it at the moment."""
         return self._core.subscription.topics
 
     def add_listener(self, listener: object) -> None:
-        """Also tell this one of rebalances, before the one that came with the subscription."""
+        """Adds a rebalance listener. It is called before the listener given to `subscribe`."""
         self._core.listeners.add(listener)
 
     def remove_listener(self, listener: object) -> None:
+        """Removes a listener that `add_listener` added."""
         self._core.listeners.remove(listener)
 
     # -- records --------------------------------------------------------------------------------
@@ -194,8 +209,11 @@ class Consumer(Standing, Generic[K, V]):
     async def poll(
         self, timeout_ms: int = 500, max_records: int | None = None
     ) -> list[Record[K, V]]:
-        """The records at hand, at most `max_records` (`max_poll_records`); if there are none, what
-        comes first within the timeout, and an empty list after it."""
+        """Returns buffered records, at most `max_records` (default: `max_poll_records`).
+
+        If none are buffered, waits up to the timeout for the first ones, and then returns an empty
+        list.
+        """
         limit = self.options.max_poll_records if max_records is None else max_records
         if limit < 1:
             raise OptionError(f"max_records is {limit}: give 1 or more")
@@ -229,7 +247,7 @@ class Consumer(Standing, Generic[K, V]):
         return reading.run[at]
 
     async def _next_run(self) -> bool:
-        """More to iterate over; False once the consumer is closed."""
+        """Prepares the next records to iterate over. Returns False once the consumer is closed."""
         core, reading = self._core, self._reading
         self._begin_poll()
         try:
@@ -267,7 +285,7 @@ class Consumer(Standing, Generic[K, V]):
         return records if core.chain is None else core.chain.on_consume(records)
 
     def wakeup(self) -> None:
-        """End the poll in progress, or else the next, at once. Call it on the event loop."""
+        """Ends the current `poll`, or the next one, at once. Call it on the event loop."""
         self._core.wakeup()
 
     # -- tables ---------------------------------------------------------------------------------
@@ -280,12 +298,16 @@ class Consumer(Standing, Generic[K, V]):
         max_bytes: int | None = None,
         headers: bool = True,
     ) -> pa.Table:
-        """What `poll` would return, as an Arrow table, without a Python object for any record:
+        """Returns what `poll` would return, as an Arrow table, without an object per record.
+
+        The columns of the table are:
 
             topic, partition, offset, timestamp, timestamp_type, key, value, headers
 
-        Keys and values are the bytes they came in. `max_bytes` bounds what is taken from the
-        buffers, compressed or not; a single larger batch comes nevertheless."""
+        Keys and values are the bytes as received; deserializers are not applied. `max_bytes` limits
+        how much is taken from the buffers, counted as received, compressed or not. A single batch
+        that is larger is returned nevertheless.
+        """
         from penstock.client.consuming.tables import (  # noqa: PLC0415 -- only when used
             PARTITION_BYTES,
             TablePoll,
@@ -322,12 +344,15 @@ class Consumer(Standing, Generic[K, V]):
         partitions: Iterable[int] | None = None,
         headers: bool = True,
     ) -> AsyncIterator[pa.RecordBatch]:
-        """All records of a range, in Arrow batches of a few megabytes; whatever is subscribed to
-        or assigned does not matter, and positions stay where they are.
+        """Reads all records of a range, as Arrow record batches of a few megabytes each.
+
+        Subscriptions and assignments do not matter, and positions do not change.
 
         A bound is "earliest", "latest", a time (a datetime, or milliseconds since 1970), or an
-        offset for each partition, `{0: 100, 1: 250}`. The end is not part of the range; what is
-        written later than the call does not belong to it either."""
+        offset for each partition, such as `{0: 100, 1: 250}`. The end is exclusive. The bounds are
+        determined when the first batch is requested: records that are written later are not part of
+        the range.
+        """
         from penstock.client.consuming.ranges import RangeReader  # noqa: PLC0415 -- only when used
 
         reader = RangeReader(self._core.cluster, self.options, headers=headers)
@@ -342,7 +367,8 @@ class Consumer(Standing, Generic[K, V]):
         partitions: Iterable[int] | None = None,
         headers: bool = True,
     ) -> pa.Table:
-        """The same as one table, which must fit into memory."""
+        """Reads all records of a range into one Arrow table, which must fit into memory. See
+        `read_batches`."""
         from penstock.client.consuming.tables import table_of  # noqa: PLC0415 -- only when used
 
         batches = self.read_batches(topic, start, end, partitions=partitions, headers=headers)
@@ -367,8 +393,11 @@ class Consumer(Standing, Generic[K, V]):
         drain_timeout_ms: int = 30_000,
         stop: asyncio.Event | None = None,
     ) -> RunSummary:
-        """Call the handler for every record, in order where that was asked for and side by side
-        otherwise, and commit only what it has finished; until `stop` is set."""
+        """Calls the handler for every record and commits only the records that it has finished.
+
+        Records of the same partition or key (see `ordering`) are handled in order; others may be
+        handled concurrently. Returns after `stop` is set.
+        """
         from penstock.client.processing.run import run  # noqa: PLC0415 -- only when used
         from penstock.client.processing.run_options import RunOptions  # noqa: PLC0415
 
@@ -394,7 +423,7 @@ class Consumer(Standing, Generic[K, V]):
         idle_timeout_ms: int | None = None,
         commit_interval_ms: int = 1_000,
     ) -> AtLeastOnce[K, V]:
-        """A loop in which a record is committed after the body has had it."""
+        """Returns a loop that commits each record after the loop body has processed it."""
         from penstock.client.processing.delivery import AtLeastOnce  # noqa: PLC0415
 
         return AtLeastOnce(
@@ -407,7 +436,7 @@ class Consumer(Standing, Generic[K, V]):
     def at_most_once(
         self, *, max_records: int | None = None, idle_timeout_ms: int | None = None
     ) -> AtMostOnce[K, V]:
-        """A loop in which a record is committed before the body has it."""
+        """Returns a loop that commits each record before the loop body receives it."""
         from penstock.client.processing.delivery import AtMostOnce  # noqa: PLC0415
 
         return AtMostOnce(self, max_records=max_records, idle_timeout_ms=idle_timeout_ms)

@@ -1,17 +1,18 @@
-"""What a consumer is made of, and how its parts hear of each other.
+"""Connects the parts of a consumer and drives them from its polls.
 
-    subscription  what is read and where it stands            (pure)
-    reading       from buffers to the caller                  (pure)
-    fetcher       fetches ahead, in a task of its own
-    positions     finds out where to begin, in the fetcher's rounds
-    member        the group: who reads what                   (with `subscribe` and a group)
-    commits       the group's offsets alone                   (with `assign` and a group)
+    subscription  what is read, and the position in each partition   (pure)
+    reading       moves records from the buffers to the caller       (pure)
+    fetcher       prefetches, in its own task
+    positions     finds start positions, in the fetcher's rounds
+    member        the group membership: which partitions to read     (with `subscribe` and a group)
+    commits       the group's committed offsets only                 (with `assign` and a group)
 
-Without a group a subscription is to all partitions of its topics, also to those that come later.
+Without a group, a subscription covers all partitions of its topics, including partitions that are
+added later.
 
-The caller's polls are when things happen to him: partitions come and go, listeners are called,
-errors are raised, offsets are committed. In between only bytes are fetched. `news` is set whenever
-a poll that waits should look again.
+Everything that affects the caller happens during a poll: partitions are assigned and revoked,
+listeners are called, errors are raised, offsets are committed. Between polls the consumer only
+fetches. `news` is set whenever a waiting poll should check again.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ from penstock.client.options import PARTITION_FETCH_BYTES, ConsumerOptions
 from penstock.wire.errors import ErrorCode
 
 YIELD_S: Final = 0.001
-"""A caller who finds records at hand poll after poll lets others run this often."""
+"""How often polls that always find buffered records yield to other tasks."""
 _LOOKUP_S: Final = 5.0
-"""How long a round of looking up positions waits for the group's coordinator."""
+"""How long one round of position lookups waits for the group coordinator."""
 _NOT_STARTED: Final = "the consumer has not been started: use `async with`, or start()"
 CLOSE_S: Final = 30.0
 
@@ -59,7 +60,7 @@ OnCommit = Callable[[Offsets, ClientError | None], None]
 
 
 class ConsumerCore:
-    """The `Host` of its group membership."""
+    """Owns the parts of a consumer. It is the `Host` of its group membership."""
 
     def __init__(self, options: ConsumerOptions, env: ClientEnv, maker: RecordMaker) -> None:
         committed_only = bool(options.isolation_level)
@@ -75,7 +76,8 @@ class ConsumerCore:
         self.news = asyncio.Event()
         self.is_closed = False
         self.auto_commit_holds = 0
-        """How many have asked that nothing be committed but what is asked for."""
+        """The number of holds on auto-commit. While it is above zero only explicit commits are
+        made."""
         self._cluster: Cluster | None = None
         self._fetcher: Fetcher | None = None
         self._background: asyncio.Task[None] | None = None
@@ -88,14 +90,14 @@ class ConsumerCore:
         self._seen_topics: set[str] = set()
         self._known_topics: set[str] = set()
         self._topic_ids: dict[str, list[bytes]] = {}
-        """The ids that each topic has had; the last is that of the one we read."""
+        """All ids that each topic has had. The last one is the id of the topic that is read now."""
         self._wanted_topics: frozenset[str] = frozenset()
-        """As the group knows them."""
+        """The topics that the group member was last given."""
         self._to_announce: list[TopicPartition] = []
         self._yielded_at = 0.0
         self._woken = False
 
-    # -- life -----------------------------------------------------------------------------------
+    # -- starting and closing -------------------------------------------------------------------
 
     @property
     def cluster(self) -> Cluster:
@@ -139,7 +141,7 @@ class ConsumerCore:
         self._background.add_done_callback(lambda _: self.news.set())
 
     async def close(self, timeout_s: float | None) -> None:
-        """Commit what is to be committed, leave the group, stop. Never waits beyond the time."""
+        """Commits, leaves the group and stops. Does not wait longer than the timeout."""
         if self.is_closed:
             return
         limit_s = CLOSE_S if timeout_s is None else timeout_s
@@ -162,7 +164,7 @@ class ConsumerCore:
             self.subscription.clear()
 
     async def _commit_last(self, limit_s: float) -> None:
-        """Of partitions assigned by hand, before they are given up."""
+        """Commits the final positions of manually assigned partitions before they are given up."""
         if self._auto_commit is None:
             return
         offsets = self._auto_commit.moved(self.consumed())
@@ -172,10 +174,10 @@ class ConsumerCore:
         except ClientError as error:
             _log.warning("the last auto-commit failed: %s", error)
 
-    # -- what to read ---------------------------------------------------------------------------
+    # -- subscriptions --------------------------------------------------------------------------
 
     def begin_with(self, topics: Iterable[str]) -> None:
-        """What to subscribe to when the consumer starts."""
+        """Sets the topics to subscribe to when the consumer starts."""
         self.subscription.follow(topics)
         self._topics_changed = True
 
@@ -223,7 +225,8 @@ class ConsumerCore:
         return frozenset(filter(pattern.fullmatch, await self.list_topics()))
 
     async def _refresh(self) -> bool:
-        """Learn about the topics that are read; whether everything about them is known."""
+        """Refreshes the metadata of the topics that are read. Returns whether all of them are
+        known."""
         subscription = self.subscription
         if subscription.pattern is not None:
             matching = await self._matching(subscription.pattern)
@@ -233,7 +236,8 @@ class ConsumerCore:
         if not names:
             return True
         cluster = self.cluster
-        # Only what was never there may be made by asking: a topic that was deleted stays so.
+        # A metadata request may create only topics that never existed. A deleted topic stays
+        # deleted.
         new = names - self._known_topics if subscription.pattern is None else frozenset()
         if old := names - new:
             await cluster.refresh(old)
@@ -253,7 +257,8 @@ class ConsumerCore:
     # -- at each poll ---------------------------------------------------------------------------
 
     async def attend(self) -> None:
-        """Everything that may happen to the caller's partitions happens here."""
+        """Applies everything that may change the caller's partitions. Each poll calls this
+        first."""
         cluster = self.cluster
         if self._background is not None and self._background.done():
             self._background.result()
@@ -275,22 +280,27 @@ class ConsumerCore:
         self.raise_error(again=False)
 
     async def _let_others_run(self) -> None:
-        """Records may be at hand for a long time; heartbeats and fetches must go on meanwhile."""
+        """Yields to other tasks. Polls may find buffered records for a long time without waiting,
+        and heartbeats and fetches must continue in the meantime."""
         now = self.env.clock.monotonic()
         if now - self._yielded_at > YIELD_S:
             await asyncio.sleep(0)
             self._yielded_at = self.env.clock.monotonic()
 
     def _notice_recreated(self, cluster: Cluster) -> None:
-        """A topic that was deleted and made again has nothing but the name of the one before: what
-        is in it came after we began to read, as in a partition that was added."""
+        """Resets the positions of topics that were deleted and created again.
+
+        Such a topic shares only its name with the old one. All its records were written after this
+        consumer began to read, as with a partition that was added, so it is read from the
+        beginning.
+        """
         states = self.subscription.states
         for name in self.subscription.topics.union(place.topic for place in states):
             known = cluster.known_topic(name)
             if known is None or known.error_code != ErrorCode.NONE or not any(known.topic_id):
                 continue
             ids = self._topic_ids.setdefault(name, [known.topic_id])
-            # A broker that lags behind may still tell of an older one.
+            # A broker with stale metadata may still report an older id.
             if known.topic_id not in ids:
                 ids.append(known.topic_id)
                 self.reading.drop_run()
@@ -320,7 +330,8 @@ class ConsumerCore:
             added = [place for place in places if place not in states]
             self.add(added)
             if topic in self._seen_topics:
-                # All that is in a partition that has just been made came after we subscribed.
+                # All records of a partition that was just added were written after this consumer
+                # subscribed.
                 for place in added:
                     self.subscription.look_up(states[place], EARLIEST)
             elif count:
@@ -361,7 +372,7 @@ class ConsumerCore:
         return self._member
 
     async def wait(self, deadline: float) -> bool:
-        """Wait for news; False once the deadline has passed, or somebody called `wakeup`."""
+        """Waits for news. Returns False once the deadline has passed or `wakeup` was called."""
         left_s = deadline - self.env.clock.monotonic()
         if self._woken or left_s <= 0:
             self._woken = False
@@ -378,8 +389,8 @@ class ConsumerCore:
         self.news.set()
 
     def raise_error(self, *, again: bool) -> None:
-        """Raise what keeps a partition from being read: when it happens, and then `again` whenever
-        there is nothing else to do."""
+        """Raises the error that stops a partition from being read: once when it occurs, and with
+        `again` also whenever there is nothing else to return."""
         retry_at = self.env.clock.monotonic() + self.options.retry_backoff_max_ms / 1000
         error = self.subscription.take_error(retry_at, again=again)
         if error is not None:
@@ -391,7 +402,7 @@ class ConsumerCore:
             self._fetcher.wake()
 
     def fetch_for_tables(self, partition_bytes: int) -> None:
-        """Fetch larger pieces, unless the caller has said how large they should be."""
+        """Fetches larger pieces, unless the user configured `max_partition_fetch_bytes`."""
         given = self.options.max_partition_fetch_bytes != PARTITION_FETCH_BYTES
         if self._fetcher is not None and not given:
             self._fetcher.partition_bytes = partition_bytes
@@ -411,9 +422,12 @@ class ConsumerCore:
 
     @property
     def membership(self) -> tuple[str, Identity]:
-        """The group, and how this consumer signs what is committed for it in a transaction: as it
-        did when it last handed out records. Had it lost their partitions since, and joined anew, a
-        signature of now would pass for what others read by then."""
+        """The group's name, and the member id and generation for offset commits in a transaction.
+
+        These are the values from when the consumer last returned records. If it has lost their
+        partitions since and joined again, its current identity would be accepted for records that
+        other members have read by then.
+        """
         if self.options.group_id is None:
             raise ClientError("there is no group to commit offsets for: give group_id")
         if self._member is None:
@@ -448,7 +462,7 @@ class ConsumerCore:
         return await self.committer.committed(places, timeout_s=_LOOKUP_S)
 
     def _commit_if_due(self) -> None:
-        """For partitions assigned by hand; a member of a group does this by itself."""
+        """Auto-commits for manually assigned partitions. A group member does this by itself."""
         auto = self._auto_commit
         if auto is not None and auto.is_due(self.env.clock.monotonic()):
             self._commit_now(auto)
@@ -472,7 +486,7 @@ class ConsumerCore:
             self._auto_commit.on_committed(offsets)
         self.committed(offsets)
 
-    # -- as host of the member ------------------------------------------------------------------
+    # -- the Host of the group member -----------------------------------------------------------
 
     def consumed(self) -> Offsets:
         if self.auto_commit_holds:

@@ -1,9 +1,9 @@
-"""Rows into records: what the deserializers make of keys and values. Pure.
+"""Makes records of rows, by applying the deserializers to keys and values. Pure.
 
-This runs once per record and is the price of every record that is consumed one at a time, so each
-combination of deserializers has a loop of its own without a test in it. When a deserializer refuses
-somewhere, the rows are gone through again one by one to find out where: the good records before it
-are delivered, and then it is that record's turn to be complained about, until someone seeks past.
+This runs once per record and dominates the cost of consuming records one at a time, so each
+combination of deserializers has its own loop without a test in it. When a deserializer fails, the
+rows are processed again one by one to find the failing one. The records before it are returned.
+Then that record raises the error, until the caller seeks past it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from penstock.wire.errors import ErrorCode
 Deserialize = Callable[[bytes], Any]
 
 _UNTRACKED_AT_ONCE: Final = 256
-"""Fewer than the collector waits for: hardly a record is left for it to look at."""
+"""Fewer than trigger the garbage collector, so it finds hardly any of the records."""
 
 
 class DeserializationFailed(SerializationFailed):
-    """A deserializer refused a record; the position stays on it until someone seeks past.
+    """A deserializer failed on a record. The position stays there until the caller seeks past it.
 
     consumer.seek(error.place, error.offset + 1)
     """
@@ -34,7 +34,7 @@ class DeserializationFailed(SerializationFailed):
         self, record: Record[bytes | None, bytes | None], part: str, reason: Exception
     ) -> None:
         self.record = record
-        """The record as it came, in bytes."""
+        """The record as it was received, in bytes."""
         self.place = record.place
         self.offset = record.offset
         super().__init__(
@@ -52,7 +52,8 @@ class RecordMaker:
         self._value = value_deserialize
 
     def make(self, place: TopicPartition, rows: Rows) -> list[Record[Any, Any]]:
-        """All rows as records. Raises whatever a deserializer raised; `make_some` finds where."""
+        """Makes records of all rows. Raises a deserializer's error; `make_some` finds the
+        record."""
         topic, partition = place
         found, kind, epoch, _ = rows
         key, value = self._key, self._value
@@ -86,9 +87,11 @@ class RecordMaker:
 
     @staticmethod
     def _make_plain(place: TopicPartition, rows: Rows) -> list[Record[Any, Any]]:
-        """Records of bytes, which no cycle can go through. The garbage collector would promote them
-        by the thousand and look through all memory each time that it has promoted enough: half of
-        what a poll of 5,000 records cost."""
+        """Makes records of bytes, which cannot be part of a reference cycle.
+
+        The garbage collector would promote them by the thousand, and search all memory each time it
+        has promoted enough. That took half the time of a poll of 5,000 records.
+        """
         topic, partition = place
         found, kind, epoch, _ = rows
         records: list[Record[Any, Any]] = []
@@ -104,7 +107,7 @@ class RecordMaker:
     def make_some(
         self, place: TopicPartition, rows: Rows
     ) -> tuple[list[Record[Any, Any]], DeserializationFailed | None]:
-        """The records before the first that is refused, and why it is."""
+        """Returns the records before the first that fails, and its error."""
         records: list[Record[Any, Any]] = []
         for row in rows.rows:
             offset, timestamp, key, value, headers = row

@@ -1,24 +1,24 @@
-"""Fetching ahead: long polls at every broker, all brokers side by side.
+"""Prefetches records with long polls, at all brokers concurrently.
 
-One task, `run`, looks at the subscription whenever there is news and starts what is missing: a
-round of looking up positions, a question about the cluster, a fetch for partitions that are in
-none. It never waits for the network itself; what it started reports by setting `news`.
+One task, `run`, checks the subscription whenever there is news and starts what is missing: a round
+of position lookups, a metadata request, a fetch for partitions that are not in one. It never waits
+for the network itself; what it started reports by setting `news`.
 
-Lanes. A fetch waits at the broker until there is something to say, and holds up whatever is asked
-behind it. So fetches have connections of their own, and a broker has two lanes of one fetch each:
-as a rule everything is in the first, and when somebody seeks, or a partition comes or has room
-again while that one waits, the second takes it at once. No partition is in both. A fetch that
-brings nothing that anyone still wants is given up with its connection.
+*Lanes.* A fetch waits at the broker until there is data, and blocks the requests behind it on its
+connection. So fetches have their own connections, and each broker has two lanes of one fetch each.
+Normally everything is in the first lane. When a partition is added, is moved by a seek or has
+buffer space again while that fetch waits, the second lane fetches it at once. No partition is in
+both lanes. A fetch whose results are no longer needed is abandoned by closing its connection.
 
-Memory. Everything that is held counts, and so does what a fetch in flight may bring: a fetch asks
-for no more than there is room for, and none is made while not even one partition's share of an
-answer would fit. Each broker may take its share of the room, so that one with nothing to say cannot
-keep it from the others, and each partition its share of the buffer. What a paused partition holds
-is given up when room is short: it is fetched again when the partition goes on. Only a first batch
-that is larger than what was asked for comes nevertheless, or its partition would be stuck for ever.
+*Memory.* All buffered data counts, and so does what a fetch in flight may return. A fetch requests
+no more than there is memory for, and none is sent while not even one partition's share of a
+response would fit. Each broker may use only its share, so that an idle one cannot keep memory from
+the others, and each partition only its share of the buffer. When memory is short, the data of
+paused partitions is dropped and fetched again after they are resumed. Only a first batch that is
+larger than requested is returned nevertheless, or its partition would be stuck forever.
 
-Fairness. A broker fills its answer in the order in which it was asked, so partitions that have
-waited longest are asked for first. In a session the broker turns them round by itself.
+*Fairness.* A broker fills its response in the order of the request, so partitions that have waited
+longest come first. In a fetch session the broker rotates them itself.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _log: Final = logging.getLogger("penstock.client")
 
 
 class FetchOptions(Protocol):
-    """The part of the consumer's options that fetching heeds."""
+    """The consumer options that fetching uses."""
 
     @property
     def fetch_min_bytes(self) -> int: ...
@@ -97,7 +97,7 @@ class FetchOptions(Protocol):
 
 
 class FetchMeter(Protocol):
-    """What is counted, once per answer."""
+    """Counters that are updated once per response."""
 
     fetches: int
     batches: int
@@ -112,7 +112,7 @@ class LatencyMeter(Protocol):
 
 
 class _Wanted(NamedTuple):
-    """A partition in a fetch, and the token by which its answer is known to be current."""
+    """A partition in a fetch, with the token that shows whether the response is still current."""
 
     state: PartitionState
     token: int
@@ -127,7 +127,7 @@ class _Lane(NamedTuple):
 
 
 class _Flight:
-    """A fetch under way, and the most that it may bring."""
+    """A fetch in flight, and the most that it may return."""
 
     __slots__ = ("connection", "room", "wanted")
 
@@ -135,7 +135,7 @@ class _Flight:
         self.wanted = wanted
         self.room = room
         self.connection: Connection | None = None
-        """Where it was sent; nowhere yet while there is none."""
+        """The connection it was sent on; None until it is sent."""
 
     def covers(self, state: PartitionState) -> bool:
         each = self.wanted.get(state.place)
@@ -143,6 +143,8 @@ class _Flight:
 
 
 class Fetcher:
+    """Prefetches the assigned partitions in the background. See the module's docstring."""
+
     def __init__(
         self,
         cluster: Cluster,
@@ -155,8 +157,8 @@ class Fetcher:
         on_news: Callable[[], None],
         purpose: str = "fetch",
     ) -> None:
-        """`refresh` asks about the topics and says whether all is known; `on_news` hears of data
-        and errors."""
+        """`refresh` refreshes the topics' metadata and returns whether all is known. `on_news` is
+        called for new data and errors."""
         self._cluster = cluster
         self._subscription = subscription
         self._positions = positions
@@ -166,7 +168,8 @@ class Fetcher:
         self._on_news = on_news
         self._purpose = purpose
         self.partition_bytes = options.max_partition_fetch_bytes
-        """What one partition may bring to an answer; whoever takes much at once may raise it."""
+        """The limit on one partition's share of a response. Callers that read large pieces may
+        raise it."""
         self._news = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
         self._ledger = Ledger()
@@ -175,7 +178,7 @@ class Fetcher:
         self._answers = 0
         self._turn = 0
         self._turns: dict[int, int] = {}
-        """By broker: when, in the order of all fetches, it was last asked."""
+        """By broker: the sequence number of the last fetch that was sent to it."""
         self._resolving = False
         self._refreshing = False
         self._refresh_at = 0.0
@@ -186,21 +189,21 @@ class Fetcher:
         return self._ledger.held_bytes
 
     def wake(self) -> None:
-        """Something has changed: a seek, an assignment, room in the buffers."""
+        """Reports a change: a seek, an assignment, or freed buffer space."""
         self._news.set()
 
     def refresh_now(self) -> None:
-        """Topics have come that nothing is known about."""
+        """Reports new topics whose metadata is unknown."""
         self._refresh_at = 0.0
         self._news.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until it is cancelled."""
         async with self._tasks:
             while True:
                 self._news.clear()
-                # One look at the clock for both: what falls due between two looks would be
-                # neither started nor waited for.
+                # Both use the same time. Work that becomes due between two readings of the clock
+                # would be neither started nor waited for.
                 now = self._cluster.clock.monotonic()
                 self._start_what_is_due(now)
                 await self._wait_for_news(now)
@@ -209,13 +212,13 @@ class Fetcher:
         due = self._subscription.next_retry(now)
         until = inf if due is None else due
         if not self._refreshing:
-            # One that is under way wakes us when it ends.
+            # A refresh in progress wakes this task when it ends.
             until = min(until, self._refresh_at)
         with suppress(TimeoutError):
             async with asyncio.timeout(None if until == inf else max(0.001, until - now)):
                 await self._news.wait()
 
-    # -- deciding -------------------------------------------------------------------------------
+    # -- planning -------------------------------------------------------------------------------
 
     def _start_what_is_due(self, now: float) -> None:
         if not self._refreshing and self._refresh_at <= now:
@@ -223,11 +226,11 @@ class Fetcher:
             self._tasks.create_task(self._refresh_metadata())
         self._abandon_the_useless()
         brokers = self._by_broker(now)
-        # After that, since who leads a partition may have changed what it needs.
+        # Afterwards, because a change of leader may have changed what a partition needs.
         if not self._resolving and self._positions.is_due(now):
             self._resolving = True
             self._tasks.create_task(self._resolve_positions())
-        # Whoever was not asked for longest comes first: where there is room for few, none starves.
+        # The broker that has waited longest comes first, so that none starves when memory is short.
         for broker_id in sorted(brokers, key=lambda each: self._turns.get(each, 0)):
             lane = self._free_lane(broker_id)
             if lane is None:
@@ -243,8 +246,11 @@ class Fetcher:
             self._tasks.create_task(self._fetch(lane, flight))
 
     def _abandon_the_useless(self) -> None:
-        """A long poll for partitions that have all been sought, or are gone, is only in the way.
-        There is no taking it back but to hang up."""
+        """Closes the connections of long polls that no longer fetch anything useful.
+
+        That is the case when all of their partitions were moved by a seek or dropped. Such a long
+        poll only blocks its lane, and there is no other way to cancel it.
+        """
         current = self._subscription.current
         for flight in self._flights.values():
             if flight.connection is not None and not any(
@@ -257,8 +263,10 @@ class Fetcher:
         return next((lane for lane in lanes if lane not in self._flights), None)
 
     def _by_broker(self, now: float) -> dict[int, list[tuple[PartitionState, int]]]:
-        """What to ask whom: partitions that may be fetched, have room, and are in no fetch, each
-        with its leader's epoch."""
+        """Returns the partitions to fetch from each broker, with their leader epochs.
+
+        These are the partitions that may be fetched, have buffer space, and are not in a fetch.
+        """
         brokers: dict[int, list[tuple[PartitionState, int]]] = defaultdict(list)
         share = self._options.queued_bytes_max // max(1, len(self._subscription.states))
         flights = list(self._flights.values())
@@ -279,7 +287,8 @@ class Fetcher:
         return brokers
 
     def _room(self, brokers: int) -> int | None:
-        """How many bytes the next fetch may bring; None when it is not worth it."""
+        """Returns how many bytes the next fetch may return, or None if there is too little memory
+        for one."""
         options = self._options
         total = options.queued_bytes_max
         least = min(options.max_partition_fetch_bytes, options.fetch_max_bytes, total)
@@ -288,7 +297,7 @@ class Fetcher:
         free = self._free_bytes()
         if free < least:
             return None
-        # One broker's second fetch takes nothing from another's first.
+        # One broker's second fetch must not take memory from another broker's first.
         shares = brokers * _LANES if brokers > 1 else 1
         return min(options.fetch_max_bytes, free, max(least, total // shares))
 
@@ -310,10 +319,10 @@ class Fetcher:
             for state, epoch in sorted(states, key=lambda pair: pair[0].served)
         }
 
-    # -- asking ---------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------
 
     def look_afresh(self, now: float) -> None:
-        """Ask soon who leads what, but not more often than the backoff allows."""
+        """Refreshes the metadata soon, but not more often than the backoff allows."""
         config = self._cluster.config
         pause_s = min(
             config.retry_backoff_s * 2 ** min(self._refresh_failures, 16),
@@ -325,7 +334,7 @@ class Fetcher:
     async def _refresh_metadata(self) -> None:
         clock = self._cluster.clock
         complete = False
-        # Unless someone asks for another while this one is under way.
+        # Keeps an earlier time if another refresh is requested while this one is in progress.
         started = self._refresh_at = clock.monotonic()
         try:
             complete = await self._refresh()
@@ -351,7 +360,7 @@ class Fetcher:
             self._on_news()
 
     async def _fetch(self, lane: _Lane, flight: _Flight) -> None:
-        """Failures are put off, partition by partition; nothing is raised."""
+        """Fetches once. A failure postpones each partition; nothing is raised."""
         clock = self._cluster.clock
         started = clock.monotonic()
         purpose = f"{self._purpose} {lane.number}"
@@ -390,7 +399,7 @@ class Fetcher:
         timeout_s = (options.request_timeout_ms + options.fetch_max_wait_ms) / 1000
         return await connection.call(request, FetchResponse, timeout_s=timeout_s)
 
-    # -- hearing --------------------------------------------------------------------------------
+    # -- responses ------------------------------------------------------------------------------
 
     def _on_answer(
         self, lane: _Lane, answer: FetchResponse, wanted: Mapping[TopicPartition, _Wanted]
@@ -447,7 +456,7 @@ class Fetcher:
             state.fail(damaged(state.place, state.fetch_offset, error))
             return
         if extent is None or extent.next_offset <= state.fetch_offset:
-            # Part of a batch: in a later answer it will come first, and whole.
+            # An incomplete batch. A later response will begin with it, and contain all of it.
             self._positions.put_off(state, BrokerError(ErrorCode.CORRUPT_MESSAGE))
             return
         state.served = self._answers
@@ -461,7 +470,7 @@ class Fetcher:
 
     def _on_refusal(self, state: PartitionState, code: int, *, from_leader: bool) -> None:
         if not from_leader:
-            # A follower may lag behind, or follow no more; the leader has the last word.
+            # A follower may lag behind, or no longer be a follower. The leader's answer counts.
             state.replica = UNKNOWN
             self._positions.put_off(state, BrokerError(ErrorCode.REPLICA_NOT_AVAILABLE))
             return
@@ -487,8 +496,11 @@ class Fetcher:
 
 
 async def let_fetches_start() -> None:
-    """Before a long piece of work: what has just arrived makes room for the next fetch, and that
-    takes some rounds of the event loop to plan, to write and to send."""
+    """Lets the next fetch start before a long piece of work.
+
+    Data that has just been taken frees memory for the next fetch. It takes some rounds of the event
+    loop to plan, write and send it.
+    """
     for _ in range(_ROUNDS_TO_SEND):
         await asyncio.sleep(0)
 

@@ -1,7 +1,8 @@
-"""All who want to hear of rebalances: those that were added, then the one the user subscribed with.
+"""Calls all rebalance listeners: those that were added, then the one given to `subscribe`.
 
-The added ones come first when partitions come, so that where the user seeks to is what counts, and
-first when partitions go, so that what they still have to say about them is said while it counts.
+When partitions are assigned, the added ones come first, so that the user's own seeks take effect.
+When partitions are revoked they come first too, so that they can act while the partitions are still
+owned.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Listeners:
         self._added = [pair for pair in self._added if pair[0] is not listener]
 
     def as_listener(self) -> Listener:
-        """What a group's member calls."""
+        """Returns the listener that the group member calls."""
         return Listener(on_assigned=self.assigned, on_revoked=self.revoked, on_lost=self.lost)
 
     async def assigned(self, places: Sequence[TopicPartition]) -> None:
@@ -43,7 +44,8 @@ class Listeners:
             await each.lost(places)
 
     async def positioned(self, places: Sequence[TopicPartition]) -> None:
-        """Partitions assigned by hand: the user knows, only the added ones are told."""
+        """Tells only the added listeners about manually assigned partitions: the user knows
+        already."""
         for _, each in list(self._added):
             await each.assigned(places)
 

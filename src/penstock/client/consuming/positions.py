@@ -1,9 +1,9 @@
-"""Where to read from: committed offsets, reset policies, offsets by time, truncation.
+"""Finds the positions to read from: committed offsets, reset policies, times, truncation.
 
-Two kinds of asking. A caller who asks for offsets waits for them, and the question is retried for
-him until his time is up. A partition that has no position yet is looked after in the background: a
-round of `Positions.resolve` asks once about all that are due, and what fails is put off for a
-while, partition by partition, so that one leader that is gone holds up nobody else's.
+Offsets are looked up in two ways. A caller that asks for offsets waits for them, and the request is
+retried until the caller's deadline. A partition without a position is handled in the background: a
+round of `Positions.resolve` asks once about all partitions that are due. Failures are postponed
+partition by partition, so that one unavailable leader does not delay the others.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from penstock.wire.messages import (
 
 _CONSUMER: Final = -1
 _EPOCHS_SINCE: Final = 3
-"""The first OffsetForLeaderEpoch that asks for no more rights than a consumer has."""
+"""The first version of OffsetForLeaderEpoch that requires no more rights than a consumer has."""
 _log: Final = logging.getLogger("penstock.client")
 
 Committed = Callable[
@@ -53,7 +53,7 @@ class EpochEnd(NamedTuple):
 
 
 def milliseconds(when: int | datetime) -> int:
-    """A time as brokers have it; a datetime must say in which zone it is."""
+    """Returns a time as milliseconds since 1970. A datetime must have a time zone."""
     if not isinstance(when, datetime):
         return when
     if when.tzinfo is None:
@@ -64,7 +64,7 @@ def milliseconds(when: int | datetime) -> int:
 async def ask_epoch_ends(
     cluster: Cluster, epochs: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, EpochEnd | ClientError]:
-    """One attempt: where the epochs end in the logs of the partitions' leaders."""
+    """Asks the partitions' leaders once where the epochs end in their logs."""
 
     async def ask(
         connection: Connection, places: Collection[TopicPartition]
@@ -133,7 +133,7 @@ class Positions:
         )
 
     async def resolve(self) -> None:
-        """One round for all partitions that are due. Failures are put off, not raised."""
+        """Runs one round for all partitions that are due. Failures are postponed, not raised."""
         now = self._cluster.clock.monotonic()
         needing = self._subscription.needing
         await self._resolve_committed(needing(Need.COMMITTED, now))
@@ -141,7 +141,7 @@ class Positions:
         await self._resolve_epochs(needing(Need.VALIDATION, now))
 
     def reset(self, state: PartitionState, why: str) -> None:
-        """There is no position, or the log does not hold it: do as the policy says."""
+        """Applies the reset policy: there is no position, or the log does not have it."""
         place = state.place
         if not self.may_reset:
             state.fail(
@@ -153,9 +153,11 @@ class Positions:
         self._subscription.look_up(state, time)
 
     def put_off(self, state: PartitionState, error: ClientError) -> None:
-        """Try again later, later each time; what will not get better is the caller's business.
+        """Postpones the partition, for longer each time. An error that no retry can fix stops it.
 
-        A topic may still be made, or be news that has not spread: that is waited for."""
+        The caller's next poll raises such an error. A missing topic is retried: it may still be
+        created, or its metadata may not have spread yet.
+        """
         if not error.retriable and not isinstance(error, TopicNotFound):
             state.fail(error)
             return
@@ -199,7 +201,7 @@ class Positions:
                 elif outcome is not None and outcome.offset >= 0:
                     self._subscription.set_position(state, outcome.offset, outcome.leader_epoch)
                 elif outcome is not None:
-                    # No record is that young: the next one to come will be.
+                    # No record is at or after that time, so the next one to be written will be.
                     times[state.place] = LATEST
 
     async def _outcomes(
@@ -230,8 +232,8 @@ class Positions:
             elif isinstance(outcome, ClientError):
                 self.put_off(state, outcome)
             elif fetched[state.place] != state.fetch_offset:
-                # A fetch that was under way has brought more since, perhaps of another epoch: the
-                # answer is not about that, so the question is asked again.
+                # A fetch in flight has returned more in the meantime, perhaps of another epoch. The
+                # answer does not cover that, so the leader is asked again.
                 state.succeeded()
             else:
                 state.succeeded()
@@ -246,7 +248,7 @@ class Positions:
                     )
 
     def _still(self, tokens: Mapping[TopicPartition, int]) -> list[PartitionState]:
-        """Those that nobody has moved while we asked."""
+        """Returns the partitions that were not moved in the meantime."""
         states = (self._subscription.current(place, token) for place, token in tokens.items())
         return [state for state in states if state is not None]
 

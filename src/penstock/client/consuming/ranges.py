@@ -1,11 +1,10 @@
-"""A range of a topic's records as Arrow batches, all partitions side by side, in bounded memory.
+"""Reads a range of a topic as Arrow batches, all partitions concurrently, in bounded memory.
 
-The bounds are settled first: for every partition a first offset and an end, which is the end of
-the log at the moment if it was not given. Then the range is read as a consumer would read it, with
-a subscription, a fetcher and connections of its own, so that nothing of the consumer's moves. A
-partition is done when its position has reached its end. There is no reset policy: a part of the
-range that is no longer there, or not there yet, is an error (`OutsideLog`), since whoever asks for
-a range wants all of it.
+The bounds are determined first: for every partition a first offset and an end, which is the current
+end of the log if it was not given. Then the range is read as a consumer would read it, with its own
+subscription, fetcher and connections, so that the consumer's positions do not move. A partition is
+done when its position has reached its end. There is no reset policy: if a part of the range is no
+longer in the log, or not yet, that is an error (`OutsideLog`), because the caller wants all of it.
 """
 
 from __future__ import annotations
@@ -47,6 +46,8 @@ _MARKS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class RangeReader:
+    """Reads one range of a topic."""
+
     def __init__(self, cluster: Cluster, options: ConsumerOptions, *, headers: bool) -> None:
         self._cluster = cluster
         self._options = replace(
@@ -155,7 +156,7 @@ class RangeReader:
         if time == LATEST:
             return latest
         found = await self._find(dict.fromkeys(places, time))
-        # Where no record is that young, the range begins or ends with the log.
+        # If no record is at or after the time, the bound is the end of the log.
         return {place: found.get(place, latest[place]) for place in places}
 
     async def _find(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -174,7 +175,7 @@ class RangeReader:
         return self._cluster.known_partitions(topic) is not None
 
     def _take(self, topic: str) -> pa.RecordBatch | None:
-        """What is at hand of all partitions; None if that is nothing."""
+        """Returns what is buffered of all partitions; None if that is nothing."""
         parts: list[Part] = []
         left = TABLE_BYTES
         for place, state in list(self._subscription.states.items()):
@@ -202,7 +203,7 @@ class RangeReader:
             states[state.place] = states.pop(state.place)
 
     async def _explain(self, error: NoOffset) -> None:
-        """Retention was faster than the reader: say what is left."""
+        """Raises `OutsideLog`: retention was faster than the reader."""
         for place, state in self._subscription.states.items():
             if state.error is error:
                 start = (await self._find({place: EARLIEST})).get(place, -1)
@@ -210,7 +211,7 @@ class RangeReader:
                 raise OutsideLog(place, state.fetch_offset, start, end) from error
 
     async def _wait(self, background: asyncio.Task[None]) -> None:
-        """For something to come; without any news for too long, give up."""
+        """Waits for data. Raises an error if nothing arrives for too long."""
         if background.done():
             background.result()
         error = self._subscription.take_error(0.0, again=True)

@@ -1,12 +1,12 @@
-"""From buffers to the caller: whose turn it is, what he gets, and how far that moves positions.
+"""Returns buffered records to the caller and moves the positions accordingly. Pure.
 
-Partitions take turns, one fetched piece each, so that a busy one does not keep the others waiting.
+Partitions take turns, one fetched piece each, so that a busy partition does not delay the others.
 
-There are two ways to hand records out. `collect` returns a list, and positions move past all of it
-at once. Iteration hands out one record at a time from a `run` of one partition: the position is
-where the run has come to, and is worked out only when somebody wants to know (`settle`), since this
-is asked for far less often than a record is. What is left of a run still lies in its buffer, so a
-run can be dropped at any moment and nothing is lost. Pure.
+There are two ways to return records. `collect` returns a list, and positions move past all of it at
+once. Iteration returns one record at a time from a `run` of one partition. The position is then
+where the iteration is; it is computed only on demand (`settle`), because it is needed far less
+often than a record is returned. The rest of a run is still in its buffer, so a run can be dropped
+at any moment without losing anything.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from penstock.records.batch import CorruptBatch
 
 
 class Reading:
+    """Takes records from the buffers, partition by partition in turn."""
+
     def __init__(self, subscription: Subscription, maker: RecordMaker) -> None:
         self._subscription = subscription
         self._maker = maker
@@ -29,15 +31,16 @@ class Reading:
         self._piece: Piece | None = None
         self.run: list[Record[Any, Any]] = []
         self.at = 0
-        """How much of the run has been handed out."""
+        """How many records of the run have been returned."""
         self._run_of: PartitionState | None = None
         self._run_token = 0
         self._run_end: Rows | None = None
 
     def collect(self, limit: int) -> list[Record[Any, Any]]:
-        """Up to `limit` records from the buffers; the caller has them from now on.
+        """Takes up to `limit` records from the buffers. They count as returned from now on.
 
-        Raises `DeserializationFailed` if the very next record is one that is refused."""
+        Raises `DeserializationFailed` if the very next record cannot be deserialized.
+        """
         self.drop_run()
         records: list[Record[Any, Any]] = []
         while len(records) < limit and (state := self._whose_turn()) is not None:
@@ -55,7 +58,7 @@ class Reading:
         return records
 
     def begin_run(self, limit: int) -> bool:
-        """The next records to iterate over are in `run`; False if there are none."""
+        """Puts the next records to iterate over into `run`. Returns False if there are none."""
         self.drop_run()
         while (state := self._whose_turn()) is not None:
             rows = self._next_rows(state, limit)
@@ -74,7 +77,7 @@ class Reading:
         return False
 
     def settle(self) -> None:
-        """Bring the position to where iteration is."""
+        """Moves the position to where the iteration is."""
         state, end = self._run_of, self._run_end
         if state is None or end is None or not self.at or state.token != self._run_token:
             return
@@ -90,7 +93,7 @@ class Reading:
             self._run_of = self._run_end = None
 
     def skip_run(self) -> None:
-        """Nobody wants the run: go on after it."""
+        """Skips the run: moves the position past it."""
         state, end = self._run_of, self._run_end
         if state is not None and end is not None and state.token == self._run_token:
             self._hand_out(state, end.next_offset, end.leader_epoch)
@@ -99,7 +102,7 @@ class Reading:
         self._run_of = self._run_end = None
 
     def ready(self) -> list[PartitionState]:
-        """Partitions that have something to hand out, whoever waited longest first."""
+        """Returns the partitions with buffered records, those that waited longest first."""
         found = [
             state
             for state in self._subscription.states.values()
@@ -108,7 +111,8 @@ class Reading:
         return sorted(found, key=lambda state: state.turn)
 
     def hand_out(self, state: PartitionState, next_offset: int, leader_epoch: int) -> None:
-        """The caller was given everything before `next_offset`, and the next one's turn comes."""
+        """Notes that everything before `next_offset` was returned, and ends the partition's
+        turn."""
         self._hand_out(state, next_offset, leader_epoch)
         self._turns += 1
         state.turn = self._turns
@@ -119,7 +123,8 @@ class Reading:
         state.buffer.advance_to(next_offset)
 
     def _whose_turn(self) -> PartitionState | None:
-        """The same as before until its piece is used up, then whoever waited longest."""
+        """Returns the current partition until its piece is used up, then the one that waited
+        longest."""
         state = self._current
         if (
             state is not None

@@ -1,13 +1,14 @@
-"""Fetch sessions (KIP-227), as a client keeps them: only what changed is said again. Pure.
+"""Fetch sessions (KIP-227), client side: only changes are sent. Pure.
 
-    what we send    id, epoch     names
-    first           0, 0          all partitions; the answer says which session this began
-    next            id, 1, 2 ...  those that are new or want something else, and those to forget
-    afresh          id, 0         all partitions; ends the session that got lost
+    request         id, epoch     partitions in the request
+    first           0, 0          all; the response names the session that this began
+    next            id, 1, 2 ...  new and changed ones, and those to forget
+    restart         id, 0         all; ends the lost session
 
-A broker that keeps no sessions answers the first with id 0, and then every request is a first one.
-A session is lost when a request fails, for nobody knows whether the broker has counted it, and
-when there is another connection: behind it the broker may live anew, and the id be someone else's.
+A broker without sessions answers the first request with id 0, and then every request is a first
+one. A session is lost when a request fails, because it is unknown whether the broker has counted
+it. It is also lost when the connection changes: the broker may have restarted, and the id may
+belong to another client.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _EPOCH_MAX: Final = 2**31 - 1
 
 
 class Asked(NamedTuple):
-    """What is asked of one partition."""
+    """What is requested of one partition."""
 
     offset: int
     leader_epoch: int
@@ -34,6 +35,8 @@ class Asked(NamedTuple):
 
 
 class FetchSession:
+    """The client's side of one fetch session with one broker."""
+
     def __init__(self) -> None:
         self._id = NO_SESSION
         self._epoch = _INITIAL
@@ -41,7 +44,7 @@ class FetchSession:
         self._connection: object = None
 
     def carry_by(self, connection: object) -> None:
-        """What is filled in from now on leaves by this connection."""
+        """Sets the connection for the following requests. A new connection begins a new session."""
         if connection is not self._connection:
             self._connection = connection
             self.lost()
@@ -49,9 +52,10 @@ class FetchSession:
     def fill(
         self, request: FetchRequest, wanted: Mapping[TopicPartition, Asked], *, served: bool
     ) -> None:
-        """Put into the request what must be said to want these partitions and no others.
+        """Adds to the request what is needed to fetch these partitions and no others.
 
-        Without sessions `served` by the broker everything is said every time."""
+        If the broker has no sessions (`served`), every request lists all partitions.
+        """
         request.session_id = self._id if served else NO_SESSION
         request.session_epoch = self._epoch if served else _NONE
         if not served or self._epoch == _INITIAL:
@@ -67,7 +71,7 @@ class FetchSession:
         self._known = dict(wanted)
 
     def answered(self, session_id: int) -> None:
-        """A request went well; the answer named this session."""
+        """Handles a successful request whose response named this session."""
         if session_id == NO_SESSION or (self._epoch != _INITIAL and session_id != self._id):
             self._id, self._epoch = NO_SESSION, _INITIAL
         elif self._epoch == _INITIAL:
@@ -76,7 +80,8 @@ class FetchSession:
             self._epoch = self._epoch + 1 if self._epoch < _EPOCH_MAX else 1
 
     def lost(self, *, forgotten: bool = False) -> None:
-        """Begin again; `forgotten` by the broker, the old session need not be ended."""
+        """Starts again. With `forgotten` the broker has lost the session, so it need not be
+        ended."""
         if forgotten:
             self._id = NO_SESSION
         self._epoch = _INITIAL
@@ -89,7 +94,7 @@ class FetchSession:
 def _topics(
     places: Iterable[TopicPartition], wanted: Mapping[TopicPartition, Asked]
 ) -> list[FetchRequest.Topic]:
-    """In the order given, which is the order in which a broker fills its answer."""
+    """Keeps the given order, in which a broker fills its response."""
     topics: list[FetchRequest.Topic] = []
     for place in places:
         if not topics or topics[-1].topic != place.topic:

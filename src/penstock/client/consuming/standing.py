@@ -1,6 +1,6 @@
-"""Where a consumer stands, as its users ask and tell it: positions, seeks, pauses, commits.
+"""A consumer's positions, seeks, pauses and commits: the methods that return no records.
 
-Asking and telling take effect at once and wait for nothing, unless the answer lies with a broker.
+Calls take effect immediately and do not wait, unless the answer has to come from a broker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CommitOffsets = Mapping[TopicPartition, int | OffsetAndMetadata]
 
 
 class Standing:
-    """The part of `Consumer` that hands out no records."""
+    """The base class of `Consumer`, with the methods that return no records."""
 
     def __init__(self, options: ConsumerOptions, env: ClientEnv, core: ConsumerCore) -> None:
         self.options = options
@@ -31,19 +31,21 @@ class Standing:
         self._reading = core.reading
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that this consumer reads at the moment."""
+        """Returns the partitions that this consumer reads at the moment."""
         return frozenset(self._core.subscription.states)
 
     @property
     def membership(self) -> tuple[str, Identity]:
-        """The group, and how this consumer signed there when it last handed out records: for
-        commits in a producer's transaction."""
+        """The group's name, and this consumer's membership when it last returned records.
+
+        Used to commit offsets in a producer's transaction.
+        """
         return self._core.membership
 
     # -- positions ------------------------------------------------------------------------------
 
     async def position(self, place: TopicPartition, *, timeout_ms: int | None = None) -> int:
-        """The next offset to be handed out; waits until it is known."""
+        """Returns the offset of the next record to be returned. Waits until it is known."""
         core = self._core
         limit_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
         deadline = self.env.clock.monotonic() + limit_ms / 1000
@@ -64,16 +66,18 @@ class Standing:
                 )
 
     def known_position(self, place: TopicPartition) -> int | None:
+        """Returns the position if it is known, and None otherwise. Does not wait."""
         self._reading.settle()
         return self._core.subscription.state(place).position
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """All positions that are known: what `commit()` commits."""
+        """Returns all positions that are known. `commit()` commits these."""
         self._reading.settle()
         return self._core.subscription.positions()
 
     def seek(self, place: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Hand out this offset next, whatever was fetched ahead."""
+        """Moves the position: the record at this offset is returned next, whatever was
+        prefetched."""
         subscription = self._core.subscription
         self._reading.drop_run()
         state = subscription.state(place)
@@ -84,13 +88,15 @@ class Standing:
         self._core.wake_fetcher()
 
     def seek_to_beginning(self, *places: TopicPartition) -> None:
+        """Seeks to the first record of these partitions, or of all assigned partitions."""
         self._look_up(places, EARLIEST)
 
     def seek_to_end(self, *places: TopicPartition) -> None:
+        """Seeks to the end of these partitions, or of all assigned partitions."""
         self._look_up(places, LATEST)
 
     def seek_to_time(self, when: int | datetime, *places: TopicPartition) -> None:
-        """To the first record at or after a time, in milliseconds since 1970 or as a datetime."""
+        """Seeks to the first record at or after a time: milliseconds since 1970, or a datetime."""
         self._look_up(places, milliseconds(when))
 
     def _look_up(self, places: Sequence[TopicPartition], time: int) -> None:
@@ -101,23 +107,29 @@ class Standing:
         self._core.wake_fetcher()
 
     def pause(self, *places: TopicPartition) -> None:
-        """Hand out nothing of these until they are resumed; the place in the log is kept."""
+        """Pauses these partitions: none of their records are returned until `resume`.
+
+        Their positions do not change.
+        """
         self._reading.drop_run()
         for place in places:
             self._core.subscription.state(place).paused = True
 
     def resume(self, *places: TopicPartition) -> None:
+        """Resumes paused partitions."""
         for place in places:
             self._core.subscription.state(place).paused = False
         self._core.news.set()
         self._core.wake_fetcher()
 
     def paused(self) -> frozenset[TopicPartition]:
+        """Returns the partitions that are paused."""
         states = self._core.subscription.states
         return frozenset(place for place, state in states.items() if state.paused)
 
     def lag(self, place: TopicPartition) -> int | None:
-        """How many offsets lie between the position and the end; None while that is not known."""
+        """Returns the number of offsets between the position and the end, or None while it is
+        unknown."""
         self._reading.settle()
         committed_only = bool(self.options.isolation_level)
         return self._core.subscription.state(place).lag(committed_only=committed_only)
@@ -125,7 +137,7 @@ class Standing:
     # -- offsets --------------------------------------------------------------------------------
 
     async def commit(self, offsets: CommitOffsets | None = None) -> None:
-        """Commit these offsets, or all positions, in the name of the group, and wait for it."""
+        """Commits these offsets, or all positions, for the group, and waits for the answer."""
         clock, meter = self.env.clock, self._core.meter
         started = clock.monotonic()
         chosen = self._to_commit(offsets)
@@ -140,8 +152,10 @@ class Standing:
     def commit_nowait(
         self, offsets: CommitOffsets | None = None, on_commit: OnCommit | None = None
     ) -> None:
-        """The same without waiting; commits keep their order. A failure is told to `on_commit`, or
-        else logged."""
+        """Commits like `commit`, without waiting. Commits keep their order.
+
+        A failure is passed to `on_commit`, or logged if there is none.
+        """
         self._core.committer.commit_nowait(self._to_commit(offsets), on_commit)
 
     def _to_commit(self, offsets: CommitOffsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -157,31 +171,34 @@ class Standing:
     async def committed(
         self, *places: TopicPartition
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed for these partitions, or for all that are assigned."""
+        """Returns the group's committed offsets of these partitions, or of all assigned
+        partitions."""
         return await self._core.committer.committed(places or self.assignment())
 
     def hold_auto_commit(self) -> None:
-        """From now on commit only what is asked for, until as many releases as holds came."""
+        """Stops auto-commit until `release_auto_commit` has been called once for each hold."""
         self._core.auto_commit_holds += 1
 
     def release_auto_commit(self) -> None:
+        """Undoes one `hold_auto_commit`."""
         self._core.auto_commit_holds -= 1
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int | datetime]
     ) -> dict[TopicPartition, FoundOffset | None]:
-        """The first record at or after each time; None where there is none that young."""
+        """Returns the first record at or after each time, or None where there is no such record."""
         return await self._find({place: milliseconds(when) for place, when in times.items()})
 
     async def beginning_offsets(
         self, places: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
+        """Returns the log start offset of each partition."""
         found = await self._find(dict.fromkeys(places, EARLIEST))
         return {place: each.offset for place, each in found.items() if each is not None}
 
     async def end_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the next record will be; with read_committed, where the first open transaction
-        begins."""
+        """Returns the offset that the next record will get; with read_committed, the last stable
+        offset."""
         found = await self._find(dict.fromkeys(places, LATEST))
         return {place: each.offset for place, each in found.items() if each is not None}
 
@@ -198,11 +215,13 @@ class Standing:
     # -- the cluster ----------------------------------------------------------------------------
 
     async def partitions_for(self, topic: str) -> int:
+        """Returns the number of the topic's partitions."""
         return await self._core.cluster.partitions(topic)
 
     async def topics(self) -> dict[str, int]:
-        """All topics, with the number of their partitions."""
+        """Returns all topics with their numbers of partitions."""
         return await self._core.list_topics()
 
     def metrics(self) -> ConsumerMetrics:
+        """Returns a snapshot of this consumer's metrics."""
         return self._core.snapshot()

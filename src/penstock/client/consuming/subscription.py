@@ -1,24 +1,23 @@
-"""What a consumer reads and where it stands in it. Pure: time is an argument.
+"""What a consumer reads, and its position in each partition. Pure: time is an argument.
 
-A consumer follows topics by name, topics by pattern, or partitions that it was given by hand; one
-of the three at a time. Whichever it is, there is a set of assigned partitions, and each has
+A consumer reads topics by name, topics by pattern, or manually assigned partitions; one of the
+three at a time. In each case there is a set of assigned partitions, and each has
 
-    position      the next offset to be returned to the caller. It moves when records are returned,
-                  and nothing else that the outside sees follows what was only fetched ahead
-    fetch_offset  the next offset to ask a broker for: the position plus what the buffer holds
-    need          what must be found out before anything can be fetched: the committed offset, the
-                  offset for a time, or whether the log still holds what was read (validation)
-    token         a number that changes whenever position and buffer are set anew
+    position      the next offset to be returned to the caller. It moves when records are returned.
+                  Prefetching changes nothing that is visible from outside
+    fetch_offset  the next offset to fetch: the position plus what the buffer holds
+    need          what must be found out before the partition can be fetched: the committed offset,
+                  the offset for a time, or whether the log still has what was read (validation)
+    token         a number that changes whenever position and buffer are reset
 
-A fetch carries the tokens of its partitions. An answer for a token that is no longer the
-partition's is dropped: it was asked before a seek, a reset, or a loss of the partition, and what it
-brings must never be seen. Tokens are never used twice, not even after a partition left and came
-back.
+A fetch carries the tokens of its partitions. A response with an outdated token is dropped: it was
+requested before a seek, a reset, or a loss of the partition, and its records must never be
+returned. Tokens are never used twice, not even after a partition was revoked and assigned again.
 
 Validation (KIP-320): a record carries the epoch of the leader that wrote it. When another leader
 takes over, it is asked how far its log goes in the epoch of the last record that was read. If that
-is short of where we are, our records were lost with the old leader, and reading goes on from where
-the histories part.
+is before the fetch position, the records after it were lost with the old leader, and reading
+continues where the logs diverge.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ UNKNOWN = -1
 
 
 class Need(Enum):
-    """What stands between a partition and its next fetch."""
+    """What is missing before a partition can be fetched."""
 
     NOTHING = "nothing"
     COMMITTED = "committed"
@@ -82,28 +81,29 @@ class PartitionState:
         self.fetch_offset = 0
         self.fetch_epoch = UNKNOWN
         self.leader_epoch = UNKNOWN
-        """Of the leader that the fetch position is known to be good for."""
+        """The epoch of the leader for which the fetch position is known to be valid."""
         self.need = Need.COMMITTED
         self.time = 0
-        """Which offset is looked for under `Need.TIME`: as in ListOffsets."""
+        """The timestamp to look up under `Need.TIME`, as in ListOffsets."""
         self.paused = False
         self.high_watermark = UNKNOWN
         self.last_stable_offset = UNKNOWN
         self.log_start_offset = UNKNOWN
         self.error: ClientError | None = None
-        """What keeps the partition from being read, until the caller does something about it."""
+        """The error that stops the partition from being read, until the caller handles it."""
         self.error_told = False
         self.failures = 0
         self.retry_at = 0.0
         self.replica = UNKNOWN
-        """The follower that the leader wants us to read from (KIP-392)."""
+        """The follower that the leader wants this consumer to read from (KIP-392)."""
         self.replica_until = 0.0
         self.served = 0
-        """When it was last given bytes, in answers: who waited longest is asked for first."""
+        """The number of the response in which it last got data. Those that waited longest are
+        fetched first."""
         self.turn = 0
-        """When its records were last returned to the caller."""
+        """The sequence number of the turn in which its records were last returned to the caller."""
         self.drain_first = False
-        """The log does not hold the fetch offset; what is buffered is still good."""
+        """The log does not have the fetch offset; what is buffered is still valid."""
 
     def is_fetchable(self, now: float) -> bool:
         return (
@@ -115,14 +115,14 @@ class PartitionState:
         )
 
     def push(self, piece: Piece) -> None:
-        """The answer to a fetch at `fetch_offset`."""
+        """Adds the response to a fetch at `fetch_offset`."""
         self.buffer.push(piece)
         self.fetch_offset = max(self.fetch_offset, piece.extent.next_offset)
         if piece.extent.leader_epoch >= 0:
             self.fetch_epoch = piece.extent.leader_epoch
 
     def returned(self, next_offset: int, leader_epoch: int) -> None:
-        """Everything before `next_offset` is the caller's now."""
+        """Notes that everything before `next_offset` was returned to the caller."""
         self.position = next_offset
         if leader_epoch >= 0:
             self.position_epoch = leader_epoch
@@ -136,7 +136,8 @@ class PartitionState:
         self.retry_at = until
 
     def fail(self, error: ClientError) -> None:
-        """Read no more until the caller was told, and without a position until he seeks."""
+        """Stops reading until the error was raised and, if there is no position, until the caller
+        seeks."""
         self.error = error
         self.error_told = False
 
@@ -152,6 +153,8 @@ class PartitionState:
 
 
 class Subscription:
+    """The subscribed topics and the assigned partitions of a consumer."""
+
     def __init__(self, *, check_crcs: bool = True, committed_only: bool = False) -> None:
         self.topics: frozenset[str] = frozenset()
         self.pattern: re.Pattern[str] | None = None
@@ -161,14 +164,14 @@ class Subscription:
         self._committed_only = committed_only
         self._tokens = count(1)
 
-    # -- what to read ---------------------------------------------------------------------------
+    # -- assigned partitions --------------------------------------------------------------------
 
     @property
     def follows_topics(self) -> bool:
         return bool(self.topics) or self.pattern is not None
 
     def follow(self, topics: Iterable[str], pattern: re.Pattern[str] | None = None) -> None:
-        """Read topics; with a pattern `topics` are those that match it for now."""
+        """Subscribes to topics. With a pattern, `topics` are those that match it at the moment."""
         if self.is_manual and self.states:
             raise ClientError(
                 "partitions were assigned by hand, so topics cannot be subscribed to as well: "
@@ -179,7 +182,7 @@ class Subscription:
         self.pattern = pattern
 
     def assign(self, places: Iterable[TopicPartition]) -> None:
-        """Read these partitions and no others; those that stay keep their position."""
+        """Reads exactly these partitions. Those that were assigned before keep their positions."""
         if self.follows_topics:
             raise ClientError(
                 "topics are subscribed to, so partitions cannot be assigned by hand as well: "
@@ -212,7 +215,8 @@ class Subscription:
                 state.buffer.clear()
 
     def renew(self, places: Iterable[TopicPartition], time: int) -> None:
-        """The same partitions of another log: what was known of them, epochs too, is void."""
+        """Replaces these partitions by those of another log: everything known, including epochs, is
+        void."""
         for place in list(places):
             paused = self.states[place].paused
             self.drop([place])
@@ -220,7 +224,7 @@ class Subscription:
             self.states[place].paused = paused
             self.look_up(self.states[place], time)
 
-    # -- where to read --------------------------------------------------------------------------
+    # -- positions ------------------------------------------------------------------------------
 
     def state(self, place: TopicPartition) -> PartitionState:
         found = self.states.get(place)
@@ -231,16 +235,17 @@ class Subscription:
         return found
 
     def current(self, place: TopicPartition, token: int) -> PartitionState | None:
-        """The partition that a fetch was made for, if it is still where it was."""
+        """Returns the partition that a fetch was made for, if its token has not changed."""
         state = self.states.get(place)
         return state if state is not None and state.token == token else None
 
     def seek(self, state: PartitionState, offset: int, leader_epoch: int = UNKNOWN) -> None:
-        """Return `offset` next. With an epoch, once the log is known to hold that history."""
+        """Moves the position to `offset`. With an epoch, validates first that the log has that
+        history."""
         if offset < 0:
             raise ClientError(f"offset {offset} of {state.place} is negative: give 0 or more")
         if state.need is Need.NOTHING and leader_epoch < 0 and state.buffer.skip_to(offset):
-            # What was fetched ahead, and is on its way, goes on from there.
+            # Prefetched data, and fetches in flight, remain valid from there on.
             self._forgive(state)
             state.position = offset
             return
@@ -249,21 +254,21 @@ class Subscription:
             state.need = Need.VALIDATION
 
     def set_position(self, state: PartitionState, offset: int, leader_epoch: int) -> None:
-        """A position that the log is known to hold, from wherever it was found."""
+        """Sets a position that the log is known to have."""
         self._start_afresh(state, offset)
         state.position = state.fetch_offset = offset
         state.position_epoch = state.fetch_epoch = leader_epoch
         state.need = Need.NOTHING
 
     def look_up(self, state: PartitionState, time: int) -> None:
-        """Forget the position and find the offset for a time."""
+        """Drops the position, to look up the offset for a time."""
         self._start_afresh(state, 0)
         state.position = None
         state.need = Need.TIME
         state.time = time
 
     def refetch(self, state: PartitionState) -> None:
-        """Drop what was fetched ahead, to fetch it again from the position on."""
+        """Drops prefetched data, to fetch it again from the position on."""
         if state.position is not None and state.need in (Need.NOTHING, Need.VALIDATION):
             must_validate = state.need is Need.VALIDATION and state.position_epoch >= 0
             self.set_position(state, state.position, state.position_epoch)
@@ -281,10 +286,11 @@ class Subscription:
         state.error_told = False
         state.drain_first = False
 
-    # -- who leads ------------------------------------------------------------------------------
+    # -- leader changes -------------------------------------------------------------------------
 
     def on_leader(self, state: PartitionState, epoch: int) -> None:
-        """The partition's leader as metadata names it. A new one may not have all we read."""
+        """Handles the partition's leader according to the metadata. A new one may lack what was
+        read."""
         if epoch <= state.leader_epoch:
             return
         changed = state.leader_epoch >= 0
@@ -297,14 +303,16 @@ class Subscription:
     def validated(
         self, state: PartitionState, epoch: int, end_offset: int, *, may_reset: bool
     ) -> int | None:
-        """What the leader said about the epoch of our last record; an offset that was lost, if
-        reading goes on before it."""
+        """Handles the leader's answer about the epoch of the last record.
+
+        Returns the old fetch offset if records were lost and reading continues before it.
+        """
         if epoch < 0 or end_offset < 0 or end_offset >= state.fetch_offset:
-            # The leader knows nothing to the contrary.
+            # The leader does not contradict the position.
             state.need = Need.NOTHING
             return None
         if state.buffer:
-            # What was fetched ahead is of the other history; the position itself may be good.
+            # The prefetched data is from the other history; the position itself may be valid.
             self.refetch(state)
             return None
         lost = state.fetch_offset
@@ -320,7 +328,7 @@ class Subscription:
         self.set_position(state, end_offset, epoch)
         return lost
 
-    # -- what the consumer asks -----------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------
 
     def needing(self, need: Need, now: float) -> list[PartitionState]:
         return [
@@ -333,7 +341,7 @@ class Subscription:
         return (state for state in self.states.values() if state.is_fetchable(now))
 
     def next_retry(self, now: float) -> float | None:
-        """When the first of those that were put off is due."""
+        """Returns when the first postponed partition is due."""
         later = [state.retry_at for state in self.states.values() if state.retry_at > now]
         return min(later, default=None)
 
@@ -348,8 +356,11 @@ class Subscription:
         return sum(state.buffer.size for state in self.states.values())
 
     def take_error(self, retry_at: float, *, again: bool) -> ClientError | None:
-        """An error the caller has not been told of; with `again`, also one that stands: that of a
-        partition without a position. Any other is tried again later."""
+        """Returns an error that the caller has not seen yet.
+
+        With `again`, also returns a persistent one: that of a partition without a position. All
+        other errors are cleared and retried later.
+        """
         for state in self.states.values():
             error = state.error
             if error is None or (state.error_told and not again):

@@ -1,9 +1,9 @@
-"""Buffers into Arrow tables: no Python object for any record.
+"""Makes Arrow tables of buffered data, without a Python object per record.
 
-The batches that a table is made of are looked up first (`peek`), decoded all at once, and only then
-taken: so a batch that is damaged or too large to unpack leaves everything as it was. Rows come
-partition by partition. Each topic is an Arrow batch of its own within the table, for the topic's
-name is the same in all of its rows.
+The batches for a table are looked up first (`peek`), decoded all at once, and only then taken. So a
+batch that is damaged or too large to decompress changes nothing. Rows are ordered by partition.
+Each topic is a separate Arrow batch within the table, because the topic's name is the same in all
+of its rows.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from penstock.records.columnar import Chunk, decode
 from penstock.records.compression import DecompressedTooLarge
 
 TABLE_BYTES: Final = 16 << 20
-"""What a poll takes unless told otherwise: enough for speed, little enough for the caches."""
+"""The default size of a poll: large enough for speed, small enough for the CPU caches."""
 PARTITION_BYTES: Final = 4 << 20
-"""What a partition may bring to one fetch: with less, Python's part in a table is noticeable."""
+"""The limit on one partition's share of a fetch. If it is lower, the overhead of Python is
+noticeable."""
 _UNBOUNDED: Final = 1 << 62
 _ZEROS: Final = bytes(1 << 20)
-"""The indices of a topic's name: all rows have the first and only one."""
+"""The indices of a topic's name: all rows refer to the first and only one."""
 
 TOPIC_TYPE: Final = pa.dictionary(pa.int32(), pa.string())
 SCHEMA: Final = pa.schema(
@@ -48,7 +49,7 @@ _PLAIN_SCHEMA: Final = SCHEMA.remove(SCHEMA.get_field_index("headers"))
 
 
 class Part(NamedTuple):
-    """What one partition gives to a table."""
+    """One partition's contribution to a table."""
 
     state: PartitionState
     spans: Sequence[Span]
@@ -71,7 +72,7 @@ def table_of(batches: Sequence[pa.RecordBatch], *, headers: bool) -> pa.Table:
 def decode_parts(
     topic: str, parts: Sequence[Part], *, headers: bool, check_crcs: bool
 ) -> pa.RecordBatch:
-    """All rows of these partitions of one topic, in the columns of `SCHEMA`."""
+    """Returns all rows of these partitions of one topic, in the columns of `SCHEMA`."""
     chunks = [
         Chunk(span.data, part.state.place.partition, part.from_offset, part.to_offset, span.aborted)
         for part in parts
@@ -88,7 +89,7 @@ def decode_parts(
 
 
 class TablePoll:
-    """Takes what lies in the buffers of a subscription, for one poll."""
+    """Takes buffered data of a subscription, for one poll."""
 
     def __init__(
         self,
@@ -104,7 +105,8 @@ class TablePoll:
         self._headers = headers
 
     def take(self, rows_max: int | None, bytes_max: int | None) -> pa.Table:
-        """At most so many rows, and bytes if more than one batch is taken; maybe none at all."""
+        """Takes at most `rows_max` rows and, unless it is a single batch, `bytes_max` bytes;
+        perhaps none."""
         self._reading.drop_run()
         rows_left = _UNBOUNDED if rows_max is None else rows_max
         bytes_left = TABLE_BYTES if bytes_max is None else bytes_max
@@ -122,9 +124,10 @@ class TablePoll:
         return table_of(batches, headers=self._headers)
 
     def _gather(self, rows_left: int, bytes_left: int, *, first: bool) -> list[Part]:
-        """What fits, of every partition whose turn it is; the very first batch comes even so.
+        """Returns what fits, of every partition in turn. The very first batch is always included.
 
-        One batch may have more rows than fit, and comes alone to be cut."""
+        A single batch may have more rows than fit. It is returned alone, and is cut later.
+        """
         parts: list[Part] = []
         for state in self._reading.ready():
             if rows_left <= 0 or bytes_left <= 0:
@@ -144,7 +147,8 @@ class TablePoll:
     def _hand_out(
         self, parts: Sequence[Part], batch: pa.RecordBatch, rows_left: int
     ) -> pa.RecordBatch:
-        """Move the positions past these parts, or into the one batch that is more than wanted."""
+        """Moves the positions past these parts, or into the one batch that has more rows than
+        requested."""
         next_offsets = [part.spans[-1].next_offset for part in parts]
         if batch.num_rows > rows_left:
             batch = batch.slice(0, rows_left)
@@ -154,7 +158,7 @@ class TablePoll:
         return batch
 
     def _decode(self, parts: Sequence[Part]) -> Iterator[tuple[pa.RecordBatch, Sequence[Part]]]:
-        """The parts of each topic in one go; where something is wrong, one by one."""
+        """Decodes the parts of each topic together; one by one if there is an error."""
         topics: dict[str, list[Part]] = {}
         for part in parts:
             topics.setdefault(part.state.place.topic, []).append(part)
@@ -174,7 +178,7 @@ class TablePoll:
         try:
             yield self._decode_parts(topic, [part]), [part]
         except DecompressedTooLarge:
-            # Compression worked too well: one batch at a time.
+            # Decompressed it is too large: decode one batch at a time.
             one = part._replace(spans=state.buffer.peek(1, 1))
             if one.size == part.size:
                 raise

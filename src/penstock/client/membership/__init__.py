@@ -1,1 +1,1 @@
-"""Being a member of a consumer group: who reads what, and how far everyone has come."""
+"""Membership in a consumer group: assignment of partitions, and committed offsets."""

@@ -1,8 +1,8 @@
-"""When to commit without being asked, and what. Pure.
+"""Decides when to auto-commit, and which offsets. Pure.
 
-Only what was handed out by earlier polls is committed, and only inside a later poll: by asking for
-more the user says to be done with what came before. Offsets that have not moved since they were
-last committed are left out.
+Only records that earlier polls returned are committed, and only inside a later poll: by polling
+again the user signals that the earlier records are processed. Offsets that have not changed since
+their last commit are left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class AutoCommit:
-    """One commit under way at a time; times are seconds of a monotonic clock."""
+    """At most one commit is in progress. Times are seconds of a monotonic clock."""
 
     def __init__(self, interval_ms: int, retry_ms: int, now: float) -> None:
         self._interval_s = interval_ms / 1000
@@ -35,24 +35,25 @@ class AutoCommit:
         }
 
     def begin(self, consumed: Offsets, now: float) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What to commit now; report how it went, unless it is nothing."""
+        """Returns what to commit now. Unless it is empty, report the outcome with `on_end`."""
         self._next_at = now + self._interval_s
         moved = self.moved(consumed)
         self._under_way = bool(moved)
         return moved
 
     def on_end(self, *, retriable: bool, now: float) -> None:
-        """The commit that was begun has succeeded, or failed for good, or is worth another try."""
+        """Notes the outcome of the commit: success or final failure, or a failure worth a
+        retry."""
         self._under_way = False
         if retriable:
             self._next_at = min(self._next_at, now + self._retry_s)
 
     def on_committed(self, offsets: Offsets) -> None:
-        """By anyone: the user's own commits count as much."""
+        """Notes committed offsets. The user's own commits count as well."""
         for place, position in offsets.items():
             self._committed[place] = position.offset
 
     def forget(self, places: Iterable[TopicPartition]) -> None:
-        """Others may commit these from now on."""
+        """Forgets these partitions: other members may commit them from now on."""
         for place in places:
             self._committed.pop(place, None)

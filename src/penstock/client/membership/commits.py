@@ -1,11 +1,12 @@
-"""Committed offsets: writing them down in the name of a group, and reading them back.
+"""Commits offsets for a group and reads committed offsets.
 
-Commits are made one after the other, in the order they were asked for, whether or not anyone waits
-for them: a commit that overtook an earlier one would be undone by it.
+Commits are made one after the other, in the order in which they were requested, whether or not
+anything waits for them. A commit that overtook an earlier one would be overwritten by it.
 
-A commit is signed with the generation in which its positions were read. When the group has moved
-on meanwhile it is refused. It is then signed anew only if the partitions have been ours without a
-break (`held_since`); otherwise another member may have read further, and the commit fails.
+A commit is signed with the generation in which its positions were read. If the group has rebalanced
+in the meantime, the coordinator refuses it. It is signed with the new generation only if this
+member has owned the partitions without interruption (`held_since`). Otherwise another member may
+have read further, and the commit fails.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ OnCommit = Callable[[Offsets, ClientError | None], None]
 
 _log = logging.getLogger(__name__)
 _GROUPS_SINCE: Final = 8
-"""From this version of OffsetFetch on, one request asks for many groups."""
+"""The first version of OffsetFetch in which one request can name several groups."""
 _STABLE_SINCE: Final = 7
 
 
 class Signer(Protocol):
-    """Who commits."""
+    """The group member that commits."""
 
     @property
     def identity(self) -> Identity: ...
@@ -58,7 +59,8 @@ class Signer(Protocol):
 
 
 class Commits:
-    """Without a signer: for a consumer that chose its partitions itself, in a group of nobody."""
+    """Without a signer it serves a consumer with manually assigned partitions, in a group without
+    members."""
 
     def __init__(
         self,
@@ -82,11 +84,14 @@ class Commits:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    # -- writing --------------------------------------------------------------------------------
+    # -- committing -----------------------------------------------------------------------------
 
     async def commit(self, offsets: Offsets, *, timeout_s: float | None = None) -> None:
-        """Raises `CommitFailed` when the group has moved on, `Fenced`, `DeadlineExceeded`, or what
-        the coordinator refused it with."""
+        """Commits offsets and waits for the answer.
+
+        Raises `CommitFailed` if the group has rebalanced, `Fenced`, `DeadlineExceeded`, or the
+        coordinator's error.
+        """
         if self._closed:
             raise Closed("this consumer has been closed")
         if not offsets:
@@ -95,8 +100,11 @@ class Commits:
         await self._commit(dict(offsets), self._identity(), self._turn(), self._limit_s(timeout_s))
 
     def commit_nowait(self, offsets: Offsets, callback: OnCommit | None = None) -> None:
-        """The callback is told of the outcome, on the event loop; without one a failure is
-        logged."""
+        """Commits offsets without waiting.
+
+        The callback receives the outcome, on the event loop. Without a callback a failure is
+        logged.
+        """
         if self._closed:
             raise Closed("this consumer has been closed")
         work = self._commit_and_tell(dict(offsets), self._identity(), self._turn(), callback)
@@ -105,7 +113,8 @@ class Commits:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self, timeout_s: float) -> None:
-        """Wait for commits under way; give up on those that take longer."""
+        """Waits for commits that are in progress, and cancels those that take longer than the
+        timeout."""
         self._closed = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
@@ -121,7 +130,7 @@ class Commits:
         return NOBODY if self._signer is None else self._signer.identity
 
     def _turn(self) -> tuple[asyncio.Future[None] | None, asyncio.Future[None]]:
-        """The end of the commit before, and the end of this one."""
+        """Returns futures for the end of the previous commit and for the end of this one."""
         before, mine = self._last_turn, asyncio.get_running_loop().create_future()
         self._last_turn = mine
         return before, mine
@@ -151,7 +160,7 @@ class Commits:
             self.commits_failed += 1
             raise
         finally:
-            # Whoever comes next waits for all before us, even if we have not.
+            # The next commit must wait for all earlier ones, even if this one did not.
             if before is None or before.done():
                 mine.set_result(None)
             else:
@@ -201,7 +210,7 @@ class Commits:
         await self._retry("commit", attempt, limit_s)
 
     async def _retry(self, what: str, attempt: Callable[[bool], Awaitable[T]], limit_s: float) -> T:
-        """A coordinator that does not answer at all is not waited for longer than that either."""
+        """Retries, and applies the time limit also to a coordinator that does not answer at all."""
         subject = f"{what} for group {self._group}"
         try:
             async with asyncio.timeout(limit_s):
@@ -246,16 +255,17 @@ class Commits:
                 raise TopicNotFound(*place)
         error = BrokerError(code, subject=subject)
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
-            # Between joining and its new assignment a member may not commit; soon it may.
+            # A member may not commit between joining and its new assignment; it may soon
+            # afterwards.
             error.retriable = True
         raise error
 
-    # -- reading --------------------------------------------------------------------------------
+    # -- reading committed offsets --------------------------------------------------------------
 
     async def committed(
         self, places: Iterable[TopicPartition], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """None where the group has committed nothing."""
+        """Returns the committed offset of each partition, or None if there is none."""
         wanted = list(dict.fromkeys(places))
         if not wanted:
             return {}
@@ -309,7 +319,7 @@ class Commits:
 def _tell(callback: OnCommit, offsets: Offsets, error: ClientError | None) -> None:
     try:
         callback(offsets, error)
-    except Exception:  # noqa: BLE001 -- the user's; there is nobody else to tell
+    except Exception:  # noqa: BLE001 -- a user's error can only be logged
         _log.exception("a callback of commit_nowait failed")
 
 

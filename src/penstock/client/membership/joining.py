@@ -1,4 +1,4 @@
-"""What members and leaders put into JoinGroup and SyncGroup. Pure."""
+"""Builds the JoinGroup and SyncGroup requests of members and leaders. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def join_request(
     last: Memory,
     reason: str,
 ) -> JoinGroupRequest:
-    """`held` is what the member goes on reading; `last` what it was given last."""
+    """Builds a JoinGroup. `held` is what the member keeps reading, `last` its last assignment."""
     protocols = [
         JoinGroupRequest.Protocol(
             assignor.name,
@@ -61,8 +61,11 @@ def join_request(
 
 
 def peers_of(answer: JoinGroupResponse) -> Peers:
-    """A member whose subscription cannot be read gets nothing, and the group goes on without it:
-    it would be no better off if everybody stopped."""
+    """Returns the members of the group.
+
+    A member whose subscription cannot be read gets no partitions, and the group continues without
+    it. Stopping the whole group would not help that member.
+    """
     return tuple(
         Peer(member.member_id, _subscription(member.metadata), member.group_instance_id)
         for member in answer.members

@@ -1,4 +1,4 @@
-"""What a user may hear of rebalances."""
+"""Callbacks for rebalances."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ Callback = Callable[[list[TopicPartition]], Awaitable[None] | None]
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Called inside `poll`, and `poll` waits for it; what it raises, `poll` raises.
+    """Callbacks that are called inside `poll`. `poll` waits for them and raises their errors.
 
-    `on_assigned` hears of new partitions, after every rebalance, even if there are none; it may
-    seek. `on_revoked` hears of partitions that are to go; it may still commit. `on_lost` hears of
-    partitions that went without asking; without it `on_revoked` is told of these as well.
+    `on_assigned` receives the new partitions after every rebalance, even if there are none; it may
+    seek. `on_revoked` receives partitions that are about to be revoked; it may still commit.
+    `on_lost` receives partitions that were lost without notice; if it is not defined, `on_revoked`
+    is called instead.
     """
 
     on_assigned: Callback | None = None
@@ -27,7 +28,7 @@ class Listener:
 
     @classmethod
     def of(cls, given: object | None) -> Self:
-        """From any object that has some of these methods."""
+        """Returns a listener for any object that has some of these methods."""
         if isinstance(given, cls):
             return given
         found = {name: getattr(given, name, None) for name in cls.__slots__}

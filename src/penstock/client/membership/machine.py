@@ -1,26 +1,28 @@
-"""One membership in one group, as a machine that knows no network and no clock. Pure.
+"""The state machine of one member of a consumer group (classic protocol). Pure.
 
-Two parties drive it. The shell's background task asks `step` what to do next (ask the coordinator
-something, count partitions, wait) and reports what came of it. Whoever polls the consumer calls
-`poll`, is told what has changed, and confirms with `told`. So the network never waits for the user
-and the user is never interrupted: partitions come and go only while the user is inside a poll.
+Two parties drive it. The shell's background task calls `step` to learn what to do next (send a
+request to the coordinator, count partitions, wait) and reports the result. The consumer's poll
+calls `poll`, which returns what has changed, and confirms it with `told`. So the network never
+waits for the user and the user is never interrupted: partitions are assigned and revoked only
+during a poll.
 
-    IDLE       wants no topics
-    DUE        must join (again); waits for a poll, in which what must be given up is given up
-    JOINING    JoinGroup is out, or about to be; the group gathers
-    ASSIGNING  this member leads: it counts partitions and decides who reads what
-    SYNCING    SyncGroup is out; the leader's decision is awaited
-    ADOPTING   the decision is here; waits for a poll, in which it takes effect
-    STABLE     reads what it was given
-    LEAVING    its owner has not polled for too long: it says goodbye, then it is DUE
-    FENCED     another member has taken its instance id; the end
+    IDLE       has no subscription
+    DUE        must join (again); waits for a poll, which gives up partitions where necessary
+    JOINING    JoinGroup is sent, or about to be; the group gathers
+    ASSIGNING  this member is the leader: it counts partitions and computes the assignment
+    SYNCING    SyncGroup is sent; the member waits for the leader's assignment
+    ADOPTING   the assignment has arrived; waits for a poll, which applies it
+    STABLE     reads its assigned partitions
+    LEAVING    the consumer has not polled for too long: leaves the group, then it is DUE
+    FENCED     another member has taken over its instance id; final
 
-An eager member gives up all partitions while DUE, before it joins. A cooperative one goes on with
-what it has, gives up in ADOPTING what it was not given again, and then joins once more, so that
-others may be given it.
+An eager member gives up all partitions in DUE, before it joins. A cooperative member keeps its
+partitions while it joins. In ADOPTING it gives up those that were not assigned to it again, and
+then joins once more, so that other members can get them.
 
-Invariants: `generation` is that of the last JoinGroup answered, or none after the coordinator has
-disowned us; what is `owned` while there is no generation is lost. `owned` changes only in `told`.
+Invariants: `generation` is the generation of the last successful JoinGroup, or none after the
+coordinator has removed this member. Partitions that are `owned` while there is no generation are
+lost. `owned` changes only in `told`, and is cleared by `leave`.
 """
 
 from __future__ import annotations
@@ -62,9 +64,9 @@ from penstock.wire.messages import (
 )
 
 _JOIN_GRACE_S: Final = 5.0
-"""What a coordinator is given beyond the rebalance timeout to answer a JoinGroup."""
+"""How long a coordinator may take to answer a JoinGroup, in addition to the rebalance timeout."""
 _MISSING_TOPIC_S: Final = 1.0
-"""How often a leader looks for topics that members want and that do not exist yet."""
+"""How often a leader checks for subscribed topics that do not exist yet."""
 _DISOWNED: Final = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
 
 
@@ -81,7 +83,7 @@ class Phase(Enum):
 
 
 _AT_REST: Final = (Phase.DUE, Phase.ADOPTING, Phase.STABLE)
-"""In these a member that the group knows sends heartbeats."""
+"""The phases in which a member that is known to the group sends heartbeats."""
 
 
 class Membership:
@@ -94,7 +96,8 @@ class Membership:
         self.generation = NO_GENERATION
         self.member_id = ""
         self.owned: dict[TopicPartition, int] = {}
-        """What this member reads, each with the generation in which it was given."""
+        """The partitions that this member reads, each with the generation in which it was
+        assigned."""
         self.is_leader = False
         self.rebalances = 0
         self.last_rebalance_s = 0.0
@@ -105,7 +108,8 @@ class Membership:
         self._peers: joining.Peers = ()
         self._sync: SyncGroupRequest | None = None
         self._counts: dict[str, int] | None = None
-        """What the assignment was made from, or, when another made it, what was first seen."""
+        """The partition counts that the assignment was computed from; if another member computed
+        it, those that were seen first."""
         self._doubtful: Mapping[str, int] | None = None
         self._rejoin_reason: str | None = None
         self._join_reason = ""
@@ -118,20 +122,21 @@ class Membership:
         self._polled_at = 0.0
         self._join_began_at = 0.0
 
-    # -- what others look at --------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------
 
     @property
     def identity(self) -> Identity:
         return Identity(self.generation, self.member_id, self.options.group_instance_id)
 
     def held_since(self, place: TopicPartition, generation: int) -> bool:
-        """Whether this member has read the partition without a break since that generation."""
+        """Returns whether this member has owned the partition without interruption since that
+        generation."""
         return self.generation != NO_GENERATION and self.owned.get(place, generation + 1) <= (
             generation
         )
 
     def needs_poll(self, now: float) -> bool:
-        """There is news, or a reason to check that the owner is still there."""
+        """Returns whether there is news, or a check is due that the consumer still polls."""
         waits = self.phase in (Phase.DUE, Phase.ADOPTING, Phase.FENCED)
         return waits or self._error is not None or now >= self._nudge_at
 
@@ -143,7 +148,7 @@ class Membership:
     def _stalled_at(self) -> float:
         return self._polled_at + self.options.max_poll_interval_ms / 1000
 
-    # -- what the consumer says -----------------------------------------------------------------
+    # -- the consumer's calls -------------------------------------------------------------------
 
     def subscribe(self, topics: frozenset[str], now: float) -> None:
         if self.phase is Phase.IDLE:
@@ -155,7 +160,7 @@ class Membership:
         self.topics = topics
 
     def rejoin(self, reason: str) -> None:
-        """As soon as the rebalance that may be under way is over."""
+        """Joins again, as soon as a rebalance that may be in progress is over."""
         if self.phase is Phase.STABLE:
             self.phase = Phase.DUE
             self._join_reason = reason
@@ -163,7 +168,8 @@ class Membership:
             self._rejoin_reason = reason
 
     def poll(self, now: float) -> News | None:
-        """What to tell the user next; call `told` when that is done, then ask again."""
+        """Returns the next thing to tell the user, or None. Call `told` when done, then `poll`
+        again."""
         self._polled_at = now
         if self.phase is Phase.DUE:
             if (news := self._to_give_up()) is not None:
@@ -180,6 +186,7 @@ class Membership:
         return None if self._error is None else Failed(self._error)
 
     def told(self, news: News, now: float) -> None:
+        """Confirms that the user was told. Updates the owned partitions."""
         self._polled_at = now
         match news:
             case Assigned(places):
@@ -197,7 +204,8 @@ class Membership:
                     self._error = None
 
     def leave(self, reason: str) -> LeaveGroupRequest | None:
-        """Be out at once; what to tell the coordinator, if it knows us and should know."""
+        """Leaves the group at once. Returns the request to send if the coordinator knows this
+        member."""
         request = self._goodbye(reason) if self.member_id else None
         self._reset(Phase.IDLE)
         self.owned.clear()
@@ -229,9 +237,10 @@ class Membership:
             self.phase = Phase.DUE
             self._join_reason, self._rejoin_reason = self._rejoin_reason, None
 
-    # -- what to do next ------------------------------------------------------------------------
+    # -- steps ----------------------------------------------------------------------------------
 
     def step(self, now: float) -> Step:
+        """Returns what the background task has to do next."""
         if self.phase in _AT_REST and self.member_id and now >= self._stalled_at:
             self.phase = Phase.LEAVING
             self._retry_at = now
@@ -241,7 +250,8 @@ class Membership:
             case Phase.LEAVING:
                 if self.options.group_instance_id is None:
                     return self._ask(self._goodbye("no poll within max_poll_interval_ms"))
-                # Static members are not noticed missing before their session ends.
+                # A static member does not leave: the group notices its absence only when its
+                # session ends.
                 self._leave_done()
                 return Wait(None)
             case Phase.JOINING:
@@ -310,7 +320,7 @@ class Membership:
             members=[LeaveGroupRequest.Member(self.member_id, instance, reason)],
         )
 
-    # -- what came of it ------------------------------------------------------------------------
+    # -- results of steps -----------------------------------------------------------------------
 
     def on_answer(self, answer: GroupResponse, now: float) -> None:
         code = answer.error_code
@@ -329,7 +339,8 @@ class Membership:
                 self._on_heartbeat(answer, code, now)
 
     def on_failure(self, error: ClientError, now: float) -> None:
-        """No answer, or one that says nothing of the group."""
+        """Handles a missing response, or an error that concerns the coordinator and not the
+        group."""
         if self.phase is Phase.LEAVING:
             self._leave_done()
             return
@@ -342,7 +353,7 @@ class Membership:
         self._back_off(now)
 
     def on_counts(self, counts: Mapping[str, int], now: float) -> None:
-        """Topics that do not exist are not in the counts."""
+        """Handles partition counts. Topics that do not exist are missing from them."""
         self._failures = 0
         missing = any(topic not in counts for topic in joining.topics_of(self._peers))
         pause_s = self.options.metadata_max_age_ms / 1000
@@ -363,8 +374,11 @@ class Membership:
             self.rejoin("the partitions of the group's topics changed")
 
     def _is_certain(self, counts: Mapping[str, int]) -> bool:
-        """Partitions that are gone must be seen gone twice: a broker that has just started may
-        know of none yet, and a group should not stop for that."""
+        """Returns whether a change of the counts can be trusted.
+
+        A decrease must be seen twice: a broker that has just started may not know any partitions
+        yet, and the group should not rebalance because of that.
+        """
         assert self._counts is not None
         grown = all(counts.get(topic, 0) >= count for topic, count in self._counts.items())
         certain = grown or counts == self._doubtful
@@ -408,7 +422,7 @@ class Membership:
                 self._fail(error)
                 return
             self._memory = Memory(assigned, self.generation)
-            # The subscription may have changed while the group gathered.
+            # The subscription may have changed during the rebalance.
             self._assigned = frozenset(place for place in assigned if place.topic in self.topics)
             self.phase = Phase.ADOPTING
             self.last_rebalance_s = now - self._join_began_at
@@ -417,7 +431,7 @@ class Membership:
     def _on_heartbeat(self, answer: HeartbeatResponse, code: int, now: float) -> None:
         self._heartbeat_at = now + self.options.heartbeat_interval_ms / 1000
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
-            # Asked for in any other phase, the group is only waiting for what we are about to do.
+            # In any other phase, the group is only waiting for this member's next step.
             if self.phase in (Phase.STABLE, Phase.ADOPTING):
                 self.rejoin("the group rebalances")
         elif code != ErrorCode.NONE:
@@ -441,7 +455,7 @@ class Membership:
             self._fail(BrokerError(code, subject=f"group {self.options.group_id}"))
 
     def _reset(self, phase: Phase, reason: str = "") -> None:
-        """Out of the group, as far as it is concerned."""
+        """Resets the state of a member that is no longer in the group."""
         self.phase = phase
         self.generation = NO_GENERATION
         self.is_leader = False
@@ -456,7 +470,7 @@ class Membership:
         self.member_id = ""
 
     def _fail(self, error: Exception) -> None:
-        """For the poller to hear. Afterwards, in a poll, it is tried again."""
+        """Reports an error to the next poll. After that, a poll tries again."""
         self._error = error
         if self.phase in (Phase.JOINING, Phase.ASSIGNING, Phase.SYNCING):
             self.phase = Phase.DUE

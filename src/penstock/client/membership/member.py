@@ -1,9 +1,9 @@
-"""A member of a group, alive: the machine of `machine.py` with a network, a clock and a user.
+"""A group member: runs the state machine of `machine.py` with a network, a clock and a consumer.
 
-One background task carries out the machine's steps. It is started by the first `subscribe`, owned
-by the member, and ended by `close`. It has a connection to the coordinator to itself, since a
-JoinGroup is answered only when the whole group has gathered; commits and the goodbye go over
-another. Whatever concerns the user happens inside `poll`.
+One background task carries out the machine's steps. The first `subscribe` starts it, the member
+owns it, and `close` ends it. It has its own connection to the coordinator, because a JoinGroup is
+answered only when the whole group has joined. Commits and LeaveGroup use another connection.
+Everything that affects the user happens inside `poll`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = ["Assignor", "GroupMember", "Host", "MemberStats", "MembershipOptions"
 _log = logging.getLogger(__name__)
 _PURPOSE: Final = "group"
 _LEAVE_MEMBERS_SINCE: Final = 3
-"""From this version of LeaveGroup on, one request names many members."""
+"""The first version of LeaveGroup in which one request can name several members."""
 _ANSWERS: Final[dict[type[GroupRequest], type[GroupResponse]]] = {
     JoinGroupRequest: JoinGroupResponse,
     SyncGroupRequest: SyncGroupResponse,
@@ -64,22 +64,23 @@ _ANSWERS: Final[dict[type[GroupRequest], type[GroupResponse]]] = {
 
 
 class Host(Protocol):
-    """The consumer that a member belongs to. Called on the event loop, never from elsewhere."""
+    """The consumer that a member belongs to. Its methods are called on the event loop only."""
 
     def consumed(self) -> Offsets:
-        """For every assigned partition that has a position: the next offset to be returned."""
+        """Returns for every assigned partition with a position the offset to be returned next."""
 
     def add(self, places: Collection[TopicPartition]) -> None:
-        """These are to be read from now on. The user's listener hears of it afterwards."""
+        """Starts to read these partitions. The user's listener is called afterwards."""
 
     def drop(self, places: Collection[TopicPartition]) -> None:
-        """No more of these, not even what is buffered. The user's listener has heard of it."""
+        """Stops reading these partitions and drops what is buffered. The listener was called
+        before."""
 
     def wake(self) -> None:
-        """There is news: end a wait for records, and call `GroupMember.poll` again."""
+        """Ends a wait for records, so that `GroupMember.poll` is called again."""
 
     def committed(self, offsets: Offsets) -> None:
-        """A commit has succeeded, asked for or not."""
+        """Called when a commit has succeeded, whether it was automatic or requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,8 @@ class MemberStats:
 
 
 class GroupMember:
+    """A member of a consumer group. See the module's docstring."""
+
     def __init__(self, cluster: Cluster, options: MembershipOptions, host: Host) -> None:
         self.options = options
         self._cluster = cluster
@@ -122,11 +125,11 @@ class GroupMember:
             on_committed=self._on_committed,
         )
 
-    # -- knowing --------------------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """As last told to the host."""
+        """The partitions that the host was last told to read."""
         return frozenset(self._machine.owned)
 
     @property
@@ -135,7 +138,7 @@ class GroupMember:
 
     @property
     def identity(self) -> Identity:
-        """How it signs what it sends."""
+        """The member id and generation with which it signs requests."""
         return self._machine.identity
 
     @property
@@ -144,7 +147,7 @@ class GroupMember:
 
     @property
     def is_stable(self) -> bool:
-        """Has its assignment, and knows of no rebalance."""
+        """Whether it has its assignment and knows of no rebalance."""
         return self._machine.phase is Phase.STABLE
 
     @property
@@ -166,10 +169,10 @@ class GroupMember:
             self._commits.commits_failed,
         )
 
-    # -- belonging ------------------------------------------------------------------------------
+    # -- joining and leaving --------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str], listener: Listener | None = None) -> None:
-        """Want these topics from now on. The group hears of it with the next polls."""
+        """Subscribes to these topics. The group learns of it through the next polls."""
         if self._closed:
             raise Closed("this consumer has been closed")
         if listener is not None:
@@ -182,7 +185,7 @@ class GroupMember:
         self._poke.set()
 
     async def unsubscribe(self, timeout_s: float | None = None) -> None:
-        """Give up everything and leave the group, as `close` would; `subscribe` may follow."""
+        """Gives up all partitions and leaves the group, like `close`. `subscribe` may follow."""
         limit_s = self.options.default_api_timeout_ms / 1000 if timeout_s is None else timeout_s
         await self._depart(limit_s, "unsubscribed", leave=self.options.leaves)
 
@@ -191,8 +194,11 @@ class GroupMember:
         self._host.wake()
 
     async def close(self, timeout_s: float = 30.0, *, leave: bool | None = None) -> None:
-        """Commit, give up everything, leave. A coordinator that is gone is not waited for longer
-        than the timeout; what the user's listener raises is raised when all is done."""
+        """Commits, gives up all partitions and leaves the group.
+
+        Waits for an unavailable coordinator no longer than the timeout. An error of the user's
+        listener is raised after everything else is done.
+        """
         if self._closed:
             return
         self._closed = True
@@ -204,10 +210,12 @@ class GroupMember:
             await self._commits.close(max(end - self._clock.monotonic(), 0.0))
 
     async def poll(self) -> None:
-        """Tell the user what has changed, and commit if it is time to.
+        """Tells the user what has changed, and auto-commits if it is due.
 
-        Never waits for the group, only for listeners and, when partitions go, for the commit of
-        what was read of them. Raises what a listener raised, and what keeps this member out."""
+        Never waits for the group: only for listeners and, when partitions are revoked, for the
+        commit of what was read from them. Raises errors of listeners, and errors that keep this
+        member out of the group.
+        """
         if self._task is not None and self._task.done():
             self._task.result()
         machine = self._machine
@@ -251,7 +259,7 @@ class GroupMember:
         end = self._clock.monotonic() + timeout_s
         places = sorted(self._machine.owned)
         try:
-            # Heartbeats go on meanwhile: the listener may take its time.
+            # Heartbeats continue meanwhile: the listener may take a while.
             if places and self._machine.generation != NO_GENERATION:
                 await self._commit_consumed(timeout_s)
                 await self._listener.revoked(places)
@@ -341,7 +349,7 @@ class GroupMember:
             ) from error
 
     async def _count(self, topics: tuple[str, ...]) -> dict[str, int]:
-        # Never creating them: a topic that was deleted while the group reads it must stay so.
+        # Never creates topics: a topic that was deleted while the group reads it must stay deleted.
         await self._cluster.refresh(topics)
         counts = {topic: self._cluster.known_partitions(topic) for topic in topics}
         return {topic: count for topic, count in counts.items() if count}
@@ -352,11 +360,11 @@ class GroupMember:
     # -- committing -----------------------------------------------------------------------------
 
     async def commit(self, offsets: Offsets, *, timeout_s: float | None = None) -> None:
-        """After all earlier commits. Raises `CommitFailed` when the group has moved on."""
+        """Commits after all earlier commits. Raises `CommitFailed` if the group has rebalanced."""
         await self._commits.commit(offsets, timeout_s=timeout_s)
 
     def commit_nowait(self, offsets: Offsets, callback: OnCommit | None = None) -> None:
-        """In order with all other commits; the callback hears of the outcome."""
+        """Commits in order with all other commits. The callback receives the outcome."""
         self._commits.commit_nowait(offsets, callback)
 
     async def committed(
@@ -388,7 +396,7 @@ class GroupMember:
         return on_end
 
     async def _commit_consumed(self, limit_s: float) -> None:
-        """Before partitions go: what was handed out of them counts as processed."""
+        """Commits before partitions are revoked: records that were returned count as processed."""
         if self._auto is None:
             return
         offsets = self._auto.moved(self._host.consumed())

@@ -1,12 +1,13 @@
-"""What the members of a consumer group tell each other, behind the coordinator's back. Pure.
+"""Encodes and decodes subscriptions and assignments of group members. Pure.
 
-The coordinator carries these bytes without looking: each member's `Subscription` to the leader of
-the group, and each member's assignment from the leader. Members of one group may be of different
-libraries and ages, so what is read may be older or newer than what we write: fields that an old
-version lacks have their defaults, and what a newer one has added at its end is passed over.
+The coordinator forwards these bytes without reading them: each member's `Subscription` to the
+leader of the group, and each member's assignment from the leader. Members of one group may use
+different libraries and versions, so what is read may be older or newer than what this module
+writes. Fields that an old version lacks get their defaults, and data that a newer version added at
+the end is ignored.
 
-A subscription is written in version 3, the first that says everything. An assignment looks the
-same in all versions and is written as version 0, which nobody refuses.
+A subscription is written in version 3, the first that has all fields. An assignment looks the same
+in all versions and is written as version 0, which every library accepts.
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ _GENERATION_SINCE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one member wants, and what it holds."""
+    """What one member subscribes to, and what it owns."""
 
     topics: tuple[str, ...] = ()
     owned: tuple[TopicPartition, ...] = ()
-    """What it goes on reading while the group rebalances; nothing for one that gives up all."""
+    """The partitions it keeps reading during the rebalance; empty for an eager member."""
     generation: int | None = None
-    """Of the assignment that `owned` comes from; None when the writer is too old to say."""
+    """The generation of the assignment that `owned` is from; None if the writer is too old to
+    say."""
     user_data: bytes | None = None
-    """What the assignor of this name likes to be told."""
+    """Data for the assignor of this name."""
     rack: str | None = None
 
 
@@ -58,7 +60,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Raises `ProtocolError` for bytes that are no subscription."""
+    """Decodes a subscription. Raises `ProtocolError` if the bytes are not one."""
     version, message = decode_embedded(ConsumerProtocolSubscription, data)
     return Subscription(
         topics=tuple(message.topics),
@@ -85,9 +87,10 @@ def encode_assignment(places: Iterable[TopicPartition], user_data: bytes | None 
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """No bytes at all are an empty assignment: so a leader may treat one it does not know.
+    """Decodes an assignment. Raises `ProtocolError` if the bytes are not one.
 
-    Raises `ProtocolError` for bytes that are no assignment."""
+    Empty bytes are an empty assignment: a leader may send them to a member that it does not know.
+    """
     if not data:
         return ()
     _, message = decode_embedded(ConsumerProtocolAssignment, data)

@@ -1,4 +1,4 @@
-"""How a member of a group behaves. Pure."""
+"""The options of a group member. Pure."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from penstock.client.membership.assignors import DEFAULT, Assignor
 
 @dataclass(frozen=True, slots=True)
 class MembershipOptions:
-    """Named as Kafka's consumer options; the consumer's options have been checked before."""
+    """Named like Kafka's consumer options. The consumer's options were validated before."""
 
     group_id: str
     group_instance_id: str | None = None
-    """A name that survives restarts makes the member static: it may be away for a session timeout
-    without anyone noticing."""
+    """A name that survives restarts makes the member static: it may be absent for up to a session
+    timeout without a rebalance."""
     client_rack: str | None = None
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     max_poll_interval_ms: int = 300_000
-    """A member whose owner does not poll for so long has stalled, and leaves."""
+    """A member whose consumer has not polled for this long is considered stuck and leaves the
+    group."""
     rebalance_timeout_ms: int | None = None
-    """How long the group waits for a member to join again; None: as long as for its polls."""
+    """How long the group waits for a member to join again. None: `max_poll_interval_ms`."""
     assignors: tuple[Assignor, ...] = DEFAULT
-    """Those this member can do, the preferred one first; the group uses one that all can do."""
+    """The assignors that this member supports, preferred first. The group uses one that all
+    support."""
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
     require_stable: bool = False
-    """Wait for transactions that are about to commit offsets: for who reads only what is
-    committed."""
+    """Wait for transactions that are about to commit offsets. For read-committed consumers."""
     metadata_max_age_ms: int = 300_000
-    """How often the leader of a group looks for new partitions of its topics."""
+    """How often the leader of a group checks for new partitions of its topics."""
     request_timeout_ms: int = 30_000
     default_api_timeout_ms: int = 60_000
     retry_backoff_ms: int = 100
@@ -40,8 +41,8 @@ class MembershipOptions:
 
     @property
     def is_cooperative(self) -> bool:
-        """Partitions are kept through rebalances only if every assignor here allows for it: which
-        of them the group will use is not known beforehand."""
+        """Whether partitions are kept during rebalances. Every assignor must support that, because
+        it is not known beforehand which of them the group will use."""
         return all(assignor.cooperative for assignor in self.assignors)
 
     @property

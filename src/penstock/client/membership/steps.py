@@ -1,4 +1,4 @@
-"""What a membership wants done, and what it has to tell. Pure values."""
+"""The outputs of the membership machine: steps for its shell, news for the poll. Pure."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ GroupResponse = JoinGroupResponse | SyncGroupResponse | HeartbeatResponse | Leav
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask the coordinator; `on_answer` or `on_failure` follows."""
+    """Send a request to the coordinator. `on_answer` or `on_failure` follows."""
 
     request: GroupRequest
     timeout_s: float
     find: bool
-    """Find out afresh who coordinates the group: the last one asked does not, or is gone."""
+    """Look up the coordinator again: the last one is unavailable or not the coordinator any
+    more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Find out how many partitions these topics have; `on_counts` or `on_failure` follows."""
+    """Count the partitions of these topics. `on_counts` or `on_failure` follows."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do until then, or until something happens."""
+    """Do nothing until this time, or until something happens."""
 
     until: float | None
 
@@ -50,26 +51,28 @@ class Wait:
 Step = Ask | Count | Wait
 
 
-# -- news: for whoever polls --------------------------------------------------------------------
+# -- news: for the poll -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """These are added; none, when a rebalance brought this member nothing new."""
+    """These partitions were added; none if a rebalance brought this member nothing new."""
 
     places: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """These are taken away; still held while this is being told, so a commit is in time."""
+    """These partitions are being revoked. They are still owned meanwhile, so offsets can be
+    committed."""
 
     places: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """These are gone already: others may be reading them, and nothing can be committed."""
+    """These partitions are already lost: other members may be reading them, and commits will
+    fail."""
 
     places: tuple[TopicPartition, ...]
 
@@ -84,7 +87,8 @@ News = Assigned | Revoked | Lost | Failed
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """How a member signs what it sends; a group with nobody in it is written to as `NOBODY`."""
+    """The identity with which a member signs its requests. `NOBODY` is for a group without
+    members."""
 
     generation: int
     member_id: str

@@ -1,1 +1,1 @@
-"""Doing something with records: runs, loops named by their promise, offsets kept elsewhere."""
+"""Processing of records: `run`, loops with a delivery guarantee, and offsets in other stores."""

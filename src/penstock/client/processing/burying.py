@@ -1,9 +1,9 @@
-"""Sending records that cannot be handled to the dead-letter topic, with the bytes they came in.
+"""Sends records that cannot be handled to the dead-letter topic, with their original bytes.
 
-A consumer with deserializers hands out records whose bytes are gone, and a serializer need not
-bring the same ones back. So, unless a producer was given that knows how, the record is read from
-its partition once more, in bytes, and those are sent. Dead letters are rare; a read costs
-milliseconds. The clients for it are opened with the first letter and closed with the run.
+A consumer with deserializers returns records without their bytes, and serializing them again need
+not give the same bytes. So, unless the user gave a producer for dead letters, the record is read
+from its partition again as bytes, and those are sent. Dead letters are rare, and such a read takes
+milliseconds. The clients for this are opened for the first dead letter and closed with the run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DeadLetters:
         self._open = AsyncExitStack()
 
     async def bury(self, record: Record[Any, Any], error: Exception, attempts: int) -> None:
-        """Returns when the letter is acknowledged."""
+        """Sends a dead letter and waits until it is acknowledged."""
         if self._given is None and self._deserializes:
             await self.bury_raw(await self._read_again(record), error, attempts)
         elif self._given is None:
@@ -60,7 +60,7 @@ class DeadLetters:
     async def _own_producer(self) -> DeadLetterProducer:
         async with self._one_at_a_time:
             if self._producer is None:
-                # Late, since clients import processing for their `run`.
+                # Imported here because the clients import this package for their `run`.
                 from penstock.client.producing.producer import Producer  # noqa: PLC0415
 
                 own: DeadLetterProducer = await self._open.enter_async_context(

@@ -1,9 +1,9 @@
-"""Calling a handler, wherever it has to run: one lane's records at a time.
+"""Calls a handler for the records of one lane, on the event loop or on a thread.
 
-A coroutine function runs on the event loop. A plain function might block, and the loop has
-heartbeats to send, so it runs on a thread: of a pool, or the one that an executor stands for.
-A hop to a thread costs more than many handlers do; so a thread is given several records of its lane
-at once, comes back when it has spent a slice of time on them, and says how far it got.
+A coroutine function runs on the event loop. A plain function might block, and the loop has to send
+heartbeats, so it runs on a thread: of a pool, or of the executor that was given. Switching to a
+thread costs more than many handlers do. So a thread gets several records of its lane at once. It
+returns when its time slice is over and reports how far it got.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SLICE_S: Final = 0.05
 
 
 class Job(NamedTuple, Generic[K, V]):
-    """A record, and where to say that it is done."""
+    """A record, and the window in which to mark it as done."""
 
     record: Record[K, V]
     window: Window
@@ -40,9 +40,10 @@ def is_async(handler: Callable[..., object]) -> bool:
 
 
 class Piece(Generic[K, V]):
-    """Some jobs of one lane, in order, and how far they have come.
+    """Some jobs of one lane, in order, and how many of them are done.
 
-    Whoever calls the handler counts `done`; the loop counts `finished` after it."""
+    The code that calls the handler counts `done`; the event loop counts `finished` afterwards.
+    """
 
     __slots__ = ("done", "finished", "jobs")
 
@@ -53,15 +54,16 @@ class Piece(Generic[K, V]):
 
     @property
     def in_hand(self) -> int | None:
-        """The offset of the record that is being handled, if one is."""
+        """The offset of the record that is being handled, or None."""
         done = self.done
         return self.jobs[done].record.offset if done < len(self.jobs) else None
 
 
 class Caller(Generic[K, V]):
-    """Calls the handler for the jobs of a piece, until one fails or is not wanted any more.
+    """Calls the handler for the jobs of a piece, until one fails or is no longer needed.
 
-    `finish` is called, on the loop, for each job that was handled."""
+    `finish` is called on the event loop for each job that was handled.
+    """
 
     def __init__(
         self,
@@ -78,7 +80,7 @@ class Caller(Generic[K, V]):
         self.call = self._on_loop if executor is None else self._on_thread
 
     async def _on_loop(self, piece: Piece[K, V]) -> Exception | None:
-        """What the job after the `done` ones raised; None when none did."""
+        """Returns the error of the job at index `done`, or None if no job failed."""
         handler = cast("Callable[[Record[K, V]], Awaitable[object]]", self._handler)
         for job in piece.jobs[piece.done :]:
             if not job.window.wants(job.record.offset):
@@ -97,12 +99,14 @@ class Caller(Generic[K, V]):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._executor, self._slice, piece)
         finally:
-            # What was done counts, also when the thread was interrupted or is waited for no more.
+            # Finished records count even if the thread was interrupted, or nothing waits for it any
+            # more.
             self._collect(piece)
             self._on_threads.discard(piece)
 
     def collect(self) -> None:
-        """Finish what threads have done of the pieces that they are still busy with."""
+        """Finishes the jobs that threads have handled so far, of pieces they are still working
+        on."""
         for piece in self._on_threads:
             self._collect(piece)
 

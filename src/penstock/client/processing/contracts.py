@@ -1,6 +1,6 @@
-"""What processing asks of a consumer and of a producer, and what its callers meet: types only.
+"""The types of the processing API, and what it requires of consumers and producers.
 
-The async `Consumer` and `Producer` fit these as they are; a test may hand in something smaller.
+The async `Consumer` and `Producer` satisfy these protocols. A test may pass something smaller.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 Ordering = Literal["partition", "key", "none"]
-"""Within what records are handled one after the other, in the order of the log."""
+"""The scope within which records are handled one after the other, in log order."""
 
 ErrorAction = Literal["retry", "dead_letter", "skip", "fail"]
 
 Handler = Callable[[Record[K, V]], Awaitable[object] | object]
-"""Handles one record; it is done when this returns, and has failed when this raises."""
+"""Handles one record. The record is done when this returns, and has failed when this raises."""
 
 OnError = Callable[
     [Record[K, V], Exception, int], ErrorAction | Awaitable[ErrorAction | None] | None
 ]
-"""Asked after each failed attempt with the record, the error and the number of attempts so far.
+"""Called after each failed attempt with the record, the error and the number of attempts so far.
 None leaves the decision to the options of the run."""
 
 
 class PolledConsumer(Protocol[K, V]):
-    """A consumer as far as loops over its records need it."""
+    """What loops over records need from a consumer."""
 
     @property
     def env(self) -> ClientEnv: ...
@@ -56,7 +56,7 @@ class PolledConsumer(Protocol[K, V]):
 
 
 class RunConsumer(PolledConsumer[K, V], Protocol[K, V]):
-    """A consumer as far as `run` needs it."""
+    """What `run` needs from a consumer."""
 
     @property
     def deserializes(self) -> bool: ...
@@ -75,7 +75,7 @@ class RunConsumer(PolledConsumer[K, V], Protocol[K, V]):
 
 
 class DeadLetterProducer(Protocol):
-    """What sends records that cannot be handled to where somebody will look at them."""
+    """Sends records that could not be handled to the dead-letter topic."""
 
     async def send(
         self,
@@ -89,15 +89,15 @@ class DeadLetterProducer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What became of the records that a run was given."""
+    """What happened to the records of a run."""
 
     processed: int = 0
-    """Handled without an error, retries included."""
+    """The number of records handled without an error, after retries where necessary."""
     retried: int = 0
-    """Attempts after the first, over all records."""
+    """The number of attempts after the first, over all records."""
     dead_lettered: int = 0
     skipped: int = 0
-    """Given up because `on_error` said so."""
+    """The number of records given up because `on_error` returned "skip"."""
     committed: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The last offset that this run committed for each partition."""
 

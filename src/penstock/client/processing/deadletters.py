@@ -1,6 +1,6 @@
-"""Records that could not be handled, as they are sent on: the original, and what went wrong. Pure.
+"""The headers of dead letters: where the original record was, and what went wrong. Pure.
 
-The headers come after the record's own, as text, so that any client can read them.
+They follow the record's own headers, as text, so that any client can read them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ ERROR: Final = "penstock.error"
 ATTEMPTS: Final = "penstock.attempts"
 
 _ERROR_CHARACTERS_MAX: Final = 1000
-"""An error may quote a whole document; the topic's size limit is for the record itself."""
+"""An error message may quote a whole document. The record itself needs the space up to the size
+limit."""
 
 
 def dead_letter_headers(record: Record[Any, Any], error: Exception, attempts: int) -> Headers:

@@ -1,24 +1,25 @@
-"""Loops over records, named by what they promise: `at_least_once` and `at_most_once`.
+"""Loops over records that are named by their guarantee: `at_least_once` and `at_most_once`.
 
     async with consumer.at_least_once() as records:
         async for record in records:
             await store(record)
 
-At least once: a record is committed after the body has had it. It counts as done when the loop asks
-for the next one, or when the `with` block is left without an error. What is done is committed
-`commit_interval_ms` after the last commit, before each wait for more records, and when the block
-is left. After a crash, or when the body raised, all that was not committed is handed out again: the
-record in hand, and those done since the last commit.
+*At least once.* A record is committed after the body has processed it. It counts as processed when
+the loop asks for the next record, or when the `with` block is left without an error. Processed
+records are committed `commit_interval_ms` after the last commit, before each wait for more records,
+and when the block is left. After a crash, or when the body raised an error, everything that was not
+committed is returned again: the current record, and those processed since the last commit.
 
-At most once: a record is committed before the body has it. The records of one poll are committed
-together, and handed out when that is acknowledged; after a crash those that had not yet been handed
-out are lost, so `max_records` is how many can be. Leaving the block in good order, or by an error,
-takes back the commit of those that nobody had.
+*At most once.* A record is committed before the body receives it. The records of one poll are
+committed together and returned once the commit is acknowledged. After a crash, the records that had
+not yet been returned are lost: at most `max_records`. Leaving the block, normally or by an error,
+reverts the commit of records that the body has not received.
 
-Either stands still at nothing: when the group gave the partitions to others meanwhile, what waits
-of them is dropped, for it is theirs. Used without `async with` both work the same, but what the
-last record's fate was is not known, and it is taken as not done. While either is used the consumer
-commits nothing by itself. With `idle_timeout_ms` the loop ends when nothing came for that long.
+Neither loop stops on a rebalance. When the group has given partitions to other members, their
+records are dropped here, because the other members will process them. Both loops also work without
+`async with`, but then the outcome of the last record is unknown, and it counts as not processed.
+Auto-commit is off while a loop is used. With `idle_timeout_ms` the loop ends when no record arrived
+for that long.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _POLL_MS = 500
 
 
 class _Loop(Generic[K, V]):
-    """What the two have in common: polling, and standing on the right record at the end."""
+    """Common parts of the two loops: polling, and moving positions back at the end."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class _Loop(Generic[K, V]):
         return self
 
     async def _poll(self) -> list[Record[K, V]]:
-        """The next records that there are; none when the idle time is up."""
+        """Returns the next records, or an empty list when the idle timeout is over."""
         clock = self._consumer.env.clock
         began = clock.monotonic()
         while True:
@@ -99,6 +100,8 @@ class _Loop(Generic[K, V]):
 
 
 class AtLeastOnce(_Loop[K, V]):
+    """A loop that commits each record after its body has processed it. See the module."""
+
     def __init__(
         self,
         consumer: PolledConsumer[K, V],
@@ -136,7 +139,7 @@ class AtLeastOnce(_Loop[K, V]):
         try:
             await self._commit()
         except ClientError:
-            # The loop's own error says more than that its last commit failed too.
+            # The error of the loop is more informative than the failure of its last commit.
             if error is None:
                 raise
             _log.warning("the last records were not committed", exc_info=True)
@@ -147,7 +150,8 @@ class AtLeastOnce(_Loop[K, V]):
             self._consumer.release_auto_commit()
 
     async def _commit(self) -> bool:
-        """False when the group had moved on, and with it all that waits here."""
+        """Commits finished records. Returns False if the group has rebalanced: the records held
+        here may then belong to other members and are dropped."""
         self._commit_at = self._clock.monotonic() + self._commit_interval_s
         offsets = self._handout.done()
         if not offsets:
@@ -163,6 +167,8 @@ class AtLeastOnce(_Loop[K, V]):
 
 
 class AtMostOnce(_Loop[K, V]):
+    """A loop that commits each record before its body receives it. See the module."""
+
     def __init__(
         self,
         consumer: PolledConsumer[K, V],
@@ -198,7 +204,7 @@ class AtMostOnce(_Loop[K, V]):
                 self._set_back(ours)
                 await self._consumer.commit(ours)
         except ClientError as refused:
-            # That is what at most once allows: these are lost to everybody.
+            # At-most-once allows this: nobody will process these records.
             _log.warning("records that nobody had stay committed: %s", refused)
         finally:
             self._held = False
@@ -211,7 +217,7 @@ class AtMostOnce(_Loop[K, V]):
             _log.warning("the group has moved on, and its records are others': %s", error)
             return False
         except BaseException:
-            # Nobody has had them, so they may be polled, and committed, again.
+            # The caller has not received these records, so they may be polled and committed again.
             first = {record.place: record.offset for record in reversed(records)}
             self._set_back(first)
             raise

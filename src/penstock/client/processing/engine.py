@@ -1,31 +1,32 @@
-"""`consumer.run`: a handler called for every record, side by side where order allows it.
+"""Runs `consumer.run`: calls a handler for every record, concurrently where the order allows it.
 
     poll -> lanes -> workers -> tracker -> commit
 
-One coroutine polls, and commits in between; `concurrency` workers take lanes (`lanes.py`) and call
-the handler (`calling.py`). What they finish goes to the tracker (`tracker.py`), and only what the
-tracker calls safe is ever committed. So whatever happens, a crash of the process included, every
-record is handled at least once, and a record is handed out again only if it, or one before it in
-its partition, had not been finished and committed.
+One coroutine polls and commits. `concurrency` workers take lanes (`lanes.py`) and call the handler
+(`calling.py`). Finished records go to the tracker (`tracker.py`), and only offsets that the tracker
+calls safe are ever committed. So whatever happens, even a crash of the process, every record is
+handled at least once. A record is handled again only if it, or an earlier record of its partition,
+was not finished and committed.
 
-*Bounds.* At most `in_progress_max` records are held. A partition that holds more than its share is
-paused until half of that has ended, so that one slow partition does not starve the others. Polling
-goes on meanwhile: it is what keeps this consumer in its group.
+*Limits.* At most `in_progress_max` records are held. A partition that holds more than its share is
+paused until half of them have finished, so that one slow partition does not starve the others.
+Polling continues meanwhile, because it keeps this consumer in its group.
 
-*Rebalance.* Partitions are revoked inside `poll`. What is being handled may end within
-`drain_timeout_ms`, and so may what waits in front of it, so that nothing is handled a second time
-by whoever comes next; the rest is dropped, the safe offsets are committed; then they go. What is
-still being handled is cancelled if it is a coroutine; a thread cannot be, so it ends unheeded, and
-should its partition come back, what follows in its lane waits for it. When partitions were lost,
-others own them already: nothing is waited for and nothing committed.
+*Rebalance.* Partitions are revoked inside `poll`. Records that are being handled get up to
+`drain_timeout_ms` to finish, and so do unfinished records before them, so that the next owner does
+not handle them a second time. All other records are dropped, the safe offsets are committed, and
+the partitions are given up. A handler that is still running then is cancelled if it is a coroutine.
+A thread cannot be cancelled, so its result is ignored; if its partition is assigned again, the
+records that follow in its lane wait for it. Lost partitions already have other owners: nothing is
+waited for and nothing is committed.
 
-*Failure.* A failed attempt is made again after a pause that doubles and is jittered; its lane waits
-for it. After `retries` of them the record goes to the dead-letter topic, and counts as done when
-that is acknowledged; without such a topic the run ends with the handler's own error. `on_error` may
-decide otherwise for each attempt.
+*Failure.* A failed attempt is repeated after a pause that doubles and has jitter; its lane waits.
+After `retries` failed repetitions the record goes to the dead-letter topic, and counts as done when
+that is acknowledged. Without a dead-letter topic the run ends with the handler's own error.
+`on_error` may decide otherwise for each attempt.
 
-*End.* However it ends, the safe offsets are committed and the consumer is set back to the first
-record of each partition that was not finished, so polling on, or running again, misses none.
+*End.* In every case the safe offsets are committed and the consumer's positions are moved back to
+the first unfinished record of each partition. Polling or running again therefore misses no record.
 """
 
 from __future__ import annotations
@@ -63,13 +64,14 @@ _POLL_MS = 500
 _LANE_RECORDS_MAX = 64
 """How many records of one lane a worker takes at a time."""
 _LOOK_EVERY = 32
-"""After so many records, and whenever a worker is idle, it is seen what can be resumed."""
+"""Workers check which partitions can be resumed after this many records, and whenever they are
+idle."""
 _CANCELLED_COMMIT_S = 5.0
-"""A run that is cancelled still commits what is finished; this is how long that may take."""
+"""A cancelled run still commits what is finished. This limits how long that may take."""
 
 
 class Run(Generic[K, V]):
-    """One run of one consumer; use once."""
+    """One run of one consumer. Use it once."""
 
     def __init__(
         self,
@@ -79,7 +81,7 @@ class Run(Generic[K, V]):
         letters: DeadLetters | None,
         executor: Executor | None = None,
     ) -> None:
-        """`executor` is where a plain function is called; without one a pool is made for it."""
+        """`executor` runs a handler that is a plain function. The default is a new thread pool."""
         self._consumer = consumer
         self._options = options
         self._letters = letters
@@ -139,7 +141,7 @@ class Run(Generic[K, V]):
                     async with asyncio.timeout(_CANCELLED_COMMIT_S):
                         await self._commit()
                 raise
-            except Exception as error:  # noqa: BLE001 - raised by `run`, once all is wound down
+            except Exception as error:  # noqa: BLE001 - `run` raises it after cleaning up
                 self._failure = self._failure or error
                 self._abandon(self._tracker.windows())
             finally:
@@ -205,7 +207,7 @@ class Run(Generic[K, V]):
         return place, record.key
 
     def _balance(self) -> int:
-        """Pause partitions that hold their share, and say how much that is."""
+        """Pauses partitions that hold their share of records, and returns the size of a share."""
         assigned = self._consumer.assignment()
         share = self._share(len(assigned))
         full = self._tracker.held >= self._options.in_progress_max
@@ -220,7 +222,7 @@ class Run(Generic[K, V]):
         return max(1, self._options.in_progress_max // max(1, partitions))
 
     def _unpause(self) -> None:
-        """Resume what has room again; only what was paused here."""
+        """Resumes partitions that hold few records again, if they were paused here."""
         assigned = self._consumer.assignment()
         half = self._share(len(assigned)) // 2
         if self._tracker.held >= self._options.in_progress_max:
@@ -232,7 +234,7 @@ class Run(Generic[K, V]):
                 if place in assigned:
                     self._consumer.resume(place)
 
-    # -- working --------------------------------------------------------------------------------
+    # -- handling -------------------------------------------------------------------------------
 
     def _wake(self) -> None:
         wanted = self._lanes.ready
@@ -278,7 +280,7 @@ class Run(Generic[K, V]):
                 piece.done += 1
                 piece.finished = piece.done
             elif piece.done == before:
-                return  # The rest is not wanted any more.
+                return  # The remaining records are no longer needed.
 
     def _finish(self, job: Job[K, V]) -> None:
         self._processed += 1
@@ -291,7 +293,8 @@ class Run(Generic[K, V]):
             self._unpause()
 
     async def _settle(self, job: Job[K, V], error: Exception | None) -> bool:
-        """Retry, give up or fail; False when nothing more of this lane is to be done."""
+        """Retries the record, gives it up, or fails the run. Returns False if the lane must not
+        continue."""
         attempts = 1
         while error is not None:
             if not job.window.wants(job.record.offset):
@@ -366,7 +369,7 @@ class Run(Generic[K, V]):
             self._backing_off.discard(task)
 
     async def _refuse(self, error: DeserializationFailed) -> None:
-        """A record that no handler will see, since it cannot be deserialized."""
+        """Handles a record that cannot be deserialized, so that no handler can receive it."""
         record = error.record
         action = await self._decide(record, error, attempts=self._options.retries + 1)
         if action in ("fail", "retry"):
@@ -389,8 +392,11 @@ class Run(Generic[K, V]):
     async def _commit(
         self, places: Collection[TopicPartition] | None = None, *, final: bool = False
     ) -> None:
-        """What is safe and new. What fails is tried again at the next turn; a last one raises,
-        unless the group has moved on, since then others have those records anyway."""
+        """Commits the safe offsets that have changed.
+
+        A failed commit is repeated at the next interval. A final commit raises its error, unless
+        the group has rebalanced: then other members have those records anyway.
+        """
         self._plan_commit()
         self._caller.collect()
         offsets = self._tracker.committable(places)
@@ -408,7 +414,7 @@ class Run(Generic[K, V]):
             self._tracker.mark_committed(offsets)
             self._committed.update(offsets)
 
-    # -- partitions that leave ------------------------------------------------------------------
+    # -- revoked partitions ---------------------------------------------------------------------
 
     async def on_revoked(self, places: Collection[TopicPartition]) -> None:
         await self._release(self._tracker.windows(places), commit=True)
@@ -423,7 +429,8 @@ class Run(Generic[K, V]):
         self._paused.difference_update(places)
 
     async def _release(self, windows: list[Window], *, commit: bool) -> None:
-        """Let what is being handled end in time, and what has to be handled before it."""
+        """Waits, up to the timeout, for the records being handled and the unfinished ones before
+        them."""
         for window in windows:
             self._close(window)
         self._wake()
@@ -448,8 +455,10 @@ class Run(Generic[K, V]):
         return self._failure is None and any(self._lanes.holds(each.place) for each in windows)
 
     def _close(self, window: Window) -> None:
-        """Drop what need not be handled any more. Behind a record that fails, that is everything:
-        it would be handled before what comes before it."""
+        """Drops the records that no longer need to be handled.
+
+        That is every record after one that is failing: they would be handled before it.
+        """
         busy = [
             (task, piece) for task, piece in self._running.items() if piece.jobs[0].window is window
         ]
@@ -463,12 +472,12 @@ class Run(Generic[K, V]):
         self._lanes.drop(window.place, lambda job: job.window.wants(job.record.offset))
 
     def _abandon(self, windows: list[Window]) -> None:
-        """Nothing of these is waited for any more."""
+        """Stops waiting for the records of these windows, and drops them."""
         for window in windows:
             window.close()
             self._lanes.drop(window.place)
         tasks = [task for task, piece in self._running.items() if piece.jobs[0].window in windows]
-        # A thread cannot be stopped, and its lane must not go on beside it.
+        # A thread cannot be stopped, and its lane must not continue concurrently with it.
         self._cancel([task for task in tasks if self._is_async or task in self._backing_off])
 
     def _cancel(self, tasks: Iterable[asyncio.Task[None]]) -> None:
@@ -478,7 +487,8 @@ class Run(Generic[K, V]):
                 task.cancel()
 
     def _set_back(self) -> None:
-        """Stand at the first unfinished record, and resume what was paused here."""
+        """Moves the positions back to the first unfinished records, and resumes what was paused
+        here."""
         assigned = self._consumer.assignment()
         for window in self._tracker.windows():
             if window.held and window.place in assigned:

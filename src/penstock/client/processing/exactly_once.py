@@ -1,24 +1,26 @@
-"""Consume, transform, produce, exactly once: what was read is committed with what was made of it.
+"""Consume, transform, produce, exactly once: output and positions are committed together.
 
     read records -> begin -> handler(records) -> send what it returns -> send positions -> commit
 
-Output and positions are in one transaction, so either both count or neither. What may go wrong:
+Output and positions are part of one transaction, so either both count or neither does. Failures:
 
-    the transaction was aborted     by its timeout, a record not delivered, a coordinator lost: the
-                                    consumer goes back to what is committed and reads again
-    the group has moved on          the same; partitions that others have now are theirs to read
+    the transaction was aborted     by its timeout, an undelivered record, or a lost coordinator:
+                                    the consumer goes back to the committed offsets and reads again
+    the group has rebalanced        the same; partitions that moved are read by their new owners
     the handler fails               the transaction is aborted, the consumer goes back, and the
-                                    error goes on to the caller
-    another has the transactional   `Fenced` ends it: that one reads on
-    id
-    whether it was committed is     `DeadlineExceeded` ends it: start again with a new producer and
-    not known                       a new consumer, which finds out
-    the process dies                the next instance does: its producer aborts what was open, its
-                                    consumer begins at what is committed
+                                    error is raised to the caller
+    another producer has taken      `Fenced` ends the loop: that producer's instance continues
+    over the transactional id
+    it is unknown whether the       `DeadlineExceeded` ends the loop: start again with a new
+    transaction was committed       producer and a new consumer, which will find out
+    the process dies                the next instance continues: its producer aborts the open
+                                    transaction, its consumer starts at the committed offsets
 
-The positions are signed as the consumer signed when it had just read the records (`membership`).
+The positions are committed with the group membership that the consumer had when it read the records
+(`membership`).
 
-`Sink` is where it sends to: a producer of the same loop here, a sync one in `blocking`.
+`Sink` is where the output is sent: an async producer on the same event loop here, a sync producer
+in `blocking`.
 """
 
 from __future__ import annotations
@@ -53,10 +55,11 @@ Transform = Callable[
     [list[Record[K, V]]],
     Iterable[ProducerRecord[Any, Any]] | Awaitable[Iterable[ProducerRecord[Any, Any]]],
 ]
-"""What to send for these records; called again with them when the transaction was aborted."""
+"""Returns the records to send for the records read. It is called with them again if the transaction
+was aborted."""
 
 _POLL_MS: Final = 200
-"""How long it may take until `stop` is noticed while there is nothing to read."""
+"""The longest time until `stop` is noticed while there is nothing to read."""
 
 _MOVED_ON: Final = (
     ErrorCode.ILLEGAL_GENERATION,
@@ -66,7 +69,7 @@ _MOVED_ON: Final = (
 
 
 class InTransaction(Protocol):
-    """A transaction that goes on."""
+    """An open transaction."""
 
     async def send_offsets(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: GroupOf
@@ -74,7 +77,7 @@ class InTransaction(Protocol):
 
 
 class Sink(Protocol):
-    """A producer, as far as this goes."""
+    """What the loop needs from a producer."""
 
     @property
     def transactional_id(self) -> str | None: ...
@@ -85,7 +88,7 @@ class Sink(Protocol):
 
 
 class _OwnLoop:
-    """An async producer as a sink."""
+    """Adapts an async producer to `Sink`."""
 
     def __init__(self, producer: Producer[Any, Any]) -> None:
         self._producer = producer
@@ -113,12 +116,14 @@ async def exactly_once(
     retries: int = 10,
     stop: asyncio.Event | None = None,
 ) -> RunSummary:
-    """Read records, send what `handler` makes of them, and commit both together; until `stop`.
+    """Reads records, sends what `handler` makes of them, and commits both together.
 
-    One transaction has at most `max_records` (`max_poll_records`). One that is aborted is done
-    again, `retries` times before its error is raised. The consumer needs a `group_id`,
-    `isolation_level="read_committed"` and `enable_auto_commit=False`; the producer needs a
-    `transactional_id`, another for each instance that runs at the same time."""
+    Runs until `stop` is set. One transaction covers at most `max_records` records (default:
+    `max_poll_records`). An aborted transaction is repeated up to `retries` times before its error
+    is raised. The consumer needs a `group_id`, `isolation_level="read_committed"` and
+    `enable_auto_commit=False`. The producer needs a `transactional_id`, a different one for each
+    instance that runs at the same time.
+    """
     sink = _OwnLoop(producer)
     return await exactly_once_into(sink, consumer, handler, max_records, retries, stop)
 
@@ -154,7 +159,7 @@ def _require(consumer: Consumer[Any, Any], sink: Sink) -> None:
 
 
 class _Signed:
-    """How a consumer signed when it had read the records."""
+    """The membership of a consumer at the time when it had read the records."""
 
     def __init__(self, membership: tuple[str, Identity]) -> None:
         self.membership = membership
@@ -203,8 +208,13 @@ class _Loop(Generic[K, V]):
         )
 
     async def _copy(self, records: list[Record[K, V]]) -> bool:
-        """One transaction; False when the group has moved on, and these records may be others'."""
-        # Nothing is awaited between the poll and this, so it is all of the same moment.
+        """Runs one transaction.
+
+        Returns False if the group has rebalanced, and these records may belong to other members
+        now.
+        """
+        # Nothing is awaited between the poll and here, so membership and positions match the
+        # records.
         signed = _Signed(self._consumer.membership)
         positions = self._consumer.positions()
         try:
@@ -235,14 +245,19 @@ class _Loop(Generic[K, V]):
             await transaction.send_offsets(_of(records, positions), signed)
 
     async def _try_to_go_back(self, records: Sequence[Record[K, V]], error: Exception) -> None:
-        """For whoever goes on with the consumer after the error."""
+        """Moves the positions back, in case the caller continues with the consumer after the
+        error."""
         try:
             await self._go_back(records)
         except ClientError as failure:
             error.add_note(f"The consumer stands behind what it was given: {failure}")
 
     async def _go_back(self, records: Sequence[Record[K, V]]) -> None:
-        """To what is committed; where nothing is, to the first of these, which came first then."""
+        """Moves the positions back to the committed offsets.
+
+        A partition without a committed offset goes back to the first of these records, because it
+        was the first record to be read.
+        """
         consumer = self._consumer
         firsts: dict[TopicPartition, int] = {}
         for record in records:
@@ -258,6 +273,6 @@ class _Loop(Generic[K, V]):
 def _of(
     records: Sequence[Record[Any, Any]], positions: dict[TopicPartition, OffsetAndMetadata]
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """The positions behind these records."""
+    """Returns the positions after these records."""
     ends = {record.place: OffsetAndMetadata(record.offset + 1) for record in records}
     return {place: positions.get(place, end) for place, end in ends.items()}

@@ -1,8 +1,8 @@
-"""Records handed out one by one, and what is known of each: done, in hand, still waiting. Pure.
+"""Hands out records one by one and tracks which of them are processed. Pure.
 
-A loop's body says nothing when it has finished with a record; it asks for the next one, or it
-leaves. So asking finishes the record in hand. Leaving does too if it is orderly; if the body raised
-it does not.
+A loop body does not say when it has finished a record: it asks for the next one, or it leaves the
+loop. So asking for the next record marks the current one as processed. Leaving the loop normally
+does so too. Leaving it by an error does not.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Handout(Generic[K, V]):
         self._done: dict[TopicPartition, int] = {}
 
     def give(self, records: Sequence[Record[K, V]]) -> None:
-        """More to hand out; only when nothing waits any more."""
+        """Adds records to hand out. All earlier ones must have been handed out."""
         assert self._next == len(self._records)
         self._records = records
         self._next = 0
 
     def take(self) -> Record[K, V] | None:
-        """The next record; the one before it is done."""
+        """Returns the next record, and marks the previous one as processed."""
         self.finish()
         if self._next == len(self._records):
             return None
@@ -39,30 +39,32 @@ class Handout(Generic[K, V]):
         return record
 
     def finish(self) -> None:
-        """The record in hand, if any, is done."""
+        """Marks the current record, if there is one, as processed."""
         record = self._in_hand
         if record is not None:
             self._done[TopicPartition(record.topic, record.partition)] = record.offset + 1
             self._in_hand = None
 
     def done(self) -> dict[TopicPartition, int]:
-        """The next offset of each partition in which something was done since `mark_committed`."""
+        """Returns the next offset of each partition that has records processed since
+        `mark_committed`."""
         return dict(self._done)
 
     def mark_committed(self) -> None:
         self._done.clear()
 
     def waiting(self) -> dict[TopicPartition, int]:
-        """Of each partition, the first offset that nobody had in hand."""
+        """Returns for each partition the first offset that was not handed out."""
         return _first_offsets(self._records[self._next :])
 
     def undone(self) -> dict[TopicPartition, int]:
-        """Of each partition, the first offset that is not done, the one in hand included."""
+        """Returns for each partition the first offset that is not processed, including the current
+        record."""
         in_hand = () if self._in_hand is None else (self._in_hand,)
         return _first_offsets((*in_hand, *self._records[self._next :]))
 
     def drop(self) -> None:
-        """Forget all: these records are somebody else's now."""
+        """Forgets all records: they belong to other members now."""
         self._records = ()
         self._next = 0
         self._in_hand = None
@@ -70,7 +72,8 @@ class Handout(Generic[K, V]):
 
 
 def next_offsets(records: Sequence[Record[K, V]]) -> dict[TopicPartition, int]:
-    """Where each partition goes on after these records, which are in offset order."""
+    """Returns the offset after the last of these records for each partition. They are in offset
+    order."""
     return {record.place: record.offset + 1 for record in records}
 
 

@@ -1,12 +1,14 @@
-"""Who may be worked on next, when order matters within a lane and not between lanes. Pure.
+"""Decides which records to handle next: in order within a lane, lanes concurrently. Pure.
 
-Records are put into lanes: one for each partition, one for each key of a partition, or one for
-each record, as the ordering asks. A lane that is taken is busy until it is given back, and nothing
-of a busy lane is handed out; so the records of a lane are worked on one after the other, in the
-order they came, retries included. Lanes take turns in the order they became ready.
+Records are put into lanes: one per partition, one per key of a partition, or one per record,
+depending on the ordering. A lane that is taken is busy until it is given back, and none of its
+records are handed out meanwhile. So the records of a lane are handled one after the other, in the
+order in which they arrived, including retries. Lanes take turns in the order in which they became
+ready.
 
-A lane stays busy until its work has ended even when its partition left and came back meanwhile:
-what was dropped can never overtake, or run beside, what follows it.
+A lane stays busy until its work has ended, even if its partition was revoked and assigned again in
+the meantime. So dropped records can never overtake the records that follow, or run concurrently
+with them.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from penstock.client.model import TopicPartition
 
 T = TypeVar("T")
 Lane = tuple[TopicPartition, Hashable]
-"""The partition first, so that all lanes of one that left can be found."""
+"""The partition comes first, so that all lanes of a revoked partition can be found."""
 
 
 class Lanes(Generic[T]):
@@ -30,7 +32,7 @@ class Lanes(Generic[T]):
 
     @property
     def ready(self) -> int:
-        """How many lanes could be taken now."""
+        """The number of lanes that could be taken now."""
         return len(self._ready)
 
     def put(self, lane: Lane, item: T) -> None:
@@ -43,7 +45,8 @@ class Lanes(Generic[T]):
             self._ready.append(lane)
 
     def take(self, most: int) -> tuple[Lane, list[T]] | None:
-        """The next `most` items of a lane that is free; it is busy until `give_back`."""
+        """Takes the next items, at most `most`, of a free lane. The lane is busy until
+        `give_back`."""
         if not self._ready:
             return None
         lane = self._ready.popleft()
@@ -60,11 +63,11 @@ class Lanes(Generic[T]):
             self._ready.append(lane)
 
     def holds(self, place: TopicPartition) -> bool:
-        """Whether anything of the partition waits in a lane."""
+        """Returns whether any record of the partition waits in a lane."""
         return any(lane[0] == place for lane in self._queues)
 
     def drop(self, place: TopicPartition, keep: Callable[[T], bool] = lambda _: False) -> None:
-        """Forget what waits in the lanes of a partition, but for what is to be kept."""
+        """Drops the waiting items of a partition, except those for which `keep` returns True."""
         emptied: set[Lane] = set()
         for lane in [lane for lane in self._queues if lane[0] == place]:
             kept = deque(item for item in self._queues[lane] if keep(item))

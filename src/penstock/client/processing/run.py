@@ -1,4 +1,4 @@
-"""The door to `engine.py`: opens what the dead letters need, and closes it with the run."""
+"""The entry point to `engine.py`: opens the dead-letter clients and closes them with the run."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ async def run(
     producer: DeadLetterProducer | None = None,
     executor: Executor | None = None,
 ) -> RunSummary:
-    """Handle records until `options.stop` is set, the run is cancelled, or it fails.
+    """Handles records until `options.stop` is set, the run is cancelled, or it fails.
 
-    `producer` sends the dead letters, with the keys and values that the handler saw; without one
-    they are sent as the bytes they came in. `executor` is where a plain function is called."""
+    `producer` sends the dead letters, with the keys and values that the handler received. Without a
+    producer they are sent as the bytes in which they were received. `executor` runs a handler that
+    is a plain function.
+    """
     letters = None
     if options.dead_letter_topic is not None:
         letters = DeadLetters(

@@ -1,4 +1,4 @@
-"""How a run goes about its work: checked once, before anything is polled. Pure."""
+"""The options of a run, validated once before the first poll. Pure."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ class RunOptions:
     ordering: Ordering = "partition"
     concurrency: int = 1
     retries: int = 3
-    """Attempts after the first."""
+    """The number of attempts after the first."""
     retry_backoff_ms: int = 100
-    """Before the first retry; it doubles from one to the next."""
+    """The pause before the first retry. It doubles for each further retry."""
     retry_backoff_max_ms: int = 10_000
     dead_letter_topic: str | None = None
     on_error: OnError[Any, Any] | None = None
     commit_interval_ms: int = 1_000
     in_progress_max: int = 1_000
-    """Records held at a time: waiting, being handled, or ended before one in front of them."""
+    """The maximum number of records held: waiting, being handled, or finished before an earlier
+    record."""
     drain_timeout_ms: int = 30_000
-    """How long handlers may take to end when their partition leaves, or the run ends."""
+    """How long handlers may take to finish when their partition is revoked or the run ends."""
     stop: asyncio.Event | None = None
     """Set it to end the run."""
 

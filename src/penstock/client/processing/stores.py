@@ -1,12 +1,12 @@
-"""Offsets in the user's own database: exactly once into it, without any help from the cluster.
+"""Offsets in the user's own database: exactly-once results, independent of the cluster.
 
-When results and offsets are written in one transaction of one database, they cannot disagree: after
-a crash the offsets say exactly which records' results are there. Two things remain to be done. The
-consumer must start from these offsets and not from the group's: `Consumer(offset_store=store)`
-asks `store.load` whenever partitions come to it, and seeks. And a consumer that lost a partition
-without knowing it yet, being slow, must not write any more: `SqlOffsets.save` moves an offset only
-if it stands no further than the first record of what is being written, and raises `CommitFailed`
-where it does not; the transaction is rolled back, and nothing was written twice.
+If results and offsets are written in one transaction of one database, they cannot disagree: after a
+crash the offsets say exactly which records' results are there. Two things remain. The consumer must
+start from these offsets and not from the group's: `Consumer(offset_store=store)` calls `store.load`
+whenever partitions are assigned to it, and seeks. And a slow consumer that has lost a partition
+without noticing must not write any more: `SqlOffsets.save` moves an offset only if it is not beyond
+the first record that is being written, and raises `CommitFailed` otherwise. The transaction is then
+rolled back, and nothing is written twice.
 
     database = sqlite3.connect("orders.db")
     offsets = SqlOffsets(database, "billing")
@@ -32,24 +32,27 @@ V = TypeVar("V")
 
 
 class OffsetStore(Protocol):
-    """Where the offsets are. How they get there is between the user and the database."""
+    """Loads offsets. The user writes them, in the transaction that writes the results."""
 
     def load(
         self, places: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int] | Awaitable[Mapping[TopicPartition, int]]:
-        """The next offset to read of each partition; those without one are left out, and start
-        where the consumer would start them."""
+        """Returns the next offset to read of each partition.
+
+        Partitions without an offset are left out; they start where the consumer would start them.
+        """
 
 
 class Span(NamedTuple):
-    """What a list of records covers of one partition: its first offset, and the next to read."""
+    """The part of a partition that a list of records covers: its first offset, and the next to
+    read."""
 
     first: int
     next: int
 
 
 def spans(records: Iterable[Record[Any, Any]]) -> dict[TopicPartition, Span]:
-    """What these records cover; those of one partition are in offset order, as polled."""
+    """Returns what these records cover. Those of one partition are in offset order, as polled."""
     found: dict[TopicPartition, Span] = {}
     for record in records:
         place = record.place
@@ -63,7 +66,7 @@ class Seeks(Protocol):
 
 
 class StoreListener:
-    """Sets a consumer to where the store says, whenever partitions come to it."""
+    """Moves a consumer to the stored offsets whenever partitions are assigned to it."""
 
     def __init__(self, consumer: Seeks, store: OffsetStore) -> None:
         self._consumer = consumer
@@ -88,7 +91,7 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """A connection as the Python database API has it (PEP 249)."""
+    """A connection according to the Python database API (PEP 249)."""
 
     def cursor(self) -> Any: ...
 
@@ -96,12 +99,12 @@ class Connection(Protocol):
 
 
 class SqlOffsets:
-    """Offsets in a table of a database that speaks SQL as SQLite and PostgreSQL do.
+    """Stores offsets in a table of a database that supports the SQL of SQLite and PostgreSQL.
 
     `placeholder` is how the driver writes a parameter: `?` for sqlite3, `%s` for psycopg. The table
-    is made where it is not there. `load` runs on whatever thread the consumer's loop has: open
-    SQLite with `check_same_thread=False` for the sync consumer, and use the connection only between
-    polls."""
+    is created if it does not exist. A sync consumer calls `load` on the thread that polls, an async
+    consumer on the thread of its event loop. Use the connection only between polls.
+    """
 
     def __init__(
         self,
@@ -117,7 +120,7 @@ class SqlOffsets:
         self._group = group
         self._table = table
         mark = placeholder
-        # The table's name was checked above; all else goes by parameters.
+        # The table's name was checked above. All other values are passed as parameters.
         self._select = (
             f"SELECT partition_index, next_offset FROM {table} "  # noqa: S608
             f"WHERE group_name = {mark} AND topic = {mark}"
@@ -139,7 +142,8 @@ class SqlOffsets:
         connection.commit()
 
     def load(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ends the transaction that it reads in, so that the next one sees what is new."""
+        """Loads the stored offsets. Ends the transaction it reads in, so that the next one sees new
+        data."""
         wanted = set(places)
         found: dict[TopicPartition, int] = {}
         cursor: Cursor = self._connection.cursor()
@@ -152,9 +156,10 @@ class SqlOffsets:
         return {place: offset for place, offset in found.items() if place in wanted}
 
     def save(self, records: Iterable[Record[K, V]]) -> None:
-        """Note these records as written, within the transaction that writes their results.
+        """Stores the offsets of these records, within the transaction that writes their results.
 
-        `CommitFailed` when somebody else has written some of them: roll back."""
+        Raises `CommitFailed` if another consumer has already written some of them: roll back then.
+        """
         cursor: Cursor = self._connection.cursor()
         try:
             for place, span in sorted(spans(records).items()):

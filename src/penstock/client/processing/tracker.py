@@ -1,21 +1,22 @@
-"""What of each partition is in progress, and how far it may be committed. Pure.
+"""Tracks which records of each partition are in progress, and which offset is safe to commit. Pure.
 
-A committed offset promises that every record below it has been dealt with. When records are worked
-on side by side they end in any order, so what may be committed is not the last that ended, but the
-end of the unbroken run of ended ones from the start: the *safe* offset. One slow record holds it
-back, however many behind it have ended; after a crash those are handed out again, which is what
-at-least-once means, and none is lost, which is what matters.
+A committed offset promises that every record below it has been processed. Records that are handled
+concurrently finish in any order. So the offset to commit is not that of the last record to finish,
+but the end of the unbroken run of finished records from the start: the *safe* offset. One slow
+record holds it back, however many later ones have finished. After a crash those are returned again,
+as at-least-once allows, but none is lost.
 
-One `Window` is one partition during one stay with this consumer. Whoever works on a record holds
-its window, so that a record that ends after the partition went away, and perhaps came back, ends
-in a window that nobody reads any more.
+A `Window` covers one partition from its assignment to its revocation. A worker holds the window of
+its record. So a record that finishes after its partition was revoked, and perhaps assigned again,
+finishes in a window that is no longer used.
 
-A partition that leaves in good order is closed: what was not begun is not begun any more, except
-where that would waste work. Records that ended above a gap would be handed out, and handled, again;
-so the gaps below the last record that was begun are filled first, if there is time.
+A partition that is revoked normally is closed: records that were not begun are not begun any more,
+except where that would waste work. Records that finished above a gap would be returned and handled
+again, so the gaps below the last record that was begun are filled first, if there is time.
 
-Invariants: `safe` never passes an offset that was started and not finished; it never goes back;
-`held` (started records above `safe`) is what bounds memory, not the number still being worked on.
+Invariants: `safe` never passes an offset that was started and not finished, and never decreases.
+`held` (started records above `safe`) is what bounds memory, not the number of records still being
+handled.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class Window:
     def __init__(self, place: TopicPartition, first: int) -> None:
         self.place = place
         self.safe = first
-        """All records below are dealt with, so this is the offset to commit."""
+        """All records below this offset are done, so this is the offset to commit."""
         self.committed = first
-        """What was committed last; the first record's own offset is where we began."""
+        """The last committed offset; initially the offset of the first record."""
         self._until: int | None = None
         self._started: deque[int] = deque()
         self._finished: set[int] = set()
@@ -47,7 +48,7 @@ class Window:
 
     @property
     def last(self) -> int:
-        """The newest offset started, or one below the first."""
+        """The newest started offset, or the one before `safe` if none is held."""
         return self._started[-1] if self._started else self.safe - 1
 
     def start(self, offset: int) -> None:
@@ -60,15 +61,17 @@ class Window:
         return self._until is not None
 
     def wants(self, offset: int) -> bool:
-        """Whether this record is still to be handled."""
+        """Returns whether this record still has to be handled."""
         return self._until is None or offset < self._until
 
     def close(self) -> None:
-        """The partition has left, or is about to: nothing more of it is wanted."""
+        """Closes the window because the partition was revoked, or will be: no more records are
+        handled."""
         self._until = self.safe
 
     def close_gently(self, in_hand: Iterable[int]) -> None:
-        """Nothing more is wanted but the gaps below what has ended, or is in hand and will."""
+        """Closes the window, but still fills the gaps below records that have finished or are in
+        hand."""
         if self._until is None:
             self._until = max((*self._finished, *in_hand), default=self.safe)
 
@@ -86,7 +89,7 @@ class Window:
 
 
 class Tracker:
-    """The windows of all partitions that are with this consumer."""
+    """The windows of all assigned partitions."""
 
     def __init__(self) -> None:
         self._windows: dict[TopicPartition, Window] = {}
@@ -99,14 +102,17 @@ class Tracker:
         return self._windows.get(place)
 
     def windows(self, places: Collection[TopicPartition] | None = None) -> list[Window]:
-        """The windows of these partitions, or of all."""
+        """Returns the windows of these partitions, or of all partitions."""
         if places is None:
             return list(self._windows.values())
         return [window for place in places if (window := self._windows.get(place)) is not None]
 
     def start(self, place: TopicPartition, offset: int) -> Window:
-        """A record was received. One from below those before it means that the position was moved
-        back, by a seek or a reset: what was in progress is of the past, and a new window begins."""
+        """Notes that a record was received, and returns its window.
+
+        An offset that is not above the earlier ones means that a seek or a reset moved the position
+        back. Then the records in progress are obsolete, and a new window begins.
+        """
         window = self._windows.get(place)
         if window is None or offset <= window.last:
             if window is not None:
@@ -116,7 +122,7 @@ class Tracker:
         return window
 
     def close(self, places: Collection[TopicPartition]) -> list[Window]:
-        """These partitions have left; what ends from now on ends unheeded."""
+        """Closes the windows of revoked partitions. Records that finish from now on are ignored."""
         closed = self.windows(places)
         for window in closed:
             window.close()
@@ -126,7 +132,7 @@ class Tracker:
     def committable(
         self, places: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, int]:
-        """What is worth a commit: the safe offsets that moved since the last one."""
+        """Returns the safe offsets that have changed since the last commit."""
         return {
             window.place: window.safe
             for window in self.windows(places)

@@ -1,20 +1,20 @@
-"""The producer: records and tables in, acknowledged batches out.
+"""The producer: sends records and Arrow tables as batches and reports their acknowledgement.
 
-    tickets      pure    what became of a batch, and who wants to know
-    batches      pure    records packed as Kafka wants them
-    sequences    pure    idempotence: which number a batch carries, what an answer means
-    lanes        pure    one partition's batches: filling, waiting, on their way, come back
+    tickets      pure    the outcome of a batch, and the callbacks that wait for it
+    batches      pure    packs records into Kafka's batch format
+    sequences    pure    idempotence: assigns sequence numbers, interprets answers
+    lanes        pure    one partition's batches: filling, ready, in flight, to be retried
     accumulator  pure    all lanes: memory, linger, readiness, deadlines
-    inputs       pure    what users give to `send`, made into bytes
-    deliveries   shell   a record's ticket as something to await
-    topics       shell   who leads which lane
-    answers      shell   what brokers said, acted on
-    sending      shell   requests on their way; chores are what it starts beside them
-    room         shell   waiting for memory, in line
-    producer     shell   what users hold
+    inputs       pure    converts the arguments of `send` to bytes
+    deliveries   shell   makes a record's ticket awaitable
+    topics       shell   the leader of each lane
+    answers      shell   handles the answers of brokers
+    sending      shell   sends requests; `chores` are its background tasks
+    room         shell   waits for buffer memory, first come first served
+    producer     shell   the public class
     tables       shell   Arrow tables
 
-A record: `Producer.send` -> `Router.route` -> `Accumulator.append_open` -> (the batch is full, or
-has lingered) `Sender._pump` -> `Accumulator.drain` -> `Connection.submit` -> the answer ->
-`Answers.on_answer` -> `Ticket.succeed` -> whoever awaits the `Delivery`.
+The path of a record: `Producer.send` -> `Router.route` -> `Accumulator.append_open` -> (the batch
+is full, or its linger time is over) `Sender._pump` -> `Accumulator.drain` -> `Connection.submit` ->
+the answer -> `Answers.on_answer` -> `Ticket.succeed` -> the `Delivery` resolves.
 """

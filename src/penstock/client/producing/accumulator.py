@@ -1,28 +1,29 @@
-"""All records between `send` and their acknowledgement. Pure: `now` is an argument.
+"""Holds all records from `send` until they are acknowledged. Pure: `now` is an argument.
 
-Every partition has a lane (`lanes`). A lane is ready when it has a full batch, or one that has
-lingered long enough, or when everybody is in a hurry: a flush, a close, a buffer that is full.
-An open batch goes on filling until it is really taken, so batches grow by themselves while the
-brokers are slow.
+Every partition has a lane (`lanes`). A lane is ready when it has a full batch, or a batch whose
+linger time is over, or when linger is suspended: during a flush, a close, or while the buffer is
+full. An open batch keeps filling until it is actually taken, so batches grow by themselves while
+the brokers are slow.
 
-Memory: each batch is charged for its bytes, and for what it costs beside them, from its first
-record until nothing refers to it any more: it was acknowledged or refused, or, when its time ran
-out on the way, its request was answered or given up. Nothing is taken in while the charges are at
-`buffer_memory`.
+Memory: each batch is charged for its bytes and its overhead, from its first record until nothing
+refers to it any more: it was acknowledged or refused, or, if it timed out in flight, its request
+was answered or given up. No record is accepted while the charges are at `buffer_memory`.
 
-Time: a batch that is not acknowledged `delivery_timeout_s` after its first record fails, wherever
-it is. Batches are created in the order of their deadlines, so looking at the oldest is enough.
+Time: a batch that is not acknowledged within `delivery_timeout_s` of its first record fails, in
+whatever state it is. Batches are created in the order of their deadlines, so checking the oldest is
+enough.
 
-What the caller must act on is returned: tickets are settled by the shell, outside of its lock.
+Methods return what the caller must act on: the shell settles tickets outside its lock.
 
 Transactions: a partition joins a transaction with the first batch it gets, and that takes a round
-trip to the coordinator. So what is gathered when a transaction's first batch has `JOINING_BYTES`
-goes out at once: partitions join while the rest is gathered, and not when all wait for the end.
-With `joins_by_request` (clusters before transaction.version 2) a lane sends nothing before somebody
-says that its partition has `joined`; those who wait for that are `outside`.
+trip to the coordinator. So when a transaction's first batch reaches `JOINING_BYTES`, everything
+gathered so far is sent at once. Partitions then join while more records are gathered, and not when
+the end of the transaction waits for them. With `joins_by_request` (clusters before
+transaction.version 2) a lane sends nothing before its partition is marked as `joined`; partitions
+that wait for that are in `outside`.
 
-Invariants (`verify`): what is buffered is the sum of all charges; every batch that is not settled
-is in exactly one place of its lane; a lane that could send is ready, or rests, or lingers.
+Invariants (`verify`): `buffered_bytes` is the sum of all charges; every batch that is not settled
+is in exactly one place of its lane; a lane that could send is ready, resting or lingering.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from penstock.records.batch import HEADER_SIZE
 from penstock.records.kernels import append_record
 
 BATCH_BYTES_MIN: Final = 1024
-"""However small the batches that a broker takes seem to be, they are filled up to this."""
+"""The smallest limit on batches, even if a broker seems to accept only smaller ones."""
 JOINING_BYTES: Final = 4096
 
 
@@ -58,26 +59,29 @@ class AccumulatorConfig:
 
 
 class Accumulator:
+    """All lanes of a producer, their memory, deadlines and readiness. See the module's
+    docstring."""
+
     def __init__(self, config: AccumulatorConfig) -> None:
         self.config = config
         self.buffered_bytes = 0
         self.identity: Identity | None = None
-        """Who we are to the brokers; without it an idempotent producer sends nothing."""
+        """The producer id and epoch. Without them an idempotent producer sends nothing."""
         self.has_news = False
-        """Whether there may be something to send, or an earlier time to look at the clock."""
+        """Whether there may be something to send, or an earlier time at which to check again."""
         self.has_filled = False
-        """Whether a batch became full: a good time to let the sender have a turn."""
+        """Whether a batch became full: a good time to let the sender run."""
         self._lanes: dict[TopicPartition, Lane] = {}
         self._ready: dict[Lane, None] = {}
         self._lingering: dict[Lane, float] = {}
-        """Lanes whose open batch is not due yet, and when it will be; the earliest first."""
+        """Lanes whose open batch still lingers, and the time when it is due; the earliest first."""
         self._resting: list[tuple[float, TopicPartition, Lane]] = []
         self._incomplete: dict[Batch, None] = {}
         self._limits: dict[str, int] = {}
         self._bytes_max = config.buffer_memory
         self._in_hurry = False
         self._is_joining = False
-        """Whether a transaction goes on for which nothing was sent yet, but for what is small."""
+        """Whether a transaction is open of which only small batches were sent yet."""
         self.joins_by_request = False
         self.outside: dict[TopicPartition, None] = {}
         self._wants_identity = config.idempotent
@@ -92,10 +96,10 @@ class Accumulator:
         return lane
 
     def batch_limit(self, topic: str) -> int:
-        """How large batches of the topic may be, as far as is known."""
+        """Returns the limit on the topic's batches, as far as it is known."""
         return self._limits.get(topic, self.config.max_request_size)
 
-    # -- taking in ------------------------------------------------------------------------------
+    # -- appending ------------------------------------------------------------------------------
 
     def append_open(
         self,
@@ -106,9 +110,10 @@ class Accumulator:
         headers: Headers,
         bytes_max: int,
     ) -> Batch | None:
-        """Add a record of at most `bytes_max` to the open batch; None when it needs a new one.
+        """Adds a record to the open batch. Returns None if the record needs a new batch.
 
-        Hot: once per record."""
+        `bytes_max` is the maximum size of the record. Hot path: called once per record.
+        """
         batch = lane.open
         if batch is None:
             return None
@@ -118,7 +123,7 @@ class Accumulator:
             or self.buffered_bytes + bytes_max + (bytes_max >> 3) > self._bytes_max
         ):
             return None
-        # `Batch.append` and `grown`, written out: calls are what a record's time goes into.
+        # `Batch.append` and `grown` are inlined, because most of a record's time is spent on calls.
         count = batch.count
         if timestamp > batch.max_timestamp:  # noqa: PLR1730 - max() takes four times as long
             batch.max_timestamp = timestamp
@@ -142,7 +147,7 @@ class Accumulator:
         bytes_max: int,
         now: float,
     ) -> Batch | None:
-        """Add a record to a new batch; None when the buffer is full."""
+        """Adds a record to a new batch. Returns None if the buffer is full."""
         self.check_size(lane.place, bytes_max)
         if not self.has_room(bytes_max):
             return None
@@ -168,7 +173,8 @@ class Accumulator:
     def append_sealed(
         self, lane: Lane, data: bytearray | memoryview, count: int, now: float
     ) -> Batch:
-        """Queue a batch that is ready to be sent, behind what the lane has; room was made."""
+        """Queues a complete batch behind those of the lane. The caller has made sure that there is
+        memory."""
         self._close_open(lane)
         batch = self._new_batch(lane, now)
         batch.fill(data, count)
@@ -226,7 +232,7 @@ class Accumulator:
         self.has_news = True
 
     def hurry(self) -> None:
-        """What is open now is ready at once."""
+        """Makes all open batches ready at once."""
         for lane in self._lingering:
             self._set_due(lane)
         self._lingering.clear()
@@ -243,13 +249,13 @@ class Accumulator:
             self._set_ready(lane)
 
     def set_hurry(self, on: bool) -> None:
-        """While on, nothing lingers at all."""
+        """Turns linger off while `on`."""
         self._in_hurry = on
         if on:
             self.hurry()
 
     def ready(self, now: float) -> list[Lane]:
-        """Lanes with something to send, those longest in line first."""
+        """Returns the lanes that have something to send, those that have waited longest first."""
         while self._lingering:
             lane, due_at = next(iter(self._lingering.items()))
             if due_at > now:
@@ -264,7 +270,7 @@ class Accumulator:
         return list(self._ready)
 
     def next_at(self) -> float | None:
-        """When to look again if nothing happens until then."""
+        """Returns when to check again if nothing happens until then."""
         times = []
         if self._lingering:
             times.append(next(iter(self._lingering.values())))
@@ -275,7 +281,8 @@ class Accumulator:
         return min(times, default=None)
 
     def drain(self, lanes: Iterable[Lane], leader: int, now: float) -> list[Batch]:
-        """One batch of each lane that may send, as many as fit one request; numbered."""
+        """Takes one batch of each lane that may send, as many as fit into one request, and numbers
+        them."""
         config = self.config
         if config.idempotent and self.identity is None:
             return []
@@ -294,14 +301,14 @@ class Accumulator:
             room -= size
             batch = lane.take(leader, self.identity)
             taken.append(batch)
-            # To the end of the line, if there is more.
+            # If it has more to send, it goes to the end of the line.
             self._ready.pop(lane, None)
             if lane.has_due:
                 self._ready[lane] = None
         return taken
 
     def _set_aside(self, lane: Lane, now: float) -> None:
-        """It cannot send: leave the line, unless an answer is all that it waits for."""
+        """Removes a lane that cannot send from the line, unless it only waits for an answer."""
         if now < lane.resting_until:
             heapq.heappush(self._resting, (lane.resting_until, lane.place, lane))
             self._ready.pop(lane, None)
@@ -311,7 +318,7 @@ class Accumulator:
     # -- answers --------------------------------------------------------------------------------
 
     def on_done(self, batch: Batch) -> None:
-        """It is in the log, or, with acks=0, on its way there."""
+        """The batch is in the log or, with acks=0, was sent."""
         lane = self._lanes[batch.place]
         lane.on_done(batch)
         self._forget(lane, batch)
@@ -326,7 +333,8 @@ class Accumulator:
     def on_retry(
         self, batch: Batch, error: ClientError, retry_at: float, *, renumber: bool = False
     ) -> bool:
-        """Send again, not before `retry_at`; False when it has been tried often enough."""
+        """Queues the batch to be sent again, not before `retry_at`. Returns False if it has no
+        attempts left."""
         lane = self._lanes[batch.place]
         lane.last_error = error
         if batch.abandoned or batch.attempts >= self.config.attempts_max:
@@ -339,7 +347,7 @@ class Accumulator:
         return True
 
     def on_too_large(self, batch: Batch) -> tuple[Batch, ...]:
-        """Split it; the caller hands its ticket over to the parts."""
+        """Splits the batch. The caller transfers its ticket to the parts."""
         lane = self._lanes[batch.place]
         limit = max(batch.size // 2, BATCH_BYTES_MIN)
         self._limits[batch.place.topic] = min(limit, self.batch_limit(batch.place.topic))
@@ -354,7 +362,7 @@ class Accumulator:
         parts = batch.halves()
         self._free(lane, batch)
         del self._incomplete[batch]
-        # Their deadline is the old one, and the oldest must stay in front.
+        # The parts keep the old deadline, and the oldest batch must stay first.
         self._incomplete = dict.fromkeys(
             sorted((*self._incomplete, *parts), key=lambda item: item.deadline)
         )
@@ -379,7 +387,7 @@ class Accumulator:
             self._set_ready(lane)
 
     def identify(self, identity: Identity) -> None:
-        """We are somebody (else): lanes that wait for it go on."""
+        """Sets the (new) producer id and epoch. Lanes that waited for them continue."""
         self.identity = identity
         self._wants_identity = False
         for lane in self._lanes.values():
@@ -388,8 +396,8 @@ class Accumulator:
                 self._set_ready(lane)
 
     def adopt(self, identity: Identity) -> None:
-        """Number what comes from 0, under what a transaction's coordinator gave for it. Nothing
-        is on its way."""
+        """Numbers the next batches from 0, with the id and epoch from the transaction coordinator.
+        Nothing is in flight."""
         for lane in self._lanes.values():
             lane.numbering.adopt(identity)
         self.identify(identity)
@@ -397,14 +405,14 @@ class Accumulator:
     # -- transactions ---------------------------------------------------------------------------
 
     def begin_transaction(self) -> None:
-        """Nothing is on its way."""
+        """Begins a transaction. Nothing is in flight."""
         self._is_joining = True
         self.outside.clear()
         for lane in self._lanes.values():
             lane.has_joined = not self.joins_by_request
 
     def take_outside(self) -> list[TopicPartition]:
-        """Partitions that must join the transaction before anything is sent to them."""
+        """Returns the partitions that must join the transaction before anything is sent to them."""
         outside, self.outside = self.outside, {}
         return list(outside)
 
@@ -417,13 +425,14 @@ class Accumulator:
 
     @property
     def wants_identity(self) -> bool:
-        """Whether a (new) producer id is to be asked for."""
+        """Whether a (new) producer id has to be requested."""
         return self._wants_identity
 
-    # -- giving up ------------------------------------------------------------------------------
+    # -- timeouts and failures ------------------------------------------------------------------
 
     def expire(self, now: float) -> list[tuple[Batch, DeliveryTimedOut]]:
-        """Batches whose time has run out, no longer ours but for those in flight."""
+        """Removes and returns batches that have timed out. Those in flight stay until their request
+        ends."""
         expired = []
         while self._incomplete and (batch := next(iter(self._incomplete))).deadline <= now:
             lane = self._lanes[batch.place]
@@ -440,7 +449,7 @@ class Accumulator:
         )
 
     def fail_all(self) -> list[Batch]:
-        """Every batch that is not settled; none of them is sent (again)."""
+        """Gives up and returns every batch that is not settled. None of them is sent (again)."""
         batches = list(self._incomplete)
         for batch in batches:
             self._give_up(self._lanes[batch.place], batch)
@@ -448,7 +457,7 @@ class Accumulator:
 
     def _give_up(self, lane: Lane, batch: Batch) -> None:
         if batch in lane.in_flight:
-            # The request still holds its bytes; they are freed when it ends.
+            # The request still refers to its bytes; they are freed when it ends.
             batch.abandoned = True
             del self._incomplete[batch]
             return
@@ -459,19 +468,19 @@ class Accumulator:
         if not lane.has_due:
             self._ready.pop(lane, None)
 
-    # -- looking --------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------
 
     def incomplete(self) -> Iterator[Batch]:
         return iter(self._incomplete)
 
     @property
     def has_in_flight(self) -> bool:
-        """Whether a request is on its way, be it with batches that were given up."""
+        """Whether any request is in flight, even if its batches were given up."""
         return any(lane.in_flight for lane in self._lanes.values())
 
     @property
     def batches_made(self) -> int:
-        """Since the start."""
+        """The number of batches made since the start."""
         return self._next_number
 
     @property
@@ -483,7 +492,7 @@ class Accumulator:
         return sum(batch.count for batch in self._incomplete)
 
     def verify(self) -> None:
-        """Hold the invariants, or raise."""
+        """Checks the invariants, and raises an error if one is violated."""
         held: list[Batch] = []
         for lane in self._lanes.values():
             batches = [*lane.in_flight, *lane.returned, *lane.waiting]

@@ -1,8 +1,8 @@
-"""What brokers answered about batches, turned into what happens to them.
+"""Applies the answers of brokers to the batches that they concern.
 
-Each batch of a request gets a verdict (`sequences.judge`) and moves in the accumulator by it. What
-its senders are to be told comes back as settlements: callbacks run them after the lock is released,
-since the users' code that they call may send again.
+Each batch of a request gets a verdict (`sequences.judge`), and the accumulator is updated
+accordingly. The outcomes for the senders are returned as settlements. They run after the lock was
+released, because the users' callbacks may send again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Settled(NamedTuple):
     settlements: list[Settlement]
     fatal: ClientError | None = None
     look_afresh: bool = False
-    """Whether what is known of leaders may be out of date."""
+    """Whether the known leaders may be out of date."""
 
 
 class Answers:
@@ -47,16 +47,17 @@ class Answers:
         self._meter = meter
         self._backoff_s = backoff_s
         self.failure: ClientError | None = None
-        """Why a batch was refused, the first since this was last cleared."""
+        """The first reason why a batch failed since this was last cleared."""
 
     def on_written(self, batches: Sequence[Batch]) -> Settled:
-        """The system took the bytes; with acks=0 that is all there is to know."""
+        """Handles batches whose bytes the system accepted: with acks=0 nothing more will be
+        known."""
         return Settled([self._done(batch, NO_OFFSET, NO_APPEND_TIME) for batch in batches])
 
     def on_lost(
         self, batches: Sequence[Batch], error: ClientError, now: float, *, maybe_written: bool
     ) -> Settled:
-        """No answer came."""
+        """Handles batches whose request got no answer."""
         settlements: list[Settlement] = []
         for batch in batches:
             batch.uncertain = batch.uncertain or maybe_written
@@ -91,7 +92,8 @@ class Answers:
     def _on_partition(
         self, batch: Batch, answer: ProduceResponse.Partition, now: float
     ) -> tuple[list[Settlement], ClientError | None, bool]:
-        """What to tell, what ends the producer, and whether leaders must be looked up."""
+        """Returns the settlements, the error that ends the producer, and whether leaders must be
+        looked up."""
         code = answer.error_code
         lane = self._accumulator.lane(batch.place)
         verdict = judge(
@@ -120,7 +122,7 @@ class Answers:
             batch.place, leader.leader_id, leader.leader_epoch
         ):
             return self._again(batch, error, now, at_once=True), None, False
-        # The code says nothing about leaders when a batch before this one is what failed.
+        # This code says nothing about leaders: an earlier batch has failed.
         stale = code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         return self._again(batch, error, now), None, stale
 
@@ -184,4 +186,4 @@ def _error(code: int, answer: ProduceResponse.Partition, place: TopicPartition) 
 
 
 def _nothing() -> None:
-    """Its time had run out before; its senders have been told so."""
+    """Does nothing: the batch has timed out, and its senders were told so already."""

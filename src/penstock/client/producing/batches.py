@@ -1,12 +1,12 @@
-"""Records packed as Kafka wants them, from the first record on. Pure.
+"""Packs records into Kafka's batch format as they arrive. Pure.
 
-A batch is filled by packing each record into its bytes at once; nothing else of the record is
-kept. So what waits in the producer is as large as what will be sent, and the buffer's bound is a
-bound on memory. The header is written, and the records compressed, when the batch is first sent:
-only then is its place in the order settled, and with it the numbers by which the broker knows it
-again (producer, epoch, sequence). A batch that must be renumbered is stamped anew.
+Each record is packed into the batch's bytes at once, and nothing else of the record is kept. So
+buffered data is as large as what will be sent, and the limit of the buffer is a limit on memory.
+The header is written, and the records are compressed, when the batch is first sent. Only then is
+the batch's position in the order final, and with it the numbers by which the broker recognizes the
+batch (producer, epoch, sequence). A batch that must be renumbered is stamped again.
 
-Batches of tables come sealed already; from there on they are treated the same.
+Batches of tables arrive already sealed; from then on they are treated the same.
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ from penstock.records.kernels import append_record
 from penstock.records.record import finish_batch, read_records
 
 RECORD_OVERHEAD: Final = 36
-"""What a record's own fields take at most, beside key, value and headers."""
+"""The maximum size of a record's own fields, in addition to key, value and headers."""
 BATCH_OVERHEAD: Final = 1024
-"""What a batch costs in memory beside its records, with a margin."""
+"""The memory that a batch takes in addition to its records, with a margin."""
 _PRODUCER: Final = Struct(">qhi")
 _PRODUCER_POSITION: Final = 43
 _ATTRIBUTES_POSITION: Final = 22
-"""Of the byte that says how a batch is meant; the one before has no meaning yet."""
+"""The position of the lower byte of the attributes. The byte before it is still unused."""
 _HEADER_OVERHEAD: Final = 10
 
 
 def grown(size: int) -> int:
-    """What a bytearray that was filled bit by bit takes: an eighth more, in the worst case."""
+    """Returns the memory of a bytearray that was filled gradually: an eighth more in the worst
+    case."""
     return size + (size >> 3)
 
 
 def record_bytes_max(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """A record takes no more bytes than this in a batch."""
+    """Returns an upper bound on the size of a record in a batch."""
     size = RECORD_OVERHEAD
     if value is not None:
         size += len(value)
@@ -62,6 +63,8 @@ def record_bytes_max(key: bytes | None, value: bytes | None, headers: Headers) -
 
 
 class Batch:
+    """A record batch from its first record until it is acknowledged or has failed."""
+
     __slots__ = (
         "abandoned",
         "attempts",
@@ -89,29 +92,30 @@ class Batch:
     def __init__(self, place: TopicPartition, number: int, created_at: float, deadline: float):
         self.place = place
         self.number = number
-        """Batches of a partition are sent in this order, and no other order means anything."""
+        """The batches of a partition are sent in the order of this number. It has no other
+        meaning."""
         self.ticket = Ticket(place)
         self.created_at = created_at
         self.deadline = deadline
         self.count = 0
         self.packed: bytearray = bytearray(HEADER_SIZE)
         self.data: bytearray | memoryview | None = None
-        """What is sent; None until it is sealed."""
+        """The bytes to send; None until the batch is sealed."""
         self.base_timestamp = 0
         self.max_timestamp = 0
         self.charge = 0
-        """Bytes of the buffer that it occupies."""
+        """How many bytes of the buffer it occupies."""
         self.record_bytes = 0
-        """Before compression, where that is known; set when it is sealed."""
+        """The size before compression, where known. Set when the batch is sealed."""
         self.due = False
         """Whether it may be sent although it is not full."""
         self.attempts = 0
         self.uncertain = False
         """Whether an attempt ended without an answer, so that it may have been written."""
         self.is_resolved = False
-        """Whether its numbers need not be known to the broker any more."""
+        """Whether the broker no longer needs to remember its numbers."""
         self.abandoned = False
-        """Whether its time ran out while a request with it was on its way."""
+        """Whether it timed out while a request with it was in flight."""
         self.is_transactional = False
         self.producer_id = NO_PRODUCER_ID
         self.epoch = NO_PRODUCER_EPOCH
@@ -124,7 +128,7 @@ class Batch:
     def append(
         self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> int:
-        """Pack one record and say how many bytes it took."""
+        """Packs one record and returns its size in bytes."""
         count = self.count
         if not count:
             self.base_timestamp = self.max_timestamp = timestamp
@@ -137,14 +141,14 @@ class Batch:
         return size
 
     def fill(self, data: bytearray | memoryview, count: int) -> None:
-        """Become a batch that was packed and sealed elsewhere."""
+        """Takes over a batch that was packed and sealed elsewhere."""
         self.data = data
         self.count = count
         self.record_bytes = len(data) - HEADER_SIZE
         self.packed = bytearray()
 
     def seal(self, codec: Codec, level: int | None) -> bytearray | memoryview:
-        """The bytes to send: compressed, with header and CRC."""
+        """Returns the bytes to send: compressed, with header and CRC."""
         if self.data is not None:
             return self.data
         header = BatchHeader(
@@ -168,7 +172,7 @@ class Batch:
         return self.data
 
     def stamp(self, producer_id: int, epoch: int, sequence: int) -> None:
-        """Number the batch. Nothing is stamped while a request with its bytes is on its way."""
+        """Numbers the batch. Must not be called while a request with its bytes is in flight."""
         self.producer_id = producer_id
         self.epoch = epoch
         self.sequence = sequence
@@ -183,10 +187,10 @@ class Batch:
         return self.sequence != NO_SEQUENCE
 
     def halves(self) -> tuple[Batch, Batch]:
-        """Two batches with the records of this one; its ticket is to be split among theirs.
+        """Returns two batches with the records of this one. Its ticket must be split among theirs.
 
-        They carry on its numbers: nothing of it was written, so its sequences are free, and what
-        was sent after it keeps its own.
+        They keep its numbers: nothing of it was written, so its sequences are free, and batches
+        sent after it keep their own.
         """
         assert self.data is not None and self.count > 1
         records = read_records(self.data)

@@ -1,4 +1,4 @@
-"""Short tasks that a client starts beside its work, each owned and awaited in the end."""
+"""Short background tasks of a client. Each is owned, and awaited at the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 
 
 class Chores:
-    """At most one task per name at a time; what one raises is told to `on_failure`."""
+    """Runs at most one task per name at a time. Errors are passed to `on_failure`."""
 
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
         self._on_failure = on_failure
@@ -15,7 +15,7 @@ class Chores:
         self._is_closed = False
 
     def start(self, name: str, work: Callable[[], Coroutine[object, object, None]]) -> None:
-        """Begin the work, unless it is being done already."""
+        """Starts the work, unless it is running already."""
         if name in self._tasks or self._is_closed:
             return
         task = asyncio.get_running_loop().create_task(work(), name=f"penstock {name}")

@@ -1,10 +1,10 @@
-"""A producer without its records: opened and closed, waited for, its topics and its transactions.
+"""The part of a producer that does not handle records: lifecycle, topics, flushing, transactions.
 
-`producer.Producer` adds what happens to a record. Everything here happens once per topic, flush,
-transaction or life.
+`producer.Producer` adds the handling of records. The code here runs once per topic, flush,
+transaction or producer.
 
-With a transactional id nothing may be sent outside of transactions. No record pays for asking: the
-topics that may be sent to are put away (`_resting`) while none is open.
+With a transactional id, records may only be sent inside transactions. To keep this check off the
+path of each record, the known topics are moved away (`_resting`) while no transaction is open.
 """
 
 from __future__ import annotations
@@ -38,12 +38,15 @@ from penstock.client.producing.topics import Topic, Topics
 from penstock.client.producing.transactions import Join, Transaction, Transactions
 
 ERROR_CLOSE_S: Final = 5.0
-"""When the body of `async with` fails, what was sent before gets this long to arrive."""
+"""When the body of `async with` fails, records that were already sent get this long to be
+delivered."""
 _IN_FLIGHT_PAUSE_S: Final = 0.005
 _log = logging.getLogger(__name__)
 
 
 class ProducerCore:
+    """The base class of `Producer`, with everything that does not happen per record."""
+
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str],
@@ -74,18 +77,20 @@ class ProducerCore:
         self._topics: Topics | None = None
         self._sender: Sender | None = None
         self._known: dict[str, Topic] = {}
-        """Topics to which may be sent; empty when none may, so that no record pays for asking."""
+        """The topics that records may be sent to. It is empty while sending is not allowed, so that
+        `send` needs no separate check."""
         self._transactions: Transactions | None = None
         self._resting: dict[str, Topic] | None = {} if options.transactional_id else None
-        """Those topics while no transaction is open; None while one is, or none are used."""
+        """Holds the known topics while no transaction is open. None during a transaction, and
+        always None without a transactional id."""
         self._learning: dict[str, asyncio.Lock] = {}
         self._error: ClientError | None = None
         self._closing = False
 
-    # -- opening and closing --------------------------------------------------------------------
+    # -- starting and closing -------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect. The loop that runs this is the producer's from now on."""
+        """Connects to the cluster. The producer belongs to the running event loop from now on."""
         if self._cluster is not None:
             raise RuntimeError("the producer was started before: make a new one")
         env = self.env
@@ -117,11 +122,11 @@ class ProducerCore:
                 raise
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Take no more records, deliver what was sent, and disconnect.
+        """Delivers the buffered records and disconnects. No more records are accepted.
 
-        What is not delivered after `timeout_s` fails with `Closed`; without it, everything gets
-        the `delivery_timeout_ms` that it was promised. A transaction that is open is aborted; but
-        a timeout of 0 leaves that to the coordinator, which does it in its time.
+        Records that are not delivered within `timeout_s` fail with `Closed`. Without a timeout,
+        each record gets its full `delivery_timeout_ms`. An open transaction is aborted, except with
+        a timeout of 0: then the coordinator aborts it when its transaction timeout is over.
         """
         if self._closing:
             return
@@ -141,7 +146,7 @@ class ProducerCore:
             self._fail(Closed("the producer was closed before the record was acknowledged"))
             await self._sender.close()
             self._cluster.close()
-            # Requests that were cut off end in callbacks; let them.
+            # Let the callbacks of the requests that were cut off run.
             await asyncio.sleep(0)
 
     async def _abort_open(self, timeout_s: float | None) -> None:
@@ -179,7 +184,7 @@ class ProducerCore:
         return self._closing
 
     def _fail(self, error: ClientError) -> None:
-        """Nothing more will be sent: everything that waits is told why."""
+        """Stops the producer for good: every waiting record fails with this error."""
         if self._error is None:
             self._error = error
         self._known = {}
@@ -194,7 +199,7 @@ class ProducerCore:
         self._room.on_freed()
 
     def _usable(self) -> Sender:
-        """The sender, or why there is none (any more)."""
+        """Returns the sender, or raises the reason why nothing can be sent."""
         if self._error is not None and not isinstance(self._error, Closed):
             raise self._error
         if self._closing:
@@ -211,14 +216,14 @@ class ProducerCore:
     # -- transactions ---------------------------------------------------------------------------
 
     def transaction(self) -> Transaction:
-        """What is sent in the block is read together by readers of committed records, or never.
+        """Starts a transaction: read-committed consumers see all of its records or none.
 
             async with producer.transaction() as transaction:
                 await producer.send("orders", b"42")
                 await transaction.send_offsets({place: 43}, consumer)
 
-        The end of the block commits, and returns when that is decided; an error in the block
-        aborts. Needs `transactional_id`.
+        Leaving the block commits the transaction, and returns when the commit is decided. An error
+        in the block aborts it. Requires `transactional_id`.
         """
         if self.options.transactional_id is None:
             raise OptionError("a producer needs a transactional_id for transactions: give one")
@@ -242,7 +247,8 @@ class ProducerCore:
         assert self._sender is not None
         self._resting, self._known = self._known, {}
         await self.flush()
-        # Requests whose batches have run out of time: what they carry is of this transaction.
+        # The batches of these requests have timed out, but what they carry may still be written to
+        # this transaction.
         while self._accumulator.has_in_flight:
             await self.env.clock.sleep(_IN_FLIGHT_PAUSE_S)
         failure = self._sender.take_failure()
@@ -270,7 +276,10 @@ class ProducerCore:
     # -- topics ---------------------------------------------------------------------------------
 
     async def partitions_for(self, topic: str) -> int:
-        """How many partitions the topic has; makes it known, and creates it where that is on."""
+        """Returns the topic's number of partitions.
+
+        Makes the topic known to `send_nowait`, and creates it if auto-creation is on.
+        """
         known = self._known.get(topic) or await self._learn(topic)
         return known.view.count
 
@@ -289,13 +298,13 @@ class ProducerCore:
                 known = self._known[name] = self._topics.open(name)
             return known
 
-    # -- waiting --------------------------------------------------------------------------------
+    # -- flush ----------------------------------------------------------------------------------
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything sent so far is delivered or has failed; send it without linger.
+        """Sends all buffered records without linger. Waits until each is delivered or has failed.
 
-        After `timeout_s` this raises `DeadlineExceeded`; the records go on their way all the same.
-        Failures are reported by the deliveries, not here.
+        Raises `DeadlineExceeded` after `timeout_s`; delivery of the records continues nevertheless.
+        Failed records are reported by their deliveries, not here.
         """
         sender = self._sender
         if sender is None:
@@ -315,20 +324,20 @@ class ProducerCore:
             raise DeadlineExceeded("flush", timeout_s or 0.0, last) from None
 
     def add_room_listener(self, listener: Callable[[], None]) -> None:
-        """Call it, on the event loop, whenever memory of the buffer was freed."""
+        """Registers a function that is called on the event loop whenever buffer memory is freed."""
         self._room.add_listener(listener)
 
-    # -- the rest -------------------------------------------------------------------------------
+    # -- metrics --------------------------------------------------------------------------------
 
     def metrics(self) -> ProducerMetrics:
-        """What was counted so far, frozen."""
+        """Returns a snapshot of this producer's metrics."""
         with self._lock:
             accumulator = self._accumulator
             return self._meter.snapshot(accumulator.buffered_bytes, accumulator.buffered_records)
 
 
 class _Host:
-    """A producer as its transactions see it."""
+    """The interface of a producer for its `Transactions`."""
 
     def __init__(self, producer: ProducerCore) -> None:
         self._producer = producer

@@ -1,4 +1,4 @@
-"""A record that was sent, as something to await, from a loop or from a thread."""
+"""The outcome of a record that was sent, to await on an event loop or to wait for in a thread."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from penstock.client.producing.tickets import DeliveryCallback, Ticket
 
 
 class Delivery:
-    """`await` it for the record's metadata, or for the error that kept it from being written.
+    """Resolves to the record's metadata, or raises the error with which it failed.
 
-    Nobody needs to: a delivery that is dropped costs nothing more. Everything but awaiting may be
-    done from any thread.
+    `await` it, or drop it: a delivery that is not awaited costs nothing more. All methods may be
+    called from any thread; only `await` needs the event loop.
     """
 
     __slots__ = ("_index", "_ticket", "_timestamp")
@@ -27,10 +27,11 @@ class Delivery:
         self._timestamp = timestamp
 
     def done(self) -> bool:
+        """Returns whether the outcome is known."""
         return self._ticket.leaf(self._index)[0].settled
 
     def outcome(self) -> RecordMetadata:
-        """The metadata, or raises the error; only of a delivery that is done."""
+        """Returns the metadata or raises the error. The delivery must be done."""
         ticket, index = self._ticket.leaf(self._index)
         if not ticket.settled:
             raise RuntimeError("the record is still on its way: await the delivery first")
@@ -39,20 +40,22 @@ class Delivery:
         return ticket.metadata(index, self._timestamp)
 
     def error(self) -> ClientError | None:
-        """What went wrong, if something did; only of a delivery that is done."""
+        """Returns the error, or None if the record was delivered. The delivery must be done."""
         ticket, _ = self._ticket.leaf(self._index)
         if not ticket.settled:
             raise RuntimeError("the record is still on its way: await the delivery first")
         return ticket.error
 
     def add_callback(self, callback: DeliveryCallback) -> None:
-        """Call with the metadata or the error once it is known: on the event loop, or at once."""
+        """Registers a callback for the metadata or the error. It is called on the event loop, or
+        immediately if the outcome is already known."""
         self._ticket.watch_record(self._index, self._timestamp, callback)
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """Block until the fate is known: the metadata, or raises the error.
+        """Blocks until the outcome is known. Returns the metadata or raises the error.
 
-        For threads without an event loop; on a loop, await the delivery instead."""
+        This is for threads without an event loop. On an event loop, await the delivery instead.
+        """
         if not self.done():
             wait_in_thread(lambda wake: self.add_callback(lambda *_: wake()), timeout_s)
         return self.outcome()
@@ -69,11 +72,12 @@ class Delivery:
 
 
 Watch = Callable[[Callable[[], None]], None]
-"""Arranges for a function to be called when something is over."""
+"""Registers a function to be called when something has completed."""
 
 
 def waiter(watch: Watch) -> asyncio.Future[None]:
-    """A future of the running loop that is done when it is over, whichever thread says so."""
+    """Returns a future of the running loop that is done on completion, on whichever thread that
+    happens."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
 
@@ -92,7 +96,7 @@ def waiter(watch: Watch) -> asyncio.Future[None]:
 
 
 def wait_in_thread(watch: Watch, timeout_s: float | None) -> None:
-    """Block this thread until it is over, or `RequestTimedOut`."""
+    """Blocks this thread until completion, or raises `RequestTimedOut`."""
     if asyncio._get_running_loop() is not None:
         raise RuntimeError("this thread runs an event loop: await the delivery instead")
     over = threading.Event()
@@ -102,7 +106,7 @@ def wait_in_thread(watch: Watch, timeout_s: float | None) -> None:
 
 
 async def all_over(tickets: Sequence[Ticket]) -> None:
-    """Wait until the fate of every record is known."""
+    """Waits until the outcome of every record is known."""
     if not tickets:
         return
     waiting = len(tickets)

@@ -1,4 +1,4 @@
-"""What users give to `send`: shown to interceptors, made into bytes and text. Pure."""
+"""Prepares the arguments of `send`: calls interceptors, serializes, checks headers. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from penstock.client.producing.tickets import DeliveryCallback
 
 
 class Intercepted:
-    """A record as the interceptors left it; called with its fate, it tells them and the sender."""
+    """A record as the interceptors left it, and the delivery callback that reports its outcome to
+    them."""
 
     __slots__ = ("_chain", "_on_delivery", "_record")
 
@@ -34,7 +35,7 @@ class Intercepted:
         )
 
     def fields(self) -> tuple[str, Any, Any, Headers, int | None, int | None]:
-        """Topic, value, key, headers, partition, timestamp."""
+        """Returns topic, value, key, headers, partition and timestamp."""
         record = self._record
         return (
             record.topic,
@@ -46,7 +47,7 @@ class Intercepted:
         )
 
     def on_refused(self, error: ClientError) -> None:
-        """It never came as far as the buffer."""
+        """Reports a record that was refused before it reached the buffer."""
         self._chain.on_acknowledgement(self._record, None, error)
 
     def __call__(self, metadata: RecordMetadata | None, error: ClientError | None) -> None:

@@ -1,16 +1,16 @@
-"""One partition's batches: filling, waiting, on their way, come back. Pure.
+"""One partition's batches: filling, waiting, in flight, returned. Pure.
 
     open -> waiting -> in flight -> gone
                ^           |
-               +-- returned, when all that was in flight has been answered
+               +-- returned, once everything that was in flight has been answered
 
-Batches leave in the order of their numbers and no other. Numbered lanes (idempotence) have up to
-five batches in flight, since the broker refuses what comes out of order; the others have one, so
-that their order holds by itself. `sequences` says why each rule is as it is.
+Batches are sent in the order of their numbers. Numbered lanes (idempotence) have up to five batches
+in flight, because the broker refuses batches that are out of order. Other lanes have only one in
+flight, which keeps their order. `sequences` gives the reasons for each rule.
 
-Invariants: in flight, returned and waiting are each in order, and in this order among each other
-once nothing is in flight; only what has been sent is numbered; nothing is taken while the lane
-`is_recovering`.
+Invariants: the batches in flight, returned and waiting are each in order, and in this order among
+each other once nothing is in flight; only batches that have been sent are numbered; nothing is
+taken while the lane `is_recovering`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ NOBODY: Final = -1
 
 
 class Lane:
+    """The batches of one partition. See the module's docstring."""
+
     __slots__ = (
         "_renumber",
         "batch_bytes_max",
@@ -50,21 +52,22 @@ class Lane:
     def __init__(self, place: TopicPartition, batch_bytes_max: int) -> None:
         self.place = place
         self.batch_bytes_max = batch_bytes_max
-        """A batch that is larger is closed; lowered when the broker takes only smaller ones."""
+        """A batch that would be larger is closed. Lowered when the broker accepts only smaller
+        ones."""
         self.open: Batch | None = None
         self.open_bytes_max = batch_bytes_max
-        """The same for the batch that is open."""
+        """The same limit for the open batch."""
         self.waiting: deque[Batch] = deque()
         self.in_flight: deque[Batch] = deque()
         self.queued_bytes = 0
-        """What is charged for all batches of the lane."""
+        """The sum of the charges of all batches of the lane."""
         self.leader = NOBODY
-        """The broker that has what is in flight."""
+        """The broker to which the batches in flight were sent."""
         self.has_joined = True
-        """Whether the partition takes part in the transaction, or there is none."""
+        """Whether the partition is part of the transaction, or there is no transaction."""
         self.resting_until = 0.0
         self.failures = 0
-        """Rounds in a row that ended with something to send again."""
+        """How many rounds in a row ended with something to send again."""
         self.last_error: ClientError | None = None
         self.is_recovering = False
         self.numbering = Numbering()
@@ -84,7 +87,7 @@ class Lane:
 
     @property
     def has_due(self) -> bool:
-        """Whether there is something that may be sent as it is."""
+        """Whether there is a batch that may be sent now."""
         return bool(self.waiting) or (self.open is not None and self.open.due)
 
     def may_send(self, leader: int, now: float, *, numbered: bool) -> bool:
@@ -99,14 +102,14 @@ class Lane:
         return self.numbering.may_send(batch)
 
     def next_size(self) -> int:
-        """Bytes of the batch that `take` would return."""
+        """Returns the size of the batch that `take` would return."""
         if self.waiting:
             return self.waiting[0].size
         assert self.open is not None
         return self.open.size
 
     def take(self, leader: int, identity: Identity | None) -> Batch:
-        """The next batch, now in flight; numbered if there is an identity."""
+        """Puts the next batch in flight and returns it. Numbers it if there is an identity."""
         if not self.waiting:
             self.close_open()
         batch = self.waiting.popleft()
@@ -120,7 +123,7 @@ class Lane:
     # -- answers --------------------------------------------------------------------------------
 
     def is_first(self, batch: Batch) -> bool:
-        """Whether nothing unresolved comes before it."""
+        """Returns whether no unresolved batch precedes this one."""
         return not self.returned and bool(self.in_flight) and self.in_flight[0] is batch
 
     def on_done(self, batch: Batch) -> None:
@@ -131,22 +134,22 @@ class Lane:
         self.last_error = None
 
     def on_refused(self, batch: Batch) -> None:
-        """It is gone for good."""
+        """Removes a batch that will not be sent again."""
         self.in_flight.remove(batch)
         if batch.is_numbered:
             self.numbering.on_gone(batch)
-            # What was sent behind it will be found out of order, and must be waited for.
+            # The batches sent after it will be refused as out of order. Wait for their answers.
             self.is_recovering = bool(self.in_flight)
 
     def on_returned(self, batch: Batch, *, renumber: bool = False) -> None:
-        """To be sent again."""
+        """Marks a batch to be sent again."""
         self.in_flight.remove(batch)
         self.returned.append(batch)
         self._renumber = self._renumber or renumber
         self.is_recovering = True
 
     def on_split(self, batch: Batch, parts: Sequence[Batch]) -> None:
-        """To be sent again in parts."""
+        """Marks a batch to be sent again in parts."""
         self.in_flight.remove(batch)
         self.returned.extend(parts)
         self.is_recovering = True
@@ -154,19 +157,21 @@ class Lane:
             self.numbering.on_split(batch, parts)
 
     def settle_round(self) -> bool:
-        """With nothing in flight any more, put what came back in front; True if something did."""
+        """Once nothing is in flight, queues the returned batches first. Returns True if there were
+        any."""
         if self.in_flight:
             return False
         self.is_recovering = False
         came_back = bool(self.returned)
-        # Parts of one batch share its number, and sorting keeps their order.
+        # Parts of one batch share its number, and the sort keeps their order.
         self.returned.sort(key=lambda batch: batch.number)
         self.waiting.extendleft(reversed(self.returned))
         self.returned.clear()
         return came_back
 
     def try_renumber(self, identity: Identity | None) -> bool:
-        """Once nothing is in flight; False while a new producer id is needed for it."""
+        """Starts a new numbering if one is needed and nothing is in flight. Returns False while it
+        needs a new producer id."""
         if not self._renumber or self.in_flight:
             return True
         if identity is None or not self.numbering.begin_again(identity):
@@ -174,10 +179,10 @@ class Lane:
         self._renumber = False
         return True
 
-    # -- giving up ------------------------------------------------------------------------------
+    # -- timeouts and failures ------------------------------------------------------------------
 
     def discard(self, batch: Batch) -> None:
-        """Forget a batch that is not in flight."""
+        """Removes a batch that is not in flight."""
         if batch.is_numbered:
             self.numbering.on_gone(batch)
         if self.open is batch:

@@ -1,16 +1,17 @@
-"""Transactions on clusters before transaction.version 2: what joins one is said beforehand.
+"""Transactions on clusters before transaction.version 2, where partitions are added explicitly.
 
-A partition is added by AddPartitionsToTxn before the first batch goes there, a group's offsets by
-AddOffsetsToTxn before they are committed. The end of a transaction hands out no epoch: the numbers
-of batches go on from one transaction to the next, and only after something failed does the
-producer ask for another (InitProducerId that names the present one, KIP-360). Which also tells
-whether it was replaced, for then it is refused. Kafka refuses it too when a transaction was aborted
-for its timeout; our brokers let it go on.
+AddPartitionsToTxn adds a partition before the first batch is sent to it, and AddOffsetsToTxn adds a
+group before its offsets are committed. The end of a transaction returns no new epoch: sequence
+numbers continue from one transaction to the next. Only after a failure does the producer request
+another epoch (InitProducerId with the current id and epoch, KIP-360). That also shows whether the
+producer was replaced, because then the request is refused. Kafka also refuses it when a transaction
+was aborted because of its timeout; Penstock's brokers accept it.
 
-The coordinator answers CONCURRENT_TRANSACTIONS until the markers of the transaction before are
-written, a matter of milliseconds; so it is asked again soon.
+The coordinator answers CONCURRENT_TRANSACTIONS until the markers of the previous transaction are
+written. That takes milliseconds, so the request is repeated soon.
 
-Versions are bounded, because later ones of the same requests mean the new way.
+Request versions are limited, because later versions of the same requests mean transaction.version
+2.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class OlderWay:
                 )
 
             answer = await self._soon_again(ask, lambda answer: max(_codes(answer).values()))
-            # What was not attempted says nothing of why.
+            # OPERATION_NOT_ATTEMPTED does not say why the request failed, so other codes come
+            # first.
             codes = sorted(_codes(answer).items(), key=lambda item: item[1] == _NOT_ATTEMPTED)
             for place, code in codes:
                 check(code, subject=f"{place} in the transaction of {self._transactional_id}")
@@ -96,7 +98,8 @@ class OlderWay:
         await self._cluster.retry(what, attempt, deadline_s=self._deadline_s)
 
     async def _soon_again(self, ask: Callable[[], Awaitable[R]], code_of: Callable[[R], int]) -> R:
-        """Ask until the transaction before is over; at the deadline, what was said last."""
+        """Repeats the request until the previous transaction is over. At the deadline, returns the
+        last answer."""
         clock = self._cluster.clock
         end = clock.monotonic() + self._deadline_s
         while True:

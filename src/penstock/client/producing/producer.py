@@ -1,15 +1,15 @@
-"""The producer that users hold: records in, deliveries out.
+"""The async producer: `send` buffers a record and returns its `Delivery`.
 
-`send` serializes, routes and packs a record, and is done: it waits only for room in the buffer,
-or to learn of a topic that it never sent to. The rest happens beside it (`sending`). Whatever
-becomes of a record is said by its `Delivery`; nothing is lost without a word. What does not happen
-record by record is in `core`.
+`send` serializes and routes the record, packs it into a batch and returns. It waits only for buffer
+memory, or for the metadata of a topic that it has not sent to before. Sending happens in the
+background (`sending`). Each record's `Delivery` reports its outcome, success or failure, so no
+record is lost silently. `core` has everything that does not happen per record.
 
-What happens once per record is kept to a few microseconds: no task, no future, no copy but the one
-into the batch. Everything else happens once per batch.
+The work per record is kept to a few microseconds: no task, no future, and a single copy, into the
+batch. Everything else happens once per batch.
 
-With a `lock` the producer may be fed from other threads than its loop's: `send_nowait` may then be
-called from any, and takes the lock. This is what the blocking face is built on.
+With a `lock`, threads other than the event loop's may send: `send_nowait` takes the lock and may be
+called from any thread. The sync producer is built on this.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NO_TIMESTAMP: Final = -1
 
 
 class _Prepared(NamedTuple):
-    """A record that only waits for room."""
+    """A record that is ready to be packed as soon as the buffer has space."""
 
     lane: Lane
     timestamp: int
@@ -64,7 +64,7 @@ class Producer(ProducerCore, Generic[K, V]):
             delivery = await producer.send("payments", b"42", key=b"alice")
             metadata = await delivery
 
-    Leaving the block waits until everything is delivered or has failed.
+    Leaving the block waits until every record is delivered or has failed.
     """
 
     @overload
@@ -147,10 +147,11 @@ class Producer(ProducerCore, Generic[K, V]):
         timestamp_ms: int | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> Delivery:
-        """Buffer a record; waits only for room, or to learn of the topic.
+        """Buffers a record and returns its `Delivery`.
 
+        Waits only for buffer memory or for the topic's metadata, each at most `max_block_ms`.
         Without `partition` the router chooses one. `on_delivery` is called on the event loop with
-        the metadata or the error, the other being None.
+        `(metadata, error)`; one of the two is None.
         """
         watch = on_delivery
         if self._chain is not None:
@@ -172,7 +173,8 @@ class Producer(ProducerCore, Generic[K, V]):
                 seen.on_refused(error)
             raise
         if self._accumulator.has_filled:
-            # A caller in a tight loop would only ever fill the buffer: let the sender have a turn.
+            # A caller in a tight loop would keep the event loop busy until the buffer is full. Let
+            # the sender run.
             self._accumulator.has_filled = False
             await asyncio.sleep(0)
         return buffered
@@ -188,8 +190,12 @@ class Producer(ProducerCore, Generic[K, V]):
         timestamp_ms: int | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> Delivery:
-        """Buffer a record now or raise: `BufferExhausted` without room, `UnknownTopicYet` for a
-        topic that was never sent to; `await producer.partitions_for(topic)` makes it known."""
+        """Buffers a record without waiting, or raises an error.
+
+        Raises `BufferExhausted` when the buffer is full, and `UnknownTopicYet` for a topic that
+        this producer has not sent to before. `await producer.partitions_for(topic)` makes a topic
+        known.
+        """
         watch = on_delivery
         if self._chain is not None:
             watch = seen = Intercepted(
@@ -225,7 +231,8 @@ class Producer(ProducerCore, Generic[K, V]):
         timestamp_ms: int | None,
         watch: DeliveryCallback | None,
     ) -> Delivery | _Prepared:
-        """The delivery of a record now in the buffer; or the record, when that is full."""
+        """Returns the delivery of the buffered record, or the prepared record if the buffer is
+        full."""
         size = RECORD_OVERHEAD
         if value is not None:
             if self._serialize_value is not None:
@@ -264,7 +271,8 @@ class Producer(ProducerCore, Generic[K, V]):
         size: int,
         watch: DeliveryCallback | None,
     ) -> Delivery | _Prepared:
-        """Route and pack a record of at most `size` bytes, with the lock held if there is one."""
+        """Routes and packs a record of at most `size` bytes. The caller holds the lock, if there is
+        one."""
         if partition is None:
             view = topic.view
             partition = self._route(topic.name, key, headers, timestamp_ms, size, view)
@@ -285,7 +293,8 @@ class Producer(ProducerCore, Generic[K, V]):
                 return record
         index = batch.count - 1
         if watch is not None:
-            # Under the lock, so that it is there before the batch can end: it runs on the loop.
+            # Registered under the lock, because the batch can complete on the event loop at any
+            # time after.
             batch.ticket.watch_record(index, timestamp_ms, watch)
         if accumulator.has_news:
             self._usable().wake()
@@ -315,13 +324,13 @@ class Producer(ProducerCore, Generic[K, V]):
         await self._room.wait_for(attempt)
         return deliveries[0]
 
-    # -- the rest -------------------------------------------------------------------------------
+    # -- tables ---------------------------------------------------------------------------------
 
     async def send_table(self, topic: str, table: ArrowTable) -> TableDelivery:
-        """Send every row of an Arrow table, or of anything with the Arrow protocols.
+        """Sends every row of an Arrow table, or of any object that supports the Arrow protocols.
 
-        Columns: value, and optionally key, headers, timestamp, partition. Returns when all rows
-        are buffered; await what it returns for where they are.
+        The columns are `value` and, optionally, `key`, `headers`, `timestamp` and `partition`.
+        Returns when all rows are buffered. Await the result to learn the offsets of the rows.
         """
         from penstock.client.producing import tables  # noqa: PLC0415 (imports pyarrow)
 

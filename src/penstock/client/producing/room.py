@@ -1,7 +1,7 @@
-"""Waiting for room in the buffer, in line.
+"""Waits for memory in the buffer, first come first served.
 
-Who comes first is served first: a record that is sent while others wait for room waits behind
-them, however small it is, so that nobody starves.
+A record that is sent while others wait for memory waits behind them, however small it is, so that
+no sender starves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Room:
         return bool(self._line)
 
     def add_listener(self, listener: Callable[[], None]) -> None:
-        """Call it, on the loop, whenever memory was freed."""
+        """Registers a function that is called on the loop whenever memory was freed."""
         self._listeners.append(listener)
 
     def on_freed(self) -> None:
@@ -48,7 +48,7 @@ class Room:
         )
 
     async def wait_for(self, attempt: Callable[[], bool]) -> None:
-        """Make the attempt when it is our turn, until it succeeds or `max_block_ms` is over."""
+        """Makes the attempt when it is its turn, until it succeeds or `max_block_ms` is over."""
         end = self._clock.monotonic() + self._max_block_s
         turn = asyncio.get_running_loop().create_future()
         is_first = not self._line

@@ -1,13 +1,13 @@
-"""Requests on their way: what is ready goes to its leader, what comes back is acted on.
+"""Sends batches to the leaders of their partitions and handles the answers.
 
-There is no task that sends. `_pump` is a plain function that sends whatever can be sent; it is
-scheduled when something may have become possible (a batch is ready, an answer came, a connection
-opened, the metadata changed, a time has come) and never waits. What must be waited for, such as
-opening a connection, is a chore beside it; when it ends, the pump is scheduled again. So a broker
-that does not answer holds up nobody but its own partitions.
+There is no sending task. `_pump` is a plain function that sends whatever can be sent. It is
+scheduled when something may have become possible (a batch is ready, an answer arrived, a connection
+opened, the metadata changed, a timer fired) and never waits. What has to wait, such as opening a
+connection, runs as a chore; when the chore ends, the pump is scheduled again. So a broker that does
+not answer delays only its own partitions.
 
-Every wait has an end: a connection attempt, a request, and above all each batch, whose deadline
-the pump watches wherever the batch is.
+Every wait is bounded: a connection attempt, a request, and above all each batch, whose deadline the
+pump watches in every state.
 """
 
 from __future__ import annotations
@@ -50,13 +50,14 @@ from penstock.wire.messages import (
 
 _PURPOSE: Final = "produce"
 _BROKER_SHARE: Final = 0.9
-"""Of the time for a request, how much the broker may take: its own word is better than silence."""
+"""The share of the request timeout that the broker gets. An error from the broker is more
+informative than a missing response."""
 _BACKOFF_DOUBLINGS_MAX: Final = 16
 _log = logging.getLogger(__name__)
 
 
 class _Node:
-    """One broker, and what is on its way there."""
+    """One broker, and the requests in flight to it."""
 
     __slots__ = ("broker_id", "connection", "error", "failures", "requests", "retry_at", "told")
 
@@ -68,10 +69,12 @@ class _Node:
         self.failures = 0
         self.error: ClientError | None = None
         self.told = False
-        """Whether requests without an answer went over the connection."""
+        """Whether requests without a response were sent over the connection."""
 
 
 class Sender:
+    """Sends the accumulator's batches and handles the answers. See the module's docstring."""
+
     def __init__(
         self,
         cluster: Cluster,
@@ -113,10 +116,11 @@ class Sender:
         self._version_max: int | None = None
         self.last_error: ClientError | None = None
 
-    # -- being told -----------------------------------------------------------------------------
+    # -- interface ------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """There may be something to send. With a lock, from any thread."""
+        """Schedules the pump, as there may be something to send. With a lock, may be called from
+        any thread."""
         if self._is_scheduled or self._is_closed:
             return
         self._is_scheduled = True
@@ -126,32 +130,34 @@ class Sender:
             self._loop.call_soon(self._pump)
 
     async def close(self) -> None:
-        """Send no more. What is still on its way ends with its connection."""
+        """Stops sending. Requests in flight end with their connection."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         await self._chores.close()
 
     def take_failure(self) -> ClientError | None:
-        """Why a batch has failed since this was last asked, if one has: the first reason."""
+        """Returns the first failure of a batch since the last call, if any, and clears it."""
         failure, self._answers.failure = self._answers.failure, None
         return failure
 
     def note_failure(self, error: ClientError) -> None:
-        """Something that was sent will not be delivered."""
+        """Notes that something that was sent will not be delivered."""
         self._answers.failure = self._answers.failure or error
 
     def join_by_request(self, join: Join, version_max: int) -> None:
-        """Send to partitions only once they have joined the transaction; in versions in which a
-        batch does not have them join by itself."""
+        """Sends to partitions only after they have joined the transaction, with request versions in
+        which a batch does not make its partition join."""
         self._join = join
         self._version_max = version_max
 
     async def vouch(self) -> None:
-        """With acks=0: wait until the brokers have read all that was sent.
+        """With acks=0, waits until the brokers have read everything that was sent.
 
-        Requests of a connection are read in order, so one answer vouches for all before it. When
-        a connection is lost there is nothing left to wait for, and nobody was promised anything."""
+        A broker reads the requests of a connection in order, so one response confirms all requests
+        before it. If a connection is lost there is nothing left to wait for; acks=0 promises
+        nothing.
+        """
         for node in list(self._nodes.values()):
             if node.told and node.connection is not None and node.connection.is_open:
                 node.told = False
@@ -170,7 +176,7 @@ class Sender:
         try:
             self._expire()
             self._send_ready()
-        except Exception as error:  # noqa: BLE001 - whatever it is, senders must not hang on it
+        except Exception as error:  # noqa: BLE001 - senders must not hang, whatever it is
             self._crash(error)
 
     def _crash(self, error: BaseException) -> None:
@@ -257,8 +263,8 @@ class Sender:
     def _send_all(self, node: _Node, lanes: list[Lane], now: float) -> None:
         limit = self._options.max_in_flight_requests_per_connection
         while node.requests < limit:
-            # What the system does not take is copied by asyncio: one request of it is enough. The
-            # answer to what is on its way lets us go on.
+            # asyncio copies what the system does not accept: one request of that is enough. The
+            # response to a request in flight triggers the next round.
             if node.requests and node.connection is not None and not node.connection.is_writable:
                 return
             with self._lock:
@@ -268,7 +274,7 @@ class Sender:
             self._send(node, batches, now)
             if not self._is_connected(node, now):
                 return
-            # Those who were served go to the end of the line.
+            # Lanes that were served go to the end of the line.
             served = {batch.place for batch in batches}
             lanes.sort(key=lambda lane: lane.place in served)
 
@@ -338,7 +344,7 @@ class Sender:
                 settled = self._answers.on_answer(batches, response, now)
         except ClientError as error:
             settled = self._lost(batches, error, maybe_written=True)
-        except Exception as error:  # noqa: BLE001 - whatever it is, senders must not hang on it
+        except Exception as error:  # noqa: BLE001 - senders must not hang, whatever it is
             self._crash(error)
             return
         self._act(settled)
@@ -371,11 +377,12 @@ class Sender:
     # -- chores ---------------------------------------------------------------------------------
 
     def _is_connected(self, node: _Node, now: float) -> bool:
-        """Whether requests can be written now; if not, a connection is being opened."""
+        """Returns whether requests can be written now. If not, starts to open a connection."""
         if node.connection is not None:
             if node.connection.is_open:
                 return True
-            # The leader may have moved. With acks=0 this is the only way a broker can say so.
+            # The leader may have changed. With acks=0 closing the connection is a broker's only way
+            # to say so.
             node.connection = None
             self._is_stale = True
         if node.retry_at <= now:
@@ -385,7 +392,7 @@ class Sender:
     async def _connect(self, node: _Node) -> None:
         try:
             node.connection = await self._cluster.connection(node.broker_id, _PURPOSE)
-            # Asked here, where it may fail, and not by the pump.
+            # Checked here, where an error can be handled, and not in the pump.
             node.connection.version_of(ProduceRequest)
             node.failures = 0
             node.error = None
@@ -405,7 +412,8 @@ class Sender:
                 break
             await join(places)
             self.wake()
-        # When this chore is over: what the pump finds outside then has to begin another.
+        # Runs after this chore has ended. If the pump finds more partitions then, it can start
+        # another chore.
         self._loop.call_soon(self.wake)
 
     async def _refresh(self) -> None:
@@ -443,7 +451,7 @@ class Sender:
         self.wake()
 
     def _backoff_s(self, failures: int) -> float:
-        """Doubling, up to a bound, and never quite the same for two clients."""
+        """Returns an exponential backoff with an upper limit and jitter."""
         options = self._options
         doubled = options.retry_backoff_ms << min(failures, _BACKOFF_DOUBLINGS_MAX)
         bounded = min(doubled, options.retry_backoff_max_ms)

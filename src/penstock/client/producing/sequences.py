@@ -1,40 +1,42 @@
-"""Idempotence: which number a batch carries, and what a broker's answer about it means. Pure.
+"""Idempotence: assigns sequence numbers to batches, and interprets the broker's answers. Pure.
 
-The broker lets a producer id write to a partition only in sequence: epoch, then record numbers
-from 0 without a gap. It recognises the last five batches of each producer, so a batch that is sent
-again after a lost answer is kept once. From this follow our rules, per partition (a "lane"):
+The broker lets a producer id write to a partition only in sequence: epoch, then record numbers from
+0 without a gap. It remembers the last five batches of each producer, so a batch that is sent again
+after a lost answer is stored once. This leads to the following rules for each partition (a "lane"):
 
-- A batch is numbered when it is first sent, and keeps its number over all retries.
-- From the first unresolved batch on, at most five are numbered and sent, all on one connection, in
-  order. Those that were acknowledged meanwhile count too: the broker has room for five, whatever
-  we know of them, and one that it forgot while we still retry it would be taken for a gap.
-- Only one is sent until the broker has confirmed the first. A broker that does not know a producer
-  takes any sequence from it, so the second could be taken where the first was refused.
-- When any of them fails, nothing is sent until all in flight have been answered; then they go out
-  again in their order.
-- OUT_OF_ORDER_SEQUENCE_NUMBER for a batch with an unresolved one before it only says that the
+- A batch is numbered when it is first sent, and keeps its number in all retries.
+- Counted from the first unresolved batch, at most five are numbered and sent, all on one
+  connection, in order. Batches that were acknowledged in the meantime count too: the broker
+  remembers five, whatever the client knows of them, and one that it forgot while it is still
+  retried would look like a gap.
+- Only one batch is sent until the broker has confirmed the first. A broker that does not know a
+  producer accepts any sequence from it, so it could accept the second after refusing the first.
+- When one of them fails, nothing is sent until all in flight have been answered; then they are sent
+  again in order.
+- OUT_OF_ORDER_SEQUENCE_NUMBER for a batch with an unresolved one before it only means that the
   earlier one was not written: both are retried.
-- The same for the first unresolved batch says that the broker never saw something that came
-  before: a batch that was refused for good, or whose time ran out. It also says that the batch
-  itself, and all behind it, were never written, or the broker would have answered "duplicate". So
-  they may safely be renumbered: from 0, under the next epoch, which also shuts out any late copy
-  of the old numbering. A batch that timed out does not move the epoch: whether it was written is
-  what the answer to the next batch tells us. Only if the broker has confirmed nothing yet it would
-  tell us nothing, since any sequence may be taken: then the next batch begins the next epoch.
-- UNKNOWN_PRODUCER_ID is answered by brokers that forgot the producer: the same treatment.
-- DUPLICATE_SEQUENCE_NUMBER is success whose offset nobody remembers.
-- A batch that was refused before it could have been written gives its numbers back if nothing was
-  numbered after it. If an earlier attempt may have been written it must not: the next batch under
-  those numbers could pass for its duplicate, and be lost.
+- The same error for the first unresolved batch means that the broker never saw an earlier one: a
+  batch that was refused for good, or that timed out. It also means that the batch itself, and all
+  after it, were never written, or the broker would have answered "duplicate". So they can safely be
+  renumbered from 0 under the next epoch, which also fences any late copy with the old numbers. A
+  batch that timed out does not change the epoch: the answer to the next batch shows whether it was
+  written. Only if the broker has confirmed nothing yet would that answer show nothing, because any
+  sequence may be accepted. Then the next batch begins the next epoch.
+- UNKNOWN_PRODUCER_ID means that the broker forgot the producer. It is handled the same way.
+- DUPLICATE_SEQUENCE_NUMBER is success, but the offset is no longer known.
+- A batch that was refused before it could have been written returns its numbers if no later batch
+  was numbered. If an earlier attempt may have been written it must not: the next batch with those
+  numbers could be taken for its duplicate, and be lost.
 
-The broker keeps producers per partition, so an epoch may move for one lane and not the others; no
-round trip is needed, and lanes never wait for each other. Only when an epoch is used up (32767) a
-new producer id must be asked for.
+The broker keeps producer state per partition, so one lane's epoch may change independently of the
+others. This needs no round trip, and lanes never wait for each other. Only when the epochs are used
+up (32767) must a new producer id be requested.
 
-A transactional producer has its id and epoch from the coordinator, the same in all lanes and for
-one transaction, and may not move it alone: there, what would renumber is refused, and with it the
-transaction can only be aborted. The same goes for an epoch that is too old: the coordinator knows
-whether it ended the transaction, for the time it took, or whether the producer is fenced.
+A transactional producer gets its id and epoch from the coordinator, the same for all lanes and for
+one transaction, and must not change it by itself. There, what would cause renumbering is refused
+instead, and the transaction can then only be aborted. The same applies to an epoch that is too old:
+only the coordinator knows whether it ended the transaction because of its timeout, or whether the
+producer was fenced.
 """
 
 from __future__ import annotations
@@ -53,21 +55,23 @@ _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 
 class Identity(NamedTuple):
+    """A producer id and its epoch."""
+
     producer_id: int
     epoch: int
 
 
 class Verdict(Enum):
-    """What to do with a batch after an answer about it."""
+    """What to do with a batch after an answer."""
 
     DONE = auto()
     RETRY = auto()
     RENUMBER = auto()
-    """Retry it and all behind it under the next epoch."""
+    """Retry it and all batches after it under the next epoch."""
     SPLIT = auto()
     REFUSED = auto()
     FATAL = auto()
-    """Not only this batch: the whole producer is finished."""
+    """Not only the batch has failed: the producer cannot be used any more."""
 
 
 _TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
@@ -99,15 +103,18 @@ NOT_WRITTEN: Final = frozenset(
         ErrorCode.TRANSACTION_ABORTABLE,
     }
 )
-"""Errors that a broker finds before it writes. After any other the batch may be in the log: also
-after NOT_LEADER_OR_FOLLOWER, which is what a leader answers that was deposed while its followers
-had not taken the batch yet, and they may have it."""
+"""Errors that a broker detects before it writes. After any other error the batch may be in the log.
+That includes NOT_LEADER_OR_FOLLOWER: a leader that was deposed before its followers had replicated
+the batch answers with it, and they may have the batch nevertheless."""
 
 
 def judge(
     code: int, *, numbered: bool, first: bool, count: int, transactional: bool = False
 ) -> Verdict:
-    """What an error code means for a batch of `count` records; `first` of the unresolved ones."""
+    """Interprets the error code for a batch of `count` records.
+
+    `first` says whether it is the first unresolved batch of its lane.
+    """
     if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
         return Verdict.DONE
     if code in _TOO_LARGE:
@@ -130,23 +137,23 @@ def _retriable(code: int) -> bool:
 
 
 class Numbering:
-    """The numbers of one lane."""
+    """The sequence numbers of one lane."""
 
     __slots__ = ("epoch", "is_confirmed", "is_lost", "next_sequence", "producer_id", "window")
 
     def __init__(self) -> None:
         self.window: list[Batch] = []
-        """What was numbered, in order, from the first that is unresolved on."""
+        """The numbered batches in order, starting with the first unresolved one."""
         self.is_confirmed = False
         """Whether the broker has written something under this id and epoch."""
         self.is_lost = False
-        """Whether nobody will ever say what became of the first numbers under this epoch."""
+        """Whether the outcome of the first numbers under this epoch will never be known."""
         self.producer_id = NO_PRODUCER_ID
         self.epoch = -1
         self.next_sequence = 0
 
     def number(self, batch: Batch, identity: Identity) -> None:
-        """Give a batch the next numbers."""
+        """Assigns the next numbers to a batch."""
         if self.producer_id == NO_PRODUCER_ID:
             self.producer_id, self.epoch = identity
         elif self.is_lost and not self.window:
@@ -156,7 +163,8 @@ class Numbering:
         self.window.append(batch)
 
     def may_send(self, batch: Batch) -> bool:
-        """Whether the broker will still know the first unresolved batch after this one."""
+        """Returns whether the broker will still remember the first unresolved batch after this
+        one."""
         if batch.is_numbered:
             return self.window.index(batch) < WINDOW_MAX
         return len(self.window) < WINDOW_MAX
@@ -166,7 +174,7 @@ class Numbering:
         self._resolve(batch)
 
     def on_gone(self, batch: Batch) -> None:
-        """It will not be sent again."""
+        """Handles a batch that will not be sent again."""
         if self.window[-1] is batch and not batch.uncertain:
             self.next_sequence = batch.sequence
             self.window.pop()
@@ -184,14 +192,14 @@ class Numbering:
             self.window.pop(0)
 
     def adopt(self, identity: Identity) -> None:
-        """Start at 0 under this; nothing of what was numbered before is unresolved."""
+        """Starts at 0 under this identity. No batch numbered before is unresolved."""
         self.producer_id, self.epoch = identity
         self.next_sequence = 0
         self.is_confirmed = self.is_lost = False
         self.window.clear()
 
     def begin_again(self, identity: Identity) -> bool:
-        """Start at 0 under a new epoch; False when that takes a new producer id."""
+        """Starts at 0 under a new epoch. Returns False if that needs a new producer id."""
         if identity.producer_id != self.producer_id:
             self.producer_id, self.epoch = identity
         elif self.epoch >= EPOCH_MAX:
@@ -201,7 +209,7 @@ class Numbering:
         self.next_sequence = 0
         self.is_confirmed = self.is_lost = False
         for batch in self.window:
-            # Its numbers are void; it gets others when it is sent again.
+            # Its numbers are void. It gets new ones when it is sent again.
             batch.sequence = NO_SEQUENCE
             batch.uncertain = False
         self.window.clear()

@@ -1,9 +1,9 @@
-"""Arrow tables into topics, with no Python object per row.
+"""Sends Arrow tables to topics, without a Python object per row.
 
 A table is cut into slices of a few megabytes. Each slice is routed as a whole, encoded by compiled
-code into sealed batches, one run for each partition, and queued in the lanes behind whatever was
-sent before; from there on its batches are sent, numbered and retried like any others. A slice is
-only encoded when the buffer has room for it, so a table of any size passes through bounded memory.
+code into sealed batches, one run for each partition, and queued in the lanes behind earlier
+batches. From then on its batches are sent, numbered and retried like any others. A slice is encoded
+only when the buffer has space for it, so a table of any size needs only bounded memory.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from penstock.records.batch import HEADER_SIZE, read_header
 from penstock.records.columnar import BATCH_BYTES_MAX, BatchOptions, encode_partitions
 
 SLICE_BYTES_MAX: Final = 4 << 20
-"""Large enough that what is done once per slice does not count, small against the buffer."""
+"""Large enough to make the cost per slice negligible, small compared to the buffer."""
 SLICE_ROWS_MAX: Final = 1 << 17
 _BUFFER_SHARE: Final = 4
-"""A slice is at most this part of the buffer."""
+"""A slice takes at most this fraction of the buffer: 1/4."""
 _COLUMNS: Final = ("key", "value", "headers", "timestamp", "partition")
 
 
 class ArrowStream(Protocol):
-    """What pandas, polars, DuckDB and others offer of their tables."""
+    """The protocol by which pandas, polars, DuckDB and others export their tables."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
@@ -48,7 +48,7 @@ ArrowTable: TypeAlias = pa.Table | pa.RecordBatch | ArrowStream
 
 
 class OffsetRange(NamedTuple):
-    """Both ends belong to it."""
+    """A range of offsets. Both ends are included."""
 
     first: int
     last: int
@@ -56,22 +56,24 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableMetadata:
-    """Where the rows of a table are. With acks=0 nobody knows: there are no ranges."""
+    """The positions of a table's rows. With acks=0 they are unknown, and there are no ranges."""
 
     topic: str
     records: int
     counts: Mapping[int, int]
-    """Rows by partition."""
+    """The number of rows by partition."""
     ranges: Mapping[int, tuple[OffsetRange, ...]]
-    """Offsets by partition; several ranges where other producers wrote in between."""
+    """Offsets by partition; several ranges if other producers wrote in between."""
 
 
 TableCallback = Callable[[TableMetadata | None, ClientError | None], object]
 
 
 class TableDelivery:
-    """`await` it for the table's metadata, or for the first error that kept rows from being
-    written; the other rows may be there all the same."""
+    """Resolves to the table's metadata, or raises the first error.
+
+    `await` it. If it raises an error, some of the rows may have been written nevertheless.
+    """
 
     __slots__ = ("_counts", "_tickets", "_topic")
 
@@ -86,10 +88,11 @@ class TableDelivery:
         self._counts[partition] = self._counts.get(partition, 0) + count
 
     def done(self) -> bool:
+        """Returns whether the outcome of every row is known."""
         return all(ticket.is_over for ticket in self._tickets)
 
     def outcome(self) -> TableMetadata:
-        """The metadata, or raises the first error; only of a delivery that is done."""
+        """Returns the metadata or raises the first error. The delivery must be done."""
         if not self.done():
             raise RuntimeError("rows are still on their way: await the delivery first")
         if (error := self.error()) is not None:
@@ -99,6 +102,7 @@ class TableDelivery:
         )
 
     def error(self) -> ClientError | None:
+        """Returns the first error, or None."""
         leaves = (leaf for ticket in self._tickets for leaf in ticket.leaves())
         return next((leaf.error for leaf in leaves if leaf.error is not None), None)
 
@@ -117,7 +121,8 @@ class TableDelivery:
         return {partition: tuple(found) for partition, found in ranges.items()}
 
     def add_callback(self, callback: TableCallback) -> None:
-        """Call with the metadata or the first error once all is known; from any thread."""
+        """Registers a callback for the metadata or the first error. May be called from any
+        thread."""
         waiting = [None] * len(self._tickets)
 
         def tell() -> None:
@@ -135,9 +140,10 @@ class TableDelivery:
             ticket.watch_batch(one_over)
 
     def result(self, timeout_s: float | None = None) -> TableMetadata:
-        """Block until all is known: the metadata, or raises the first error.
+        """Blocks until all outcomes are known. Returns the metadata or raises the first error.
 
-        For threads without an event loop; on a loop, await the delivery instead."""
+        This is for threads without an event loop. On an event loop, await the delivery instead.
+        """
         if not self.done():
             wait_in_thread(lambda wake: self.add_callback(lambda *_: wake()), timeout_s)
         return self.outcome()
@@ -150,7 +156,7 @@ class TableDelivery:
 
 
 class Intake:
-    """Takes tables into the accumulator."""
+    """Adds tables to the accumulator."""
 
     def __init__(
         self,
@@ -189,7 +195,7 @@ class Intake:
 
             if self._room.is_waited_for or not take():
                 await self._room.wait_for(take)
-            # Let what was taken in leave, and others have a turn.
+            # Let the sender send what was added, and let other tasks run.
             await asyncio.sleep(0)
         return delivery
 
@@ -257,7 +263,8 @@ def _record_batches(table: ArrowTable) -> Iterator[pa.RecordBatch]:
 def slices(
     batches: Iterator[pa.RecordBatch], bytes_max: int
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """The rows in order, in slices of about so many bytes, each with what it takes at most."""
+    """Yields the rows in order, in slices of about `bytes_max` bytes, each with its maximum
+    size."""
     for batch in batches:
         if not len(batch):
             continue
@@ -268,7 +275,7 @@ def slices(
             part = batch.slice(start, rows)
             part_size = part.nbytes + RECORD_OVERHEAD * len(part)
             if part_size > 2 * bytes_max and len(part) > 1:
-                # Rows of very different sizes: halve until it fits.
+                # The rows differ much in size: halve the slice until it fits.
                 middle = len(part) // 2
                 halves = iter([part.slice(0, middle), part.slice(middle)])
                 yield from slices(halves, bytes_max)

@@ -1,14 +1,13 @@
-"""What became of a batch, and who wants to know. Pure.
+"""The outcome of a batch, and the callbacks that wait for it. Pure.
 
-All records of a batch share one fate, so they share one ticket: a record's own part of it is an
-index. A ticket ends in one of two ways, each once: it is settled, with the offset of the first
-record or an error; or its batch is split, and then it forwards every question to the tickets of
-the parts.
+All records of a batch have the same outcome, so they share one ticket; a record only needs its
+index. A ticket ends once, in one of two ways: it is settled, with the offset of the first record or
+an error; or its batch is split, and it forwards everything to the tickets of the parts.
 
-Callbacks may be added from any thread, without a lock. The adder puts its callback into the list
-and then looks whether the ticket has ended; the ender marks the end and then looks into the list.
-Whoever comes second finds the other's mark, and taking an item out of a list is atomic, so each
-callback runs exactly once.
+Callbacks may be added from any thread, without a lock. The adding thread puts the callback into the
+list and then checks whether the ticket has ended; the ending thread marks the end and then checks
+the list. Whichever comes second sees what the other did, and removing an item from a list is
+atomic, so each callback runs exactly once.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from penstock.client.errors import ClientError
 from penstock.client.model import RecordMetadata, TopicPartition
 
 DeliveryCallback = Callable[[RecordMetadata | None, ClientError | None], object]
-"""Is told where the record is, or why it is nowhere; the other argument is None."""
+"""Receives the record's metadata, or the error; the other argument is None."""
 
 NO_OFFSET: Final = -1
 NO_APPEND_TIME: Final = -1
@@ -39,6 +38,8 @@ class _BatchWatch(NamedTuple):
 
 
 class Ticket:
+    """The outcome of one batch, shared by its records. See the module's docstring."""
+
     __slots__ = (
         "_watches",
         "append_time_ms",
@@ -56,12 +57,12 @@ class Ticket:
         self.base_offset = NO_OFFSET
         self.append_time_ms = NO_APPEND_TIME
         self.count = 0
-        """Of records; known once it has succeeded."""
+        """The number of records. Known once the batch has succeeded."""
         self.error: ClientError | None = None
         self.parts: Sequence[tuple[int, Ticket]] = ()
         self._watches: list[_RecordWatch | _BatchWatch] = []
 
-    # -- ending ---------------------------------------------------------------------------------
+    # -- settling -------------------------------------------------------------------------------
 
     def succeed(self, base_offset: int, count: int, append_time_ms: int = NO_APPEND_TIME) -> None:
         self.base_offset = base_offset
@@ -79,15 +80,16 @@ class Ticket:
         self._run()
 
     def split(self, parts: Sequence[tuple[int, Ticket]]) -> None:
-        """Hand over to the tickets of the parts; each comes with the index it starts at."""
+        """Forwards to the tickets of the parts. Each comes with the index of its first record."""
         assert not self.settled and not self.parts
         self.parts = parts
         self._run()
 
-    # -- asking ---------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------
 
     def leaf(self, index: int) -> tuple[Ticket, int]:
-        """The ticket that a record's fate is written on by now, and its index there."""
+        """Returns the ticket that has, or will have, a record's outcome, and the record's index
+        there."""
         ticket = self
         while ticket.parts:
             for first, part in reversed(ticket.parts):
@@ -103,23 +105,23 @@ class Ticket:
 
     @property
     def is_over(self) -> bool:
-        """Whether the fate of every record is known."""
+        """Whether the outcome of every record is known."""
         return self.settled or (bool(self.parts) and all(part.is_over for _, part in self.parts))
 
     def metadata(self, index: int, timestamp: int) -> RecordMetadata:
-        """Where a record of a successful batch is."""
+        """Returns the metadata of a record of a successful batch."""
         offset = self.base_offset + index if self.base_offset >= 0 else NO_OFFSET
         if self.append_time_ms != NO_APPEND_TIME:
             timestamp = self.append_time_ms
         return RecordMetadata(self.place.topic, self.place.partition, offset, timestamp)
 
-    # -- being told -----------------------------------------------------------------------------
+    # -- callbacks ------------------------------------------------------------------------------
 
     def watch_record(self, index: int, timestamp: int, callback: DeliveryCallback) -> None:
         self._watch(_RecordWatch(index, timestamp, callback))
 
     def watch_batch(self, callback: Callable[[], object]) -> None:
-        """Call when the fate of every record is known."""
+        """Calls the callback when the outcome of every record is known."""
         self._watch(_BatchWatch(callback))
 
     def _watch(self, watch: _RecordWatch | _BatchWatch) -> None:
@@ -130,12 +132,12 @@ class Ticket:
     def _run(self) -> None:
         watches = self._watches
         if len(watches) > 1:
-            # Records are told in their order; pop takes from the end.
+            # Callbacks run in the order of their records; pop takes from the end.
             watches.reverse()
         while watches:
             try:
                 watch = watches.pop()
-            except IndexError:  # Another thread took the last one.
+            except IndexError:  # another thread took the last one
                 return
             if self.parts:
                 self._forward(watch)
@@ -171,5 +173,5 @@ class Ticket:
 def _guarded(callback: Callable[[], object]) -> None:
     try:
         callback()
-    except Exception:  # noqa: BLE001 - it is the user's code: no failure of it is ours
+    except Exception:  # noqa: BLE001 - user code must not break the client
         _log.exception("a delivery callback failed; the delivery itself is not affected")

@@ -1,7 +1,7 @@
-"""What the producer knows of its topics: their lanes, who leads them, how routers see them.
+"""The producer's view of its topics: their lanes, their leaders, and what routers see.
 
-The cluster's metadata is looked at when it has changed and not for every record: each topic keeps
-a list of leaders by partition and a `PartitionView`, rebuilt from what was heard last.
+The cluster's metadata is read when it has changed and not for every record. Each topic keeps a list
+of leaders by partition and a `PartitionView`, rebuilt from the latest metadata.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Topic:
         self.name = name
         self.lanes: list[Lane] = []
         self.leaders: list[int] = []
-        """By partition; NOBODY where there is none."""
+        """The leader of each partition; NOBODY if there is none."""
         self.source: MetadataResponse.Topic | None = None
         self.view = PartitionView(0, (), self.queued_bytes, _nothing_to_choose, 1)
 
@@ -49,7 +49,7 @@ class Topics:
         return list(self._topics)
 
     def open(self, name: str) -> Topic:
-        """The topic, of which the cluster has just heard."""
+        """Returns the topic. The cluster has just received its metadata."""
         topic = self._topics.get(name)
         if topic is None:
             topic = self._topics[name] = Topic(name)
@@ -57,7 +57,7 @@ class Topics:
         return topic
 
     def sync(self) -> None:
-        """Take over whatever the cluster has heard since."""
+        """Updates all topics from the cluster's current metadata."""
         for topic in self._topics.values():
             self._update(topic)
 
@@ -67,14 +67,15 @@ class Topics:
         return leader if leader in self._cluster.brokers else NOBODY
 
     def why_leaderless(self, lane: Lane) -> ClientError:
-        """What the cluster says about a lane that nobody leads."""
+        """Returns the cluster's error for a lane without a leader."""
         known = self._topics[lane.place.topic].source
         if known is not None and known.error_code != ErrorCode.NONE:
             return BrokerError(known.error_code, subject=f"topic {lane.place.topic}")
         return BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, subject=str(lane.place))
 
     def follow(self, place: TopicPartition, leader_id: int, leader_epoch: int) -> bool:
-        """A broker that no longer leads said who does; False when that is no news, or of no use."""
+        """Applies the new leader that a former leader reported. Returns False if it is not new or
+        unusable."""
         known = self._cluster.known_topic(place.topic)
         if known is None or leader_id not in self._cluster.brokers:
             return False
@@ -92,7 +93,7 @@ class Topics:
         return False
 
     def meet(self, brokers: Iterable[tuple[int, Address]]) -> None:
-        """Brokers that an answer spoke of."""
+        """Adds brokers that a response mentioned."""
         self._cluster.brokers.update(brokers)
 
     def _update(self, topic: Topic) -> None:
@@ -103,7 +104,8 @@ class Topics:
         if known.error_code != ErrorCode.NONE:
             topic.leaders = [NOBODY] * len(topic.lanes)
         else:
-            # Partitions are only ever added; lanes of a topic made anew with fewer stay leaderless.
+            # Partitions are only ever added. If the topic was created again with fewer, the other
+            # lanes have no leader.
             count = max(len(known.partitions), len(topic.lanes))
             for partition in range(len(topic.lanes), count):
                 place = TopicPartition(topic.name, partition)

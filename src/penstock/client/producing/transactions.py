@@ -1,21 +1,23 @@
-"""Transactions of a producer: what is sent between begin and end is read together, or never.
+"""Transactions of a producer: read-committed consumers see all records of one, or none.
 
-The way of transaction.version 2 (KIP-890), which brokers say that they have: a partition joins a
-transaction with the first batch it takes, and the end of each hands out the epoch for the next. So
-a late copy of anything, a batch or an end, is known by its epoch and does no harm. With clusters
-that do not have it transactions go the older way (`older_way`).
+This is the protocol of transaction.version 2 (KIP-890). A partition joins the transaction with the
+first batch that it accepts, and the end of a transaction returns the epoch for the next one. A late
+duplicate of a batch or of an end is therefore recognized by its old epoch and has no effect.
+Brokers report whether they support it; with older clusters `older_way` is used.
 
-What may go wrong is one of three:
+There are three kinds of failure:
 
-    Fenced               another producer has taken over the transactional id: this one is finished
-    TransactionAborted   nothing of the transaction will be read; the same may be tried in another
-    DeadlineExceeded     the end was not confirmed in time, and whether it was a commit is not
-                         known; this producer is finished, and one that is started under the same
-                         transactional id gets to work when it is decided
+    Fenced               another producer has taken over the transactional id: this producer can
+                         no longer be used
+    TransactionAborted   none of the transaction's records will be read; the work can be tried
+                         again in another transaction
+    DeadlineExceeded     the end was not confirmed in time, and it is unknown whether it was
+                         committed; this producer can no longer be used, and a new one with the
+                         same transactional id starts once the outcome is decided
 
-A producer that was cancelled while it ended a transaction is finished too, for the same reason. A
-record whose delivery has failed makes its transaction one that can only be aborted. A producer that
-is closed inside of a transaction aborts it.
+A producer that is cancelled while it ends a transaction can no longer be used either, because the
+outcome is unknown. If a record fails to be delivered, its transaction can only be aborted. Closing
+a producer inside a transaction aborts the transaction.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ T = TypeVar("T")
 FEATURE: Final = "transaction.version"
 LEVEL: Final = 2
 _NAMES_ITSELF_SINCE: Final = 3
-"""The version of InitProducerId in which a producer can say who it was."""
+"""The first version of InitProducerId in which a producer can give its current id and epoch."""
 _FENCED: Final = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 _ABORTED: Final = (
     ErrorCode.TRANSACTION_ABORTABLE,
@@ -74,43 +76,47 @@ _REPLACED: Final = (*_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
 class GroupOf(Protocol):
-    """A consumer, as far as committing for it goes."""
+    """What committing offsets in a transaction needs from a consumer."""
 
     @property
     def membership(self) -> tuple[str, Membership]:
-        """Its group, and how it signs there."""
+        """The group's name, and the consumer's membership of it."""
 
 
 Join = Callable[[list[TopicPartition]], Awaitable[None]]
-"""Has partitions join the transaction; failures it sees to itself."""
+"""Adds partitions to the transaction. It handles failures itself."""
 
 
 class Host(Protocol):
-    """The producer, as far as its transactions go."""
+    """What transactions need from their producer."""
 
     def open_transaction(self) -> None:
-        """Records may be sent from now on."""
+        """Allows records to be sent."""
 
     async def close_transaction(self) -> tuple[bool, ClientError | None]:
-        """No record may be sent, and none is on its way. Whether any was, and what failed first."""
+        """Stops accepting records and waits until none is in flight.
+
+        Returns whether any record was sent, and the first failure.
+        """
 
     def go_on(self, identity: Identity) -> None:
-        """What is sent next is numbered under this."""
+        """Uses this producer id and epoch for the next batches."""
 
     def join_by_request(self, join: Join) -> None:
-        """From now on partitions join a transaction by this, before anything is sent to them."""
+        """From now on calls `join` to add a partition to a transaction before sending batches to
+        it."""
 
     def joined(self, places: Iterable[TopicPartition]) -> None:
-        """These take part now."""
+        """Marks these partitions as part of the transaction."""
 
     def fail_transaction(self, error: ClientError) -> None:
-        """What was sent and is not acknowledged will not be."""
+        """Fails all records that are not acknowledged yet."""
 
     def give_up(self, error: ClientError) -> None: ...
 
 
 class Transactions:
-    """Those of one transactional id, one after the other."""
+    """The transactions of one transactional id, one after the other."""
 
     def __init__(self, cluster: Cluster, options: ProducerOptions, host: Host) -> None:
         assert options.transactional_id is not None
@@ -125,7 +131,8 @@ class Transactions:
         self._older: OlderWay | None = None
 
     async def init(self) -> None:
-        """Take the transactional id over: whoever had it is fenced, what it had open aborted."""
+        """Takes over the transactional id. Fences its previous producer and aborts its open
+        transaction."""
         features, answer = await self._init(None)
         if features.get(FEATURE, 0) < LEVEL:
             self._older = OlderWay(self._cluster, self.transactional_id, self._deadline_s)
@@ -135,7 +142,8 @@ class Transactions:
     async def _init(
         self, expected: Identity | None
     ) -> tuple[Mapping[str, int], InitProducerIdResponse]:
-        """As the producer that is expected there, or as a new one."""
+        """Sends InitProducerId, with the expected current producer id and epoch if they are
+        given."""
 
         async def attempt(fresh: bool) -> tuple[Mapping[str, int], InitProducerIdResponse]:
             connection = await self._cluster.transaction_coordinator(
@@ -175,7 +183,8 @@ class Transactions:
             return
         name, member = (group, NOBODY) if isinstance(group, str) else group.membership
         if member is not NOBODY and member.generation < 0:
-            # It would sign as nobody does, and Kafka checks no such commit in a transaction.
+            # Such a commit would carry no member id or generation, and Kafka does not check it in a
+            # transaction.
             raise BrokerError(
                 ErrorCode.UNKNOWN_MEMBER_ID,
                 f"this consumer is not in group {name} at the moment: others may have its "
@@ -212,8 +221,10 @@ class Transactions:
         )
 
     async def hand_over(self) -> OpenTransaction | None:
-        """Leave the transaction for somebody else to end, with all its records acknowledged; None
-        when there is nothing in it. This producer is finished then."""
+        """Leaves the transaction open for someone else to end. All its records are acknowledged.
+
+        Returns None if the transaction is empty. The producer cannot be used afterwards.
+        """
         if not self._is_open:
             raise RuntimeError("there is no transaction to hand over: begin one")
         has_records, failure = await self._finish()
@@ -233,11 +244,12 @@ class Transactions:
 
     @property
     def is_older(self) -> bool:
-        """Whether the cluster has them the older way only."""
+        """Whether the cluster supports only transactions before transaction.version 2."""
         return self._older is not None
 
     async def commit(self) -> None:
-        """Returns when it is decided; `TransactionAborted` when it cannot be, and was aborted."""
+        """Commits the transaction. Returns when the commit is decided. Raises `TransactionAborted`
+        if it could not be committed and was aborted."""
         if not self._is_open:
             raise Closed("the producer was closed inside of the transaction, which aborted it")
         await self._uninterrupted(self._commit())
@@ -247,8 +259,11 @@ class Transactions:
             await self._uninterrupted(self._abort())
 
     async def _uninterrupted(self, ending: Awaitable[None]) -> None:
-        """Who was cancelled here may have left the transaction open: what this producer sent next
-        would become part of it, and undo an abort."""
+        """Stops the producer for good if the end of a transaction is cancelled.
+
+        The transaction may still be open then. Records that this producer sent next would become
+        part of it, even after an abort.
+        """
         try:
             await ending
         except asyncio.CancelledError:
@@ -281,15 +296,19 @@ class Transactions:
             await self._end(committed=False)
 
     async def _take_back(self) -> None:
-        """Abort what can only be aborted. The older way that needs another epoch, as batches may be
-        missing between those that were numbered."""
+        """Aborts a transaction that can only be aborted.
+
+        Before transaction.version 2 this needs a new epoch, because some of the numbered batches
+        may never have been written.
+        """
         epoch = self._identity.epoch
         await self._end(committed=False)
         if self._older is not None and self._identity.epoch == epoch:
             await self._come_back()
 
     async def _come_back(self) -> None:
-        """Take another epoch, the older way; whoever was replaced is refused."""
+        """Requests a new epoch, before transaction.version 2. Fails if another producer has taken
+        over."""
         try:
             _, answer = await self._init(self._identity)
         except ClientError as error:
@@ -349,7 +368,7 @@ class Transactions:
             self._go_on(answer.producer_id, answer.producer_epoch)
 
     async def _told(self, asked: Awaitable[T]) -> T:
-        """What a coordinator refuses, in the words of a transaction."""
+        """Translates the errors of a coordinator into `Fenced` and `TransactionAborted`."""
         try:
             return await asked
         except BrokerError as error:
@@ -358,14 +377,17 @@ class Transactions:
                 self._host.give_up(fenced)
                 raise fenced from error
             if error.code in _ABORTED or error.code in _FENCED:
-                # The older way, whether it is fenced shows when it asks for another epoch.
+                # Before transaction.version 2, the request for a new epoch will show whether it was
+                # fenced.
                 raise TransactionAborted(f"the transaction can only be aborted: {error}") from error
             raise
 
 
 class Transaction:
-    """`async with producer.transaction():` commits at the end of the block; an error in the block
-    aborts, and goes on."""
+    """A transaction as a context manager: `async with producer.transaction():`.
+
+    Leaving the block commits. An error in the block aborts the transaction and is raised again.
+    """
 
     def __init__(self, transactions: Callable[[], Transactions]) -> None:
         self._find = transactions
@@ -397,18 +419,19 @@ class Transaction:
     async def send_offsets(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: GroupOf | str
     ) -> None:
-        """Commit positions of a consumer's group with the transaction: the next offsets to read.
+        """Commits offsets of a consumer group, the next offsets to read, with the transaction.
 
-        `group` is the consumer that read the records, so that one that has lost its partitions is
-        refused; or a group's name, for a group that nobody is a member of.
+        `group` is the consumer that read the records; the commit is refused if that consumer has
+        lost its partitions. It may also be the name of a group that has no members.
         """
         await self._begun().send_offsets(offsets, group)
 
     async def hand_over(self) -> OpenTransaction | None:
-        """Leave it open, to be ended by somebody else, together with those of other producers
-        (`penstock.client.together`). The last thing in the block: the producer is finished then.
+        """Leaves the transaction open, to be ended together with those of other producers.
 
-        None when nothing was sent, and so nothing is open."""
+        See `penstock.client.together`. This must be the last call in the block: the producer cannot
+        be used afterwards. Returns None if nothing was sent, and so nothing is open.
+        """
         transactions = self._begun()
         self._is_handed_over = True
         return await transactions.hand_over()

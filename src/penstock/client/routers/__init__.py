@@ -1,16 +1,16 @@
-"""Which partition a record goes to: the routers, and what they are told. Pure.
+"""Routers: they choose the partition of records that are sent without one. Pure.
 
-    DefaultRouter      keys by Java's hash; the rest a batch at a time, away from slow partitions
+    DefaultRouter      keys by Java's hash; others a batch at a time, avoiding slow partitions
     RoundRobinRouter   each record to the next partition
     Crc32Router        keys by librdkafka's hash
     KeyRangeRouter     sorted ranges of keys
     GeographicRouter   a header names the partitions
-    LoadAwareRouter    where least waits
-    TimeWindowRouter   a stretch of time to each partition in turn
+    LoadAwareRouter    the partition with the least queued data
+    TimeWindowRouter   one partition per window of time, in turn
     CallableRouter     any function
-    Router             write your own
+    Router             the base class for custom routers
 
-Nothing here imports pyarrow before a table is routed.
+pyarrow is imported only when a table is routed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ __all__ = [
 
 
 def make_router(options: ProducerOptions) -> Router:
-    """The router that the options ask for."""
+    """Returns the router that the options specify."""
     return options.router or DefaultRouter(
         ignore_keys=options.partitioner_ignore_keys,
         adaptive=options.partitioner_adaptive_partitioning_enable,
@@ -68,9 +68,9 @@ def make_router(options: ProducerOptions) -> Router:
 def assign_partitions(
     router: Router, topic: str, rows: pa.RecordBatch, view: PartitionView, *, now_ms: int
 ) -> pa.Array:
-    """Each row's partition: what its `partition` column says, or where that is null the router.
+    """Returns each row's partition: from its `partition` column, or from the router if it is null.
 
-    Rows without a timestamp are routed by the one they will get, `now_ms`.
+    Rows without a timestamp are routed with the timestamp they will get, `now_ms`.
     """
     from penstock.client.routers import columns  # noqa: PLC0415 (imports pyarrow)
 

@@ -1,9 +1,8 @@
-"""What a router is told, and what it answers. Pure.
+"""The interface of routers, which choose the partition of records sent without one. Pure.
 
-A router chooses the partition of a record that names none. It sees the topic's partitions through
-a `PartitionView`, which also lends it randomness: a router holds no clock, no generator and no
-connection, and its choices can be replayed. One router serves all topics of a producer, so what it
-remembers it remembers by topic.
+A router sees the topic's partitions through a `PartitionView`, which also provides randomness. It
+holds no clock, no random generator and no connection, so its choices can be replayed. One router
+serves all topics of a producer, so it must keep its state per topic.
 """
 
 from __future__ import annotations
@@ -22,34 +21,37 @@ else:
 
 
 class RoutingError(ClientError):
-    """A router named a partition that the topic does not have."""
+    """A router chose a partition that the topic does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """A topic's partitions as the producer knows them now."""
+    """A topic's partitions as the producer currently knows them."""
 
     count: int
     available: tuple[int, ...]
-    """Those with a leader. Keys go where they belong all the same, and wait."""
+    """The partitions that have a leader. Records with a key go to their own partition nevertheless,
+    and wait there."""
     queued_bytes: Callable[[int], int]
-    """What waits in the producer for a partition."""
+    """Returns the number of bytes that wait in the producer for a partition."""
     below: Callable[[int], int]
-    """A random whole number in [0, bound)."""
+    """Returns a random integer in [0, bound)."""
     batch_size: int
-    """How many bytes without a key go to one partition before the next is chosen."""
+    """How many bytes of records without a key go to one partition before the next one is chosen."""
 
     @property
     def candidates(self) -> tuple[int, ...]:
-        """Where a record may go that belongs nowhere: with no leader at all, anywhere."""
+        """The partitions to choose from for a record without a key: all of them if none has a
+        leader."""
         return self.available or tuple(range(self.count))
 
 
 class Router:
-    """Subclass and write `route`; `route_columns` then asks it row by row.
+    """Base class of routers. Subclass it and implement `route`.
 
-    `size` is about what the record takes in a batch. A negative answer or one that the topic has
-    no partition for fails the send with `RoutingError`.
+    `route_columns` calls `route` for each row unless it is overridden. `size` is the approximate
+    size of the record in a batch. If the result is negative or beyond the topic's partitions, the
+    send fails with `RoutingError`.
     """
 
     def route(
@@ -61,17 +63,18 @@ class Router:
         size: int,
         view: PartitionView,
     ) -> int:
+        """Returns the partition of a record."""
         raise NotImplementedError
 
     def route_columns(self, topic: str, rows: pa.RecordBatch, view: PartitionView) -> pa.Array:
-        """The partition of each row, as int32."""
+        """Returns the partition of each row, as int32."""
         from penstock.client.routers import columns  # noqa: PLC0415 (imports pyarrow)
 
         return columns.row_by_row(self, topic, rows, view)
 
 
 def checked(router: Router, partition: int, view: PartitionView) -> int:
-    """The partition, if the topic has it."""
+    """Returns the partition if the topic has it, and raises `RoutingError` otherwise."""
     if isinstance(partition, bool) or not isinstance(partition, int):
         raise RoutingError(
             f"{type(router).__name__} answered {partition!r}: a partition is a whole number"

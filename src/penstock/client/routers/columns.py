@@ -1,8 +1,8 @@
-"""Routers over Arrow columns: a partition for each of many rows, with no object for any of them.
+"""Routes Arrow columns: chooses a partition for each of many rows, without an object per row.
 
-`Placed` holds the answers while they are found: first the keys that a hash places, then runs of
-rows without one, each as long as a batch. Routers that only know single records are asked row by
-row. Imported by the routers when they are given columns, since it imports pyarrow. Pure.
+`Placed` collects the results: first the keys that are placed by hash, then runs of rows without a
+key, each as long as a batch. Routers that can only route single records are called row by row. The
+routers import this module when they are given columns, because it imports pyarrow. Pure.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from penstock.records.hashing import CRC32, MURMUR2, UNPLACED, fill_run, place_k
 __all__ = ["CRC32", "MURMUR2", "Placed", "assign_partitions", "binary", "row_by_row", "times"]
 
 _ROW_OVERHEAD: Final = 12
-"""What a record takes beside its key, value and headers: lengths, deltas, counts."""
+"""The size of a record in addition to key, value and headers: lengths, deltas, counts."""
 
 
 class Placed:
-    """Partitions of rows; -1 while a row has none."""
+    """The partitions of rows; -1 for a row that has none yet."""
 
     def __init__(self, rows: pa.RecordBatch) -> None:
         self._rows = rows
@@ -44,10 +44,10 @@ class Placed:
         self._unplaced = place_keys(flat(keys, "key"), view.count, algorithm, self._cells)
 
     def by_runs(self, choose: Choose, view: PartitionView) -> None:
-        """Rows still without a partition, a batch's worth to each partition that is chosen.
+        """Places the remaining rows, a batch's worth on each partition that is chosen.
 
-        What this table sends somewhere counts as waiting there for the next choice. A table starts
-        with a choice of its own: its rows share no batch with single records.
+        Rows that this table sends to a partition count as queued there for the next choice. A table
+        starts with a new choice, because its rows share no batch with single records.
         """
         if not self._unplaced:
             return
@@ -61,7 +61,7 @@ class Placed:
         self._unplaced = 0
 
     def rest_to(self, partition: int) -> None:
-        """All rows still without a partition."""
+        """Places all remaining rows on this partition."""
         nothing = memoryview(bytes(8 * len(self._cells))).cast("q")
         fill_run(self._cells, nothing, 0, 1, partition)
         self._unplaced = 0
@@ -93,7 +93,7 @@ def assign_partitions(
 
 
 def row_by_row(router: Router, topic: str, rows: pa.RecordBatch, view: PartitionView) -> pa.Array:
-    """For routers that know one record at a time."""
+    """Routes row by row, for routers that can only route single records."""
     keys = binary(rows.column("key")) if "key" in rows.schema.names else pa.nulls(len(rows))
     answers = array("i")
     for key, headers, when, size in zip(
@@ -104,7 +104,7 @@ def row_by_row(router: Router, topic: str, rows: pa.RecordBatch, view: Partition
 
 
 def row_sizes(rows: pa.RecordBatch) -> pa.Array:
-    """About how many bytes each row takes as a record, int64."""
+    """Returns the approximate size of each row as a record, as int64."""
     total: Any = pa.scalar(_ROW_OVERHEAD, pa.int64())
     for name in ("key", "value"):
         if name in rows.schema.names and not pa.types.is_null(rows.column(name).type):
@@ -116,13 +116,13 @@ def row_sizes(rows: pa.RecordBatch) -> pa.Array:
 
 
 def times(rows: pa.RecordBatch) -> memoryview:
-    """Milliseconds since 1970 of each row; -1 where there is none."""
+    """Returns each row's time in milliseconds since 1970; -1 for a row without one."""
     column = rows.column("timestamp") if "timestamp" in rows.schema.names else None
     return timestamps(column, len(rows), -1)
 
 
 def binary(column: pa.Array) -> pa.Array:
-    """A key or value column of any of the types that records are made of, as bytes."""
+    """Converts a key or value column of any supported type to bytes."""
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if pa.types.is_dictionary(column.type):

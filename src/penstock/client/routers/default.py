@@ -1,9 +1,10 @@
-"""The router that producers have unless told otherwise: Java's, to the partition. Pure.
+"""The default router: chooses exactly the partitions that Java's client chooses. Pure.
 
-A key belongs to the partition that its hash says, for ever and for every client. Records without
-a key belong nowhere, and are cheapest sent together: they stick to one partition until a batch's
-worth of bytes went there, then move on (KIP-794). Where to is random; adaptive, it is the more
-likely the less waits there, so a partition whose broker is slow gets less.
+A key always goes to the partition that its hash determines, in every client. Records without a key
+may go anywhere and are cheapest to send together: they stick to one partition until a batch's worth
+of bytes was sent there, and then move to another (KIP-794). The next partition is random. With
+`adaptive`, partitions with less queued data are more likely, so a partition with a slow broker gets
+less.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ else:
 
 
 Choose = Callable[[PartitionView, Sequence[int]], int]
-"""A partition for the next batch; the numbers are bytes just sent to each, on top of the view's."""
+"""Chooses a partition for the next batch. The sequence holds the bytes just sent to each partition,
+in addition to those that the view reports."""
 
 
 def choose_uniformly(view: PartitionView, sent: Sequence[int]) -> int:
@@ -31,7 +33,7 @@ def choose_uniformly(view: PartitionView, sent: Sequence[int]) -> int:
 
 
 def choose_adaptively(view: PartitionView, sent: Sequence[int]) -> int:
-    """By chance, the more likely the less waits there."""
+    """Chooses at random; partitions with less queued data are more likely."""
     candidates = view.candidates
     if len(candidates) == 1:
         return candidates[0]
@@ -39,8 +41,8 @@ def choose_adaptively(view: PartitionView, sent: Sequence[int]) -> int:
     most = max(waiting)
     if most == min(waiting):
         return candidates[view.below(len(candidates))]
-    # The fullest keeps the weight of one batch: only by being tried can it show that it is fast
-    # again.
+    # The fullest partition keeps the weight of one batch, so that it is tried sometimes and can
+    # show that it is fast again.
     weights = [most - bytes_waiting + max(view.batch_size, 1) for bytes_waiting in waiting]
     point = view.below(sum(weights))
     for partition, weight in zip(candidates, weights, strict=True):
@@ -51,7 +53,7 @@ def choose_adaptively(view: PartitionView, sent: Sequence[int]) -> int:
 
 
 class _Stay:
-    """Where a topic's records go now, and how many more bytes may."""
+    """The partition that a topic's records go to now, and how many more bytes may go there."""
 
     __slots__ = ("partition", "room")
 
@@ -61,7 +63,7 @@ class _Stay:
 
 
 class Sticky:
-    """Sends records to one partition until a batch's worth went there, then chooses anew."""
+    """Sends records to one partition until a batch's worth was sent there, then chooses another."""
 
     def __init__(self, choose: Choose) -> None:
         self.choose = choose
@@ -79,6 +81,12 @@ class Sticky:
 
 
 class DefaultRouter(Router):
+    """Routes keys by Java's hash, and records without a key to one partition per batch.
+
+    `ignore_keys` treats all records as if they had no key. `adaptive` prefers partitions with less
+    queued data.
+    """
+
     def __init__(self, *, ignore_keys: bool = False, adaptive: bool = True) -> None:
         self.ignore_keys = ignore_keys
         self._sticky = Sticky(choose_adaptively if adaptive else choose_uniformly)

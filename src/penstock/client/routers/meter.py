@@ -1,4 +1,4 @@
-"""How evenly records spread over a topic's partitions. Pure."""
+"""Measures how evenly records are distributed over a topic's partitions. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from math import log
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Records per partition, for those partitions that got any or are known to exist."""
+    """Records per partition, for partitions that received records or are known to exist."""
 
     counts: Mapping[int, int]
 
     @property
     def skew(self) -> float:
-        """The fullest partition against the mean: 1.0 is even, n is all in one of n."""
+        """The largest partition relative to the mean: 1.0 is even, n means all records in one of
+        n."""
         total = sum(self.counts.values())
         return max(self.counts.values()) * len(self.counts) / total if total else 1.0
 
     @property
     def evenness(self) -> float:
-        """The entropy of the spread against the best possible: 1.0 is even, 0.0 all in one."""
+        """The entropy of the distribution relative to the maximum: 1.0 is even, 0.0 is all in
+        one."""
         total = sum(self.counts.values())
         if not total or len(self.counts) == 1:
             return 1.0
@@ -33,13 +35,14 @@ class Distribution:
 
 
 class DistributionMeter:
-    """Counts per batch, so that it costs nothing per record."""
+    """Counts records per partition. It is updated once per batch, so it costs nothing per
+    record."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[int, int]] = {}
 
     def expect(self, topic: str, partitions: int) -> None:
-        """The topic has so many partitions: those that get nothing count as empty."""
+        """Sets the topic's number of partitions. Partitions that receive nothing count as empty."""
         counts = self._topics.setdefault(topic, {})
         for partition in range(partitions):
             counts.setdefault(partition, 0)

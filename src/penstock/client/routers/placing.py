@@ -1,4 +1,4 @@
-"""Routers that place records by what is in them, or by what waits for them. Pure."""
+"""Routers that use a record's contents, the time, or the load of the partitions. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ else:
 
 
 class RoundRobinRouter(Router):
-    """Each record to the next available partition, whatever its key."""
+    """Sends each record to the next available partition, regardless of its key."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
@@ -48,7 +48,8 @@ class RoundRobinRouter(Router):
         return pa.concat_arrays([turns] * rounds).slice(0, len(rows)) if rounds else turns[:0]
 
     def _turns(self, topic: str, count: int, view: PartitionView) -> int:
-        """The first of so many turns. A topic's very first is by chance, not always 0."""
+        """Reserves `count` turns and returns the first. A topic starts at a random turn, not always
+        0."""
         turn = self._next.get(topic)
         if turn is None:
             turn = view.below(view.count)
@@ -57,10 +58,10 @@ class RoundRobinRouter(Router):
 
 
 class Crc32Router(Router):
-    """As librdkafka places records by default (`consistent_random`): a key by its CRC-32.
+    """Routes a key by its CRC-32, as librdkafka does by default (`consistent_random`).
 
-    Records without a key, and with an empty one, stick to a partition for a batch at a time. With
-    `hash_empty_keys` they belong to partition 0, the CRC of nothing, as in its `consistent`.
+    Records without a key or with an empty key stick to a partition for a batch at a time. With
+    `hash_empty_keys` they go to partition 0, the CRC of nothing, as in librdkafka's `consistent`.
     """
 
     def __init__(self, *, hash_empty_keys: bool = False) -> None:
@@ -92,10 +93,10 @@ class Crc32Router(Router):
 
 
 class KeyRangeRouter(Router):
-    """Keys in order: partition 0 has those below the first boundary, the next those from there on.
+    """Routes by ranges of keys: keys below the first boundary go to partition 0, and so on.
 
-    `boundaries` ascend; n of them make n + 1 ranges, and the topic needs as many partitions.
-    Records without a key go to the first.
+    `boundaries` must ascend. n boundaries make n + 1 ranges, and the topic needs as many
+    partitions. Records without a key go to partition 0.
     """
 
     def __init__(self, boundaries: Sequence[bytes | str]) -> None:
@@ -134,11 +135,11 @@ class KeyRangeRouter(Router):
 
 
 class GeographicRouter(Router):
-    """By a header: each region has a partition or several, among which the key decides.
+    """Routes by a header: each region has one or more partitions, and the key selects one of them.
 
         GeographicRouter({"eu": [0, 1], "us": 2}, header="region")
 
-    Records from elsewhere go where `fallback` sends them, `DefaultRouter` unless given.
+    Records of other regions are routed by `fallback`, by default `DefaultRouter`.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class GeographicRouter(Router):
         size: int,
         view: PartitionView,
     ) -> int:
-        """Which of a region's partitions: they are looked at as if they were a topic."""
+        """Selects one of a region's partitions, by routing as if they were a topic."""
         leading = set(view.available)
         inner = PartitionView(
             count=len(partitions),
@@ -198,10 +199,11 @@ class GeographicRouter(Router):
 
 
 class LoadAwareRouter(Router):
-    """To where least waits, a batch at a time: the better of two partitions picked by chance.
+    """Routes each batch to the less loaded of two randomly picked partitions.
 
-    Two are nearly as good as all (`choices=None`), and do not send every producer to the same
-    idle partition. Keys keep no place: use it where the order within a key does not matter.
+    Picking from two is nearly as good as comparing all (`choices=None`), and does not send every
+    producer to the same idle partition. Keys are ignored: use it where the order of records with
+    the same key does not matter.
     """
 
     def __init__(self, choices: int | None = 2) -> None:
@@ -240,7 +242,8 @@ class LoadAwareRouter(Router):
 
 
 class TimeWindowRouter(Router):
-    """All records of a stretch of time to one partition, those of the next to the next."""
+    """Sends all records of a time window to one partition, and those of the next window to the next
+    one."""
 
     def __init__(self, window_ms: int) -> None:
         if window_ms < 1:
@@ -271,7 +274,7 @@ class TimeWindowRouter(Router):
 
 
 class CallableRouter(Router):
-    """Any function as a router: `(topic, key, count)`, or all that `Router.route` is given."""
+    """Makes any function a router: `(topic, key, count)`, or all arguments of `Router.route`."""
 
     def __init__(self, function: Callable[..., int]) -> None:
         self._function = function
@@ -296,7 +299,7 @@ class CallableRouter(Router):
 def _takes_all(function: Callable[..., int]) -> bool:
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some functions written in C have none to show
+    except ValueError:  # some C functions have no signature
         return False
     for arguments in (3, 6):
         try:

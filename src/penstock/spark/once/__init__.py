@@ -1,1 +1,1 @@
-"""The exactly-once sink: tasks write in transactions that their driver ends together."""
+"""The exactly-once sink: tasks write in transactions, and the driver commits them together."""

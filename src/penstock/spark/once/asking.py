@@ -1,8 +1,8 @@
-"""The protocol's questions, put to the cluster.
+"""Sends the protocol's questions to the cluster.
 
-A question is asked again, of whoever answers for it by then, until it is answered for good or the
-client's `default.api.timeout.ms` is over. Then the query fails, and what became of the batch is
-found out by its next start.
+A question is retried, at the broker that is responsible by then, until there is a final answer or
+the client's `default.api.timeout.ms` is over. After the timeout the query fails, and its next start
+finds out whether the batch was committed.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from penstock.spark.options import SinkOptions
 
 T = TypeVar("T")
 PROGRESS: Final = TopicPartition(together.OFFSETS_TOPIC, 0)
-"""What the group's offset is for: it must exist, and nobody can delete it."""
+"""The partition of the group's offset: it must exist, and users cannot delete this topic."""
 
 
 def run(options: SinkOptions, steps: Steps[T]) -> T:
-    """To its end, from a thread without an event loop."""
+    """Runs the steps to their end. The calling thread must not have a running event loop."""
     return asyncio.run(_run(options, steps))
 
 

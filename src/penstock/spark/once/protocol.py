@@ -1,26 +1,27 @@
-"""What the driver of an exactly-once sink asks for, and in which order. Pure.
+"""The protocol of the exactly-once sink's driver: which requests it makes, in which order. Pure.
 
-Spark runs a micro-batch in three places: the driver plans it, tasks write it, the driver commits
-or aborts it. It keeps no object between them, and the driver itself may be another one, so all
-there is to know about the last batch is what the cluster has:
+Spark processes a micro-batch in three steps: the driver plans it, tasks write it, the driver
+commits or aborts it. Spark keeps no object between these steps, and the driver may be replaced in
+between. So the state of the sink is stored only in the cluster:
 
-    SINK#driver     the driver's transactional id: who has it, has the sink
+    SINK#driver     the driver's transactional id: its owner owns the sink
     SINK#p~salt     a task's transactional id, p being its partition of the micro-batch
-    group SINK      its one offset is the number of batches committed, with the query's id beside
+    group SINK      its only offset is the number of batches committed; the offset's metadata is the
+                    query's id
 
-`begin` takes the sink over and reads how far it is. Tasks are told that (`Plan`), and by it each
-knows whether its batch is to be written at all, and leave their transactions open. `commit` puts
-the new number into the driver's transaction and ends that one and all others in one request.
+`begin` takes over the sink and reads its progress. Tasks get both as a `Plan`, which tells each of
+them whether its batch has to be written at all. Tasks leave their transactions open. `commit` adds
+the new number to the driver's transaction, and ends that one and all others in one request.
 `give_up` aborts whatever is open.
 
-Why a batch is committed once: the number was read after the sink was taken over, and the commit
-includes the driver's transaction. Whoever else committed in between must have taken the sink over,
-and then this commit is refused as a whole. Why it is committed whole: all decisions are one write
-of the coordinator. `docs/SPARK.md` has who may crash when, and what follows.
+A batch is committed only once: the number was read after the sink was taken over, and the commit
+includes the driver's transaction. If another driver committed in between, it must have taken over
+the sink, and then this commit is refused as a whole. A batch is committed completely: all decisions
+are one write of the coordinator. `docs/SPARK.md` lists the possible crashes and their consequences.
 
-Each of these is a generator: it yields a question and is sent the answer, or `Refused` is thrown
-into it when the cluster will not do it, however often it is asked. What may be asked again (lost
-answers, moved coordinators, a decision that is being carried out) whoever runs it asks again.
+Each of these functions is a generator. It yields a question and is sent the answer, or `Refused` is
+thrown into it if the cluster refuses for good. The caller (`asking`) retries what can be retried:
+lost answers, moved coordinators, a decision that is being carried out.
 """
 
 from __future__ import annotations
@@ -37,26 +38,26 @@ from penstock.wire.errors import ErrorCode
 
 T = TypeVar("T")
 _ABORTED_AT_ONCE_MAX: Final = 100
-"""Aborts need not be one write; this many fit one whatever they wrote to."""
+"""Aborts need not be one write. This many fit into one write, whatever they wrote to."""
 
 
 class SinkRefused(ClientError):
-    """The sink must not go on: what it is asked to do could lose or double a batch."""
+    """The sink must not continue, because a batch could be lost or written twice."""
 
 
 class NotCommitted(ClientError):
-    """Nothing of the batch can be read. The query ends, and does the batch again when started."""
+    """No record of the batch can be read. The query fails, and repeats the batch when restarted."""
 
 
 class Refused(Exception):
-    """The cluster will not do what it was asked."""
+    """The cluster refuses a request for good."""
 
     def __init__(self, code: ErrorCode, reason: str) -> None:
         super().__init__(reason)
         self.code = code
 
 
-# -- what is known ---------------------------------------------------------------------------------
+# -- state -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,12 @@ class Progress:
     batches: int
     """Batches below this are committed."""
     query_id: str
-    """Of the checkpoint they were committed for; empty when somebody set the number by hand."""
+    """The query, and so the checkpoint, of these batches; empty if a user set the number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A micro-batch, as Spark tells its tasks."""
+    """A micro-batch, as Spark names it to its tasks."""
 
     query_id: str
     number: int
@@ -77,21 +78,21 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a driver has found, for its tasks and its commit to go by."""
+    """What the driver found when it took over the sink, for its tasks and its commit."""
 
     sink: str
     driver: OpenTransaction
     progress: Progress | None
     homes: int
-    """Partitions of `__transaction_state`: what the tasks' ids are made for."""
+    """The number of partitions of `__transaction_state`, on which the tasks' ids depend."""
 
     def task_id(self, partition: int) -> str:
-        """The transactional id of a task, found again by its next attempt."""
+        """Returns the transactional id of a task, which is the same for its next attempt."""
         return id_beside(driver_id(self.sink), f"{self.sink}#{partition}", self.homes)
 
     def is_due(self, batch: Batch, missing: MissingProgress) -> bool:
-        """Whether the batch is to be written, being the next one; False when it was committed
-        before. `SinkRefused` when neither is so."""
+        """Returns True if the batch is the next one to write, False if it was committed before.
+        Raises `SinkRefused` if it is neither."""
         found = self.progress
         if found is not None and found.query_id not in ("", batch.query_id):
             raise SinkRefused(
@@ -120,17 +121,17 @@ def driver_id(sink: str) -> str:
 
 
 def tasks_pattern(sink: str) -> str:
-    """The transactional ids of the sink's tasks, in the notation of ListTransactions."""
+    """Returns a pattern for the transactional ids of the sink's tasks, for ListTransactions."""
     plain = "".join(each if each.isalnum() else f"\\{each}" for each in f"{sink}#")
     return f"{plain}[0-9]+{SALT_MARK}[0-9]+"
 
 
-# -- what is asked ---------------------------------------------------------------------------------
+# -- questions -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """-> OpenTransaction. With `current`, refused if somebody else has taken it over since."""
+    """-> OpenTransaction. With `current`, refused if another producer has taken it over since."""
 
     transactional_id: str
     current: OpenTransaction | None = None
@@ -138,19 +139,19 @@ class TakeOver:
 
 @dataclass(frozen=True, slots=True)
 class CountHomes:
-    """-> int: the partitions of `__transaction_state`."""
+    """-> int: the number of partitions of `__transaction_state`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadProgress:
-    """-> Progress | None, when nothing is about to change it."""
+    """-> Progress | None. Waits until no open transaction can change it."""
 
     sink: str
 
 
 @dataclass(frozen=True, slots=True)
 class NoteProgress:
-    """-> None: part of the transaction from now on."""
+    """-> None. The progress is part of the transaction from now on."""
 
     transaction: OpenTransaction
     sink: str
@@ -159,30 +160,30 @@ class NoteProgress:
 
 @dataclass(frozen=True, slots=True)
 class FindOpen:
-    """-> tuple[OpenTransaction, ...]: of the sink's tasks."""
+    """-> tuple[OpenTransaction, ...]: the open transactions of the sink's tasks."""
 
     sink: str
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """-> None: decided for all of them, or aborted where open."""
+    """-> None. Commits all members or none, or aborts those that are open."""
 
     members: tuple[OpenTransaction, ...]
     committed: bool
     sink: str | None = None
-    """With a commit: whose progress one of them must have noted."""
+    """With a commit: the sink whose progress one of the members must have written."""
 
 
 Question = TakeOver | CountHomes | ReadProgress | NoteProgress | FindOpen | End
 Steps = Generator[Question, Any, T]
 
 
-# -- what is done ----------------------------------------------------------------------------------
+# -- steps -----------------------------------------------------------------------------------------
 
 
 def begin(sink: str) -> Steps[Plan]:
-    """Before the tasks of a micro-batch run."""
+    """Takes over the sink and reads its progress, before the tasks of a micro-batch run."""
     try:
         driver: OpenTransaction = yield TakeOver(driver_id(sink))
     except Refused as refused:
@@ -196,7 +197,7 @@ def begin(sink: str) -> Steps[Plan]:
 def commit(
     plan: Plan, batch: Batch, members: Sequence[OpenTransaction], missing: MissingProgress
 ) -> Steps[bool]:
-    """All tasks are done. Whether the batch was committed by this; else it was before."""
+    """Commits a batch whose tasks are all done. Returns False if it was committed before."""
     if not plan.is_due(batch, missing):
         return False
     noted = Progress(batch.number + 1, batch.query_id)
@@ -209,26 +210,28 @@ def commit(
 
 
 def give_up(sink: str, plan: Plan | None) -> Steps[None]:
-    """The batch failed, in a task or in its commit. Without a plan (no task has finished) it is
-    not known whether the sink is still this driver's; what is open is aborted all the same: should
-    it be another driver's, that one's batch is refused and done again."""
+    """Aborts a batch that failed, in a task or in its commit.
+
+    Without a plan (no task has finished) it is unknown whether this driver still owns the sink.
+    Open transactions are aborted anyway: if they belong to another driver, that driver's batch is
+    refused and repeated."""
     if plan is not None:
         try:
             yield TakeOver(plan.driver.transactional_id, plan.driver)
         except Refused:
-            return  # Another driver has the sink, and sees to what is open.
+            return  # Another driver has the sink, and aborts what is open.
     yield from _abort_open(sink)
 
 
 def _abort_open(sink: str) -> Steps[None]:
-    """What earlier attempts left open would hold readers back until its timeout, should no task of
-    this attempt take it over."""
+    """Aborts transactions that earlier attempts left open. Otherwise they would block readers until
+    their timeout, if no task of this attempt takes over their ids."""
     try:
         left: tuple[OpenTransaction, ...] = yield FindOpen(sink)
         for first in range(0, len(left), _ABORTED_AT_ONCE_MAX):
             yield End(left[first : first + _ABORTED_AT_ONCE_MAX], committed=False)
     except Refused:
-        return  # Its timeout ends it.
+        return  # The timeout ends them.
 
 
 def _why_not_begun(sink: str, refused: Refused) -> SinkRefused:

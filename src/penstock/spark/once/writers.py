@@ -1,12 +1,12 @@
-"""The exactly-once sink as Spark uses it: a driver's writer, which becomes its tasks' when pickled.
+"""The writers of the exactly-once sink: the driver's writer becomes a task's writer when pickled.
 
-Spark makes a writer on the driver for every micro-batch and pickles it for the tasks; then makes
-another one, in another process, to commit or abort with what the tasks returned. Nothing says which
-of the two it is made for. But only what tasks get is pickled, so that is when the batch begins: the
-driver takes the sink over, and its tasks are given what it found.
+Spark creates a writer on the driver for every micro-batch and pickles it for the tasks. Then it
+creates another one, in another process, to commit or abort with what the tasks returned. A writer
+is not told which of the two it is for. But only the writer for the tasks is pickled, so the batch
+begins when a writer is pickled: the driver takes over the sink and passes the plan to its tasks.
 
-What the driver's commit has to know travels with the tasks' messages: the plan, and what Spark
-tells tasks alone, the query's id and the batch's.
+The tasks' messages carry what the commit on the driver needs: the plan, the query's id and the
+batch number, which Spark tells only to tasks.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 
 @dataclass
 class WrittenOnce(Written):
-    """What one task wrote, and the transaction that it left open; None when it had no rows, or the
-    batch was committed before."""
+    """What one task wrote, and the transaction that it left open. The transaction is None if the
+    task had no rows, or the batch was committed before."""
 
     plan: Plan | None = None
     batch: Batch | None = None
@@ -46,12 +46,12 @@ class WrittenOnce(Written):
 
 
 class PlanFailed(pickle.PicklingError, ClientError):
-    """What is wrong with the sink, told while its writer is pickled: as any other error it would
-    be shown as something that cannot be pickled."""
+    """An error of the sink that is raised while its writer is pickled. It is a `PicklingError`,
+    because pickle would report any other error as an object that cannot be pickled."""
 
 
 class OnceWriter(DataSourceStreamArrowWriter):
-    """On the driver."""
+    """The writer on the driver."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         check_sink(options, schema, overwrite=overwrite)
@@ -98,7 +98,7 @@ class OnceWriter(DataSourceStreamArrowWriter):
 
 
 class TaskWriter(DataSourceStreamArrowWriter):
-    """In a task."""
+    """The writer in a task."""
 
     def __init__(self, options: SinkOptions, plan: Plan) -> None:
         self._options = options
@@ -116,7 +116,7 @@ class TaskWriter(DataSourceStreamArrowWriter):
         if first is None:
             return written
         if not is_due:
-            for _ in rows:  # Spark expects its rows to be taken.
+            for _ in rows:  # Spark expects that all rows are consumed.
                 pass
             return written
         transactional_id = self._plan.task_id(partition)
@@ -129,7 +129,7 @@ class TaskWriter(DataSourceStreamArrowWriter):
 
 
 def _whereabouts() -> tuple[Batch, int]:
-    """What Spark tells a task: which batch of which query this is, and which partition of it."""
+    """Returns the batch and the partition of the running task, as Spark passes them."""
     context: Any = TaskContext.get()
     query_id = context and context.getLocalProperty(_QUERY_ID)
     number = context and context.getLocalProperty(_BATCH_ID)
@@ -142,7 +142,7 @@ def _whereabouts() -> tuple[Batch, int]:
 
 
 def _agreed(told: Sequence[WrittenOnce], tasks: int, number: int) -> tuple[Plan, Batch]:
-    """What all tasks were given, which is one and the same."""
+    """Returns the plan and batch of all tasks. Raises `SinkRefused` if they are not the same."""
     found = {(each.plan, each.batch) for each in told}
     if len(told) == tasks and len(found) == 1:
         ((plan, batch),) = found

@@ -1,1 +1,1 @@
-"""Spark Declarative Pipelines on topics: a project to begin with, and a runner with a live view."""
+"""Spark Declarative Pipelines on topics: a project template, and a runner with a live view."""

@@ -1,17 +1,17 @@
 """The process that runs a pipeline: `python -m penstock.spark.pipelines.driver`.
 
-It holds the JVM. Started by the runner, it writes events to the descriptor it was given and leaves
-standard output and error, which the JVM and the pipeline's own code write to, for the log. When the
-runner goes away its standard input closes, and it ends too.
+The runner starts it, and it starts the JVM. It writes events to the file descriptor that it was
+given. Standard output and error, to which the JVM and the pipeline's own code write, go to the log.
+When the runner ends, the driver's standard input closes, and the driver ends too.
 
-It is asked to stop in two ways. SIGUSR1: soon, which during a round means after it, for Spark
-empties a materialized view before it fills it again, and a round that is cut off may leave it so.
-SIGTERM: at once.
+Two signals stop it. After SIGUSR1 it stops soon: if a round is running, after that round. Spark
+empties a materialized view before it fills it again, so a round that is interrupted may leave a
+view empty. After SIGTERM it stops at once.
 
-Declarative pipelines are only offered through Spark Connect, and what Connect tells of a run is a
-sentence now and then. So the server runs in this process's own JVM: its streaming queries, whoever
-started them, can then be asked for their progress directly. A server elsewhere (`sc://`) is used as
-it is, and shows no rows.
+Spark offers declarative pipelines only through Spark Connect, and Connect reports little about a
+run. So the Connect server runs in this process's own JVM, whose streaming queries can then be asked
+for their progress directly, in whichever session they were started. With a server elsewhere
+(`sc://`) no rows are shown.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ STOPPING_SOON: Final = "stopping after this round (Ctrl-C again: at once)"
 _WATCH_EVERY_S: Final = 0.25
 _TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the name of a variable)
 _DEFAULTS: Final = {
-    # A laptop's pipeline needs no page of its own, and two of them would fight for its port.
+    # A pipeline on a laptop needs no web UI, and two pipelines would compete for its port.
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.session.timeZone": "UTC",
-    # Tables are found again by the next run: without a metastore Spark forgets them at its end.
+    # With a metastore the next run finds the tables again.
     "spark.sql.catalogImplementation": "hive",
 }
 
 
 class Stopped(BaseException):
-    """Asked to stop: past whatever handles ordinary errors."""
+    """Raised to stop. A BaseException, so that handlers of ordinary errors do not catch it."""
 
 
 class Stop:
-    """Whether somebody has asked this process to stop, in the words of its signal handlers."""
+    """Handles the signals that stop this process."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -74,7 +74,7 @@ class Stop:
 
     @contextmanager
     def put_off(self) -> Iterator[None]:
-        """What must not be cut off, unless it is asked for again."""
+        """Delays SIGUSR1 to the end of the block. SIGTERM still stops at once."""
         self._must_end_first = True
         try:
             yield
@@ -87,14 +87,15 @@ class Stop:
             raise Stopped
 
     def _now(self, signal_number: int, _frame: object) -> None:
-        # Once is enough: what follows is the way out.
+        # The process is on its way out, so further signals are ignored.
         signal.signal(signal_number, signal.SIG_IGN)
         signal.signal(SOON, signal.SIG_IGN)
         raise Stopped
 
 
 class Events:
-    """Where events go; a runner that no longer reads them is about to end this process."""
+    """Writes events to the runner. Errors are ignored: a runner that does not read them any more is
+    about to end this process."""
 
     def __init__(self, out: IO[str]) -> None:
         self._out = out
@@ -110,14 +111,14 @@ class Events:
 
 
 class Spark:
-    """A session to define pipelines in, and where there is one the JVM behind it."""
+    """A Connect session to define pipelines in, and the JVM behind it if that is this process's."""
 
     def __init__(self, master: str, settings: Mapping[str, str]) -> None:
         self.classic: Any = None
         url = master if master.startswith("sc://") else self._serve(master, settings)
-        # From here on pyspark's functions build plans for Connect.
+        # With this variable pyspark's functions build plans for Connect.
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
-        from pyspark.sql.connect.session import (  # noqa: PLC0415 (only now does it know its mode)
+        from pyspark.sql.connect.session import (  # noqa: PLC0415 (reads the variable above)
             SparkSession as ConnectSession,
         )
 
@@ -145,7 +146,7 @@ class Spark:
         return f"sc://localhost:{getattr(service, 'MODULE$').localPort()}"
 
     def streaming_queries(self) -> list[Any]:
-        """All that run in this JVM, in whichever session they were started."""
+        """Returns all queries that run in this JVM, in whichever session they were started."""
         if self.classic is None:
             return []
         active = self.classic._jsparkSession.sharedState().activeStreamingQueries()
@@ -154,14 +155,14 @@ class Spark:
     def close(self) -> None:
         for query in self.streaming_queries():
             query.stop()
-        with suppress(Exception):  # The JVM ends with this process, whatever Connect says of it.
+        with suppress(Exception):  # The JVM ends with this process even if Connect fails.
             self.session.stop()
         if self.classic is not None:
             self.classic.stop()
 
 
 class Watch:
-    """Tells of every batch and of the lag, from a thread of its own until it is closed."""
+    """Reports every batch and the lag, from its own thread, until it is closed."""
 
     def __init__(self, spark: Spark, events: Events, stop: Stop, bootstrap: str) -> None:
         self._spark = spark
@@ -174,7 +175,7 @@ class Watch:
         self._offsets: dict[str, dict[TopicPartition, int]] = {}
         self._lag: dict[str, int] = {}
         self._turn = threading.Lock()
-        """A round's end looks too, from the main thread: no batch may be told twice."""
+        """The main thread reports, too, at the end of a round: no batch may be reported twice."""
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock watch", daemon=True)
         self._thread.start()
@@ -186,7 +187,7 @@ class Watch:
             self._admin.close()
 
     def end_round(self) -> None:
-        """Tell the rest of what queries did that have ended."""
+        """Reports the last batches of queries that have ended."""
         with self._turn:
             self._look()
             self._queries.clear()
@@ -198,10 +199,10 @@ class Watch:
         told = False
         while not self._closed.wait(_WATCH_EVERY_S):
             if self._stop.asked and not told:
-                # A signal handler could not: it may have interrupted someone who is writing.
+                # The signal handler cannot write this: it may have interrupted a write.
                 told = True
                 self._events.tell("phase", text=STOPPING_SOON)
-            # A JVM that is going down answers with all kinds of errors.
+            # A JVM that is shutting down raises all kinds of errors.
             with self._turn, suppress(Exception):
                 self._look()
                 number += 1
@@ -215,7 +216,7 @@ class Watch:
             for progress in query.recentProgress():
                 found = json.loads(progress.json())
                 batch = int(found.get("batchId", 0))
-                # Spark repeats a batch's number for reports of having nothing to do.
+                # Spark repeats the number of a batch when it reports that there was no data.
                 if batch <= self._told.get(run, -1) or not found.get("numInputRows"):
                     self._note_offsets(name, found)
                     continue
@@ -247,7 +248,7 @@ class Watch:
 
 
 class Pipeline:
-    """A project's definitions, run once or again and again in one session."""
+    """Runs a project's definitions, once or repeatedly, in one session."""
 
     def __init__(self, spec_path: Path, spec: PipelineSpec, spark: Spark, events: Events) -> None:
         self._spec_path = spec_path
@@ -257,7 +258,7 @@ class Pipeline:
 
     def run(self, *, dry: bool, full_refresh: bool) -> None:
         session = self._spark.session
-        # Made anew for each round: an edited definition counts from the next one on.
+        # The graph is created for each round, so an edited definition is used in the next one.
         graph = create_dataflow_graph(
             session,
             default_catalog=self._spec.catalog,
@@ -272,11 +273,11 @@ class Pipeline:
                 if (told := flow_event(event.message)) is not None:
                     self._events.write(told)
         finally:
-            with suppress(Exception):  # A server that is gone has dropped it too.
+            with suppress(Exception):  # If the server is gone, so is the graph.
                 self._drop(graph)
 
     def _changeable(self) -> dict[str, str]:
-        """Settings that a session may change; the others were given to the JVM at its start."""
+        """Returns the settings that a session may change; the JVM got the others at its start."""
         settings = self._spec.configuration
         if self._spark.classic is None:
             return dict(settings)
@@ -298,7 +299,7 @@ class Pipeline:
                 yield result["pipeline_event_result"].event
 
     def _drop(self, graph: str) -> None:
-        import pyspark.sql.connect.proto as messages  # noqa: PLC0415 (slow, and loaded by now)
+        import pyspark.sql.connect.proto as messages  # noqa: PLC0415 (slow to import, but loaded by now)
 
         command = messages.Command()
         command.pipeline_command.drop_dataflow_graph.dataflow_graph_id = graph
@@ -306,7 +307,7 @@ class Pipeline:
 
 
 def run(given: argparse.Namespace, events: Events, stop: Stop) -> str:
-    """The state that the run ended in."""
+    """Runs the pipeline and returns the state in which the run ended."""
     spec_path = Path(given.spec)
     content = read_spec(spec_path)
     settings = {**content.get("configuration", {}), **json.loads(given.settings)}
@@ -337,7 +338,8 @@ def run(given: argparse.Namespace, events: Events, stop: Stop) -> str:
 
 
 def _storage(content: Mapping[str, Any]) -> dict[str, str]:
-    """Spark wants a whole URL; a project that may be moved names a folder of its own."""
+    """Returns the storage as a URL, which Spark needs. A project may name a relative folder, so
+    that it can be moved."""
     given = content.get("storage")
     if not isinstance(given, str) or "://" in given:
         return {}
@@ -363,15 +365,15 @@ def main() -> int:
     stop.listen()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_runner, name="penstock runner", daemon=True).start()
-    # A runner that is gone has closed its end, which shows at the latest when this one is closed.
+    # If the runner is gone, writing or closing the pipe raises BrokenPipeError.
     with suppress(BrokenPipeError), os.fdopen(given.events, "w", encoding="utf-8") as out:
         events = Events(out)
         try:
             state, error = run(given, events, stop), ""
         except Stopped:
             state, error = "STOPPED", ""
-        except Exception as failure:  # noqa: BLE001 (whatever it is, it is told, and its trace is in the log)
-            import traceback  # noqa: PLC0415 (only then)
+        except Exception as failure:  # noqa: BLE001 (any error is reported; its traceback is in the log)
+            import traceback  # noqa: PLC0415 (only after an error)
 
             traceback.print_exc()
             state, error = "FAILED", explained(failure)
@@ -380,7 +382,7 @@ def main() -> int:
 
 
 def explained(failure: Exception) -> str:
-    """An error of the project's own code is told with the line it stands on."""
+    """Returns the error as one line; for the project's own code, with the file and line."""
     if isinstance(failure, SyntaxError):
         return f"{os.path.relpath(failure.filename or '?')}, line {failure.lineno}: {failure.msg}"
     text = one_line(str(failure)) if str(failure) else type(failure).__name__

@@ -1,8 +1,8 @@
-"""What a run tells about itself, and the picture that its events add up to. Pure.
+"""Defines the events of a pipeline run, and the view that adds them up. Pure.
 
-The driver writes events, one JSON object a line; the runner folds them into a `RunView`, which the
-live view draws and `status` keeps. An event is small and complete: nobody needs an earlier one to
-make sense of it.
+The driver writes events, one JSON object per line. The runner adds them up in a `RunView`, which
+the live view draws and `status` shows later. Each event is small and can be understood without the
+earlier ones.
 
     {"event": "phase", "text": "starting Spark"}
     {"event": "round", "number": 1}
@@ -39,7 +39,7 @@ _UNRESOLVED: Final = re.compile(r"Failed to resolve flow: '(?P<flow>[^']+)'")
 
 
 def flow_event(message: str) -> dict[str, Any] | None:
-    """What Spark says about a flow in a sentence; None where it is about something else."""
+    """Returns the event for a message of Spark about a flow; None for other messages."""
     found = _STATUS.match(message)
     status = found["status"] if found else "FAILED"
     found = found or _UNRESOLVED.match(message)
@@ -52,7 +52,7 @@ def flow_event(message: str) -> dict[str, Any] | None:
 
 
 def progress_event(flow: str, progress: Mapping[str, Any]) -> dict[str, Any]:
-    """Spark's own account of a micro-batch, cut down to what is shown."""
+    """Returns the part of Spark's progress report on a micro-batch that is shown."""
     durations = progress.get("durationMs") or {}
     offsets: dict[str, dict[str, int]] = {}
     for source in progress.get("sources") or ():
@@ -70,7 +70,8 @@ def progress_event(flow: str, progress: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def topic_offsets(found: object) -> dict[str, dict[str, int]]:
-    """`{"topic": {"0": 17}}` if that is what it is: other sources have offsets of other kinds."""
+    """Returns offsets of the form `{"topic": {"0": 17}}`. Other sources have other offsets, which
+    are left out."""
     if not isinstance(found, Mapping):
         return {}
     return {
@@ -85,7 +86,7 @@ def topic_offsets(found: object) -> dict[str, dict[str, int]]:
 
 
 def _finite(number: object) -> float:
-    """Spark writes NaN and Infinity for a batch that took no time."""
+    """Returns the number, or 0 for the NaN and Infinity of a batch that took no time."""
     if isinstance(number, int | float) and -1e18 < number < 1e18:
         return round(float(number), 1)
     return 0.0
@@ -96,12 +97,12 @@ class FlowView:
     name: str
     status: str = "QUEUED"
     rows: int = 0
-    """Read by streams in this run, all rounds together; a table made whole has no such count."""
+    """Rows read by streams in all rounds of this run. Materialized views have no such count."""
     streaming: bool = False
     rows_per_s: float = 0.0
-    """Of the last batch that had rows."""
+    """The rate of the last batch that had rows."""
     lag: int | None = None
-    """Records that its topics hold behind what it has read; None where it reads no topic."""
+    """Records in its topics that it has not read yet; None if it reads no topic."""
     batch: int | None = None
     batch_rows: int = 0
     batch_at: str = ""
@@ -111,7 +112,7 @@ class FlowView:
 
 @dataclass(slots=True)
 class RunView:
-    """A run as far as its events have told."""
+    """The state of a run, as the sum of its events."""
 
     name: str
     state: State = "STARTING"
@@ -155,7 +156,7 @@ class RunView:
         flow.streaming = True
         flow.rows += int(event["rows"])
         if event["rows"]:
-            # Spark also reports that there was nothing to do; the last batch is the one with rows.
+            # Spark also reports progress without rows. The last batch is the last one with rows.
             flow.rows_per_s = float(event["rows_per_s"])
             flow.batch = int(event["batch"])
             flow.batch_rows = int(event["rows"])
@@ -168,6 +169,6 @@ class RunView:
             "state": self.state,
             "round": self.round,
             "error": self.error,
-            # A list first: a view is drawn from another thread than it is written.
+            # Copied first: another thread may add flows while the view is drawn.
             "flows": [asdict(flow) for flow in list(self.flows.values())],
         }

@@ -1,8 +1,8 @@
-"""What went wrong in a pipeline, in one line. Pure.
+"""Extracts the useful line from an error of a pipeline. Pure.
 
-Spark wraps an error in the query that met it, the plan of that query, and the traces of three
-languages. Whoever reads the first line only should learn what to do: so the innermost message that
-was written for people is looked for, and the rest stays in the log of the run.
+Spark wraps an error in the query that failed, the plan of that query, and the stack traces of three
+languages. The one line that is shown should say what to do. So this module looks for the innermost
+message that was written for people; the rest stays in the log of the run.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _LENGTH_MAX: Final = 400
 
 
 def one_line(text: str) -> str:
-    """The message in a Spark error's text that says most."""
+    """Returns the most useful message in the text of a Spark error."""
     if found := _OURS.search(text):
         return _clean(found["text"])
     for match in _SPARK_CODE.finditer(text):
         if match["code"] not in _WRAPPERS and match["text"].strip():
             return _clean(f"{match['text']} [{match['code']}]")
-    # Of a Python trace the last line is the error.
+    # The last line of a Python traceback is the error.
     if traced := _PYTHON.findall(text):
         return _clean(traced[-1])
     lines = [line for line in text.splitlines() if line.strip()]
@@ -38,5 +38,5 @@ def _clean(text: str) -> str:
 
 
 def short_name(flow: str) -> str:
-    """A flow as its project calls it, without Spark's catalog and database."""
+    """Returns the name of a flow in its project, without Spark's catalog and database."""
     return flow.rpartition(".")[2].strip("`'")

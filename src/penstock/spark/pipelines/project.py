@@ -1,7 +1,8 @@
 """A pipeline project: a folder with a `spark-pipeline.yml`.
 
-The file is Spark's own; `spark-pipelines run` takes it too. Two settings in its `configuration` are
-for Penstock: where the brokers are, and which topics must be there before a run.
+The file has Spark's own format, so `spark-pipelines run` accepts it, too. Two settings in its
+`configuration` are for Penstock: the addresses of brokers, and the topics that must exist before a
+run.
 
     configuration:
       spark.penstock.bootstrap: "localhost:9092"
@@ -35,7 +36,7 @@ class Project:
 
     @property
     def topics(self) -> dict[str, int]:
-        """Topic -> partitions to make it with, if it is not there."""
+        """Topic -> number of partitions with which it is created if it does not exist."""
         return parse_topics(self.configuration.get(TOPICS_SETTING, ""))
 
 
@@ -53,7 +54,7 @@ def parse_topics(text: str) -> dict[str, int]:
 
 
 def find_project(start: Path) -> Project:
-    """The project of a folder, or of the nearest one above it."""
+    """Returns the project in a folder, or in the nearest folder above it."""
     if start.is_file():
         return load_project(start)
     if not start.is_dir():

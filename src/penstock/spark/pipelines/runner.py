@@ -1,9 +1,9 @@
-"""Runs a project's pipeline in a process of its own and tells what becomes of it.
+"""Runs a project's pipeline in a separate process and reports its events.
 
-What can be said before a JVM is started is said before: a missing Java, a broker that is not there,
-a topic that cannot be made. Then the driver is started, in a session of its own so that Ctrl-C
-reaches this process only, and its events are handed on until it ends. However this ends, nothing of
-it is left running.
+Problems that can be found without a JVM are reported before one is started: a missing Java, a
+broker that does not answer, a topic that cannot be created. Then the driver process is started, in
+its own process session so that Ctrl-C reaches only this process, and its events are passed on until
+it ends. However a run ends, no process is left running.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _TIMEOUT_MS: Final = 15_000
 class RunOptions:
     master: str = "local[*]"
     bootstrap: str = ""
-    """Empty: what the project says."""
+    """If empty, the project's setting is used."""
     continuous: bool = False
     interval_s: float = 1.0
-    """Between the rounds of a continuous run."""
+    """The pause between two rounds of a continuous run."""
     dry: bool = False
     full_refresh: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Of Spark, before those of the project."""
+    """Spark settings, which override those of the project."""
 
 
 def check_spark() -> None:
-    """What Spark needs of this machine, told in one line where it is missing."""
+    """Raises `PipelineError`, with one line, if PySpark or Java is missing on this machine."""
     if find_spec("pyspark") is None or find_spec("grpc") is None:
         raise PipelineError('pipelines need PySpark: pip install "penstock[spark]"')
     try:
@@ -62,7 +62,7 @@ def check_spark() -> None:
 
 
 def prepare_topics(bootstrap: str, topics: Mapping[str, int]) -> list[str]:
-    """Make those that are missing; their names."""
+    """Creates the topics that do not exist, and returns their names."""
     if not topics:
         return []
     made = []
@@ -86,7 +86,7 @@ def prepare_topics(bootstrap: str, topics: Mapping[str, int]) -> list[str]:
 
 
 class Run:
-    """One run: iterate over `events` to its end; `view` is the sum of them."""
+    """One run. Iterate over `events` to run it to its end; `view` is the sum of its events."""
 
     def __init__(self, project: Project, options: RunOptions, clock: Clock) -> None:
         self.view = RunView(project.name)
@@ -124,8 +124,8 @@ class Run:
             self._save()
 
     def stop(self) -> None:
-        """Ask it to end, when its round has; asked a second time, at once. `events` then comes to
-        its end. May be called from a signal handler."""
+        """Stops the run after its current round; a second call stops it at once. `events` then
+        ends. Safe to call from a signal handler."""
         if self._driver is not None and self._driver.poll() is None:
             self._driver.send_signal(signal.SIGTERM if self._asked_to_stop else signal.SIGUSR1)
             self._asked_to_stop = True
@@ -140,7 +140,7 @@ class Run:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("wb") as log, os.fdopen(receiving, encoding="utf-8") as told:
             try:
-                self._driver = subprocess.Popen(  # noqa: S603 (ourselves)
+                self._driver = subprocess.Popen(  # noqa: S603 (this program)
                     self._command(sending),
                     cwd=self._project.root,
                     env=self._environment(),
@@ -161,13 +161,13 @@ class Run:
         driver = self._driver
         assert driver is not None
         if driver.stdin is not None:
-            driver.stdin.close()  # Whether or not it has ended by itself: this ends it.
+            driver.stdin.close()  # This ends the driver, if it has not ended already.
         try:
             driver.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             driver.kill()
             driver.wait()
-        # The JVM and its workers are of the same session.
+        # The JVM and its workers are in the same process group.
         with suppress(ProcessLookupError):
             os.killpg(driver.pid, signal.SIGKILL)
 
@@ -186,11 +186,11 @@ class Run:
         return command
 
     def _environment(self) -> dict[str, str]:
-        """Spark finds the format through the Python that it runs: that has to be this one."""
+        """Returns the driver's environment. Spark must run this Python, which has the format."""
         kept = {name: value for name, value in os.environ.items() if name not in _CONNECT_MODE}
         if self._options.master.startswith("local"):
             kept.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            with suppress(OSError):  # A file system without links is no reason not to run.
+            with suppress(OSError):  # Without symbolic links the run is only slower.
                 kept.update(make_home(self.log_path.parent / "spark-home"))
         return {
             **kept,
@@ -240,4 +240,4 @@ class Run:
 _CONNECT_MODE: Final = frozenset(
     {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE"}
 )
-"""What pyspark leaves behind in the environment of a process that has used Connect."""
+"""Variables that pyspark leaves in the environment of a process that has used Connect."""

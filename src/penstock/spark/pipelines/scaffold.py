@@ -1,7 +1,7 @@
-"""A project to begin with: a topic of page views, read, counted and sent on.
+"""Creates an example project: it reads page views from a topic, counts them, and writes to a topic.
 
-It is small, and has one of each thing that a pipeline is made of, in the two languages that
-definitions may be written in. It runs as it is on the broker that `penstock up` starts.
+The project is small and has one of each element of a pipeline, in both languages for definitions.
+It runs unchanged on the broker that `penstock up` starts.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ __pycache__/
 
 
 def make_project(parent: Path, name: str, bootstrap: str) -> list[Path]:
-    """Write a project into a new folder of that name; what was written, the spec first."""
+    """Creates a project in a new folder of that name. Returns the files, the spec first."""
     if not _NAME.fullmatch(name):
         raise PipelineError(
             f"{name!r} cannot name a pipeline: begin with a letter, "

@@ -1,9 +1,9 @@
-"""What is remembered of runs: the last one of a project, and which projects there are.
+"""Stores the last run of each project, and the list of the user's projects.
 
-The last run is a file in the project, so it moves and goes with it. The list of projects is one
-file for the user, beside the state of other programs; a project that has been deleted drops out of
-it by itself. Files are replaced whole, and one that cannot be read counts as missing: it is only
-memory, and a run must not fail for it.
+The last run is a file in the project, so it is moved and deleted with the project. The list of
+projects is one file per user, in the user's state directory; deleted projects are left out when it
+is read. Files are replaced as a whole. A file that cannot be read counts as missing: a run must not
+fail because of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOG_NAME: Final = "last-run.log"
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """As written by the runner; `interrupted` if it ended without saying so."""
+    """The last run as the runner stored it. `interrupted`: its process ended before the run did."""
 
     content: Mapping[str, Any]
     interrupted: bool
@@ -48,7 +48,7 @@ def save_run(root: Path, content: Mapping[str, Any]) -> None:
 
 
 def load_run(root: Path) -> LastRun | None:
-    """None if the project was never run."""
+    """Returns the last run, or None if the project was never run."""
     content = _load(root / FOLDER / STATE_NAME)
     if not isinstance(content, dict):
         return None
@@ -64,7 +64,7 @@ def remember(root: Path) -> None:
 
 
 def projects() -> list[Path]:
-    """Those that are still there."""
+    """Returns the projects that still exist."""
     return [
         Path(root) for root in _known() if any((Path(root) / name).is_file() for name in SPEC_NAMES)
     ]

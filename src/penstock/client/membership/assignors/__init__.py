@@ -1,7 +1,7 @@
-"""Ways to divide a group's partitions among its members. Pure.
+"""Assignors: they divide a group's partitions among its members. Pure.
 
-`RANGE` and `ROUNDROBIN` give to each what Java's would; `STICKY` and `COOPERATIVE_STICKY` are as
-balanced as Java's and move no more.
+`RANGE` and `ROUNDROBIN` produce the same assignments as Java's. `STICKY` and `COOPERATIVE_STICKY`
+are as balanced as Java's and move no more partitions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STICKY: Final = StickyAssignor()
 COOPERATIVE_STICKY: Final = CooperativeStickyAssignor()
 
 DEFAULT: Final[tuple[Assignor, ...]] = (RANGE, COOPERATIVE_STICKY)
-"""Java's default: members can be moved to cooperative rebalances one by one."""
+"""Java's default: members can be switched to cooperative rebalances one by one."""
 
 _KNOWN: Final[dict[str, Assignor]] = {
     assignor.name: assignor for assignor in (RANGE, ROUNDROBIN, STICKY, COOPERATIVE_STICKY)
@@ -42,7 +42,7 @@ __all__ = [
 
 
 def assignor_named(name: str) -> Assignor:
-    """Raises `OptionError` for a name that is none of ours."""
+    """Returns the assignor with this name. Raises `OptionError` for an unknown name."""
     try:
         return _KNOWN[name]
     except KeyError:

@@ -1,9 +1,9 @@
-"""What an assignor is. Pure.
+"""The interface of assignors. Pure.
 
-The leader of a group is told what every member wants and how many partitions each topic has, and
-says who reads what. All members must name the same assignor, so its name is known to everyone, in
-every library; how it decides is the leader's affair alone. An assignor here keeps no state: what a
-member should remember from one assignment to the next is in its `Memory`.
+The leader of a group receives every member's subscription and each topic's number of partitions,
+and decides which member reads which partition. All members must support the same assignor, so its
+name has to be the same in every library. How it decides is up to the leader alone. An assignor here
+has no state: what a member should remember from one assignment to the next is in its `Memory`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.client.membership.protocol import NO_GENERATION, Subscription
 from penstock.client.model import TopicPartition
 
 Assignment = dict[str, list[TopicPartition]]
-"""Member id -> what it reads."""
+"""Maps a member id to its partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Peer:
 
     @property
     def order(self) -> tuple[bool, str]:
-        """Members are considered in this order, Java's: static ones first, by their own names,
-        so that they get the same again after a restart, when their member ids are new."""
+        """The sort key of members, the same as in Java: static members come first, by instance id.
+        So they get the same partitions again after a restart, when their member ids are new."""
         if self.instance_id is None:
             return True, self.member_id
         return False, self.instance_id
@@ -50,15 +50,17 @@ class Assignor(Protocol):
 
     @property
     def cooperative(self) -> bool:
-        """Whether members may go on reading through a rebalance. It must then never give away in
-        one step what another member still holds."""
+        """Whether members keep reading during a rebalance. If so, the assignor must never assign a
+        partition in one step that another member still owns."""
 
     def user_data(self, memory: Memory) -> bytes | None:
-        """What a member tells the leader beyond its subscription."""
+        """Returns what a member sends to the leader in addition to its subscription."""
 
     def assign(self, partition_counts: Mapping[str, int], members: Sequence[Peer]) -> Assignment:
-        """Every partition of every topic that somebody wants, to one who wants it. Every member is
-        in the answer. Topics that do not exist are not in the counts."""
+        """Assigns every partition of the subscribed topics to one of the topic's subscribers.
+
+        Every member is in the result. Topics that do not exist are not in the counts.
+        """
 
 
 def in_order(members: Sequence[Peer]) -> list[Peer]:
@@ -66,6 +68,6 @@ def in_order(members: Sequence[Peer]) -> list[Peer]:
 
 
 def wanted_topics(partition_counts: Mapping[str, int], members: Sequence[Peer]) -> list[str]:
-    """The topics that exist and that somebody wants, sorted."""
+    """Returns the subscribed topics that exist, sorted."""
     topics = {topic for peer in members for topic in peer.subscription.topics}
     return sorted(topic for topic in topics if partition_counts.get(topic, 0) > 0)

@@ -1,12 +1,14 @@
 """The "cooperative-sticky" assignor. Pure.
 
-As sticky, but members keep what they hold while the group rebalances. So nothing may be given to
-one member that another still holds: a partition that is to move is given to nobody at first. Its
-holder sees it missing, stops, and joins again; now that nobody holds it, it is given to its new
-owner. Whoever loses nothing never stops reading.
+It works like "sticky", but members keep their partitions while the group rebalances. So no
+partition may be assigned to a member while another still owns it: a partition that has to move is
+first assigned to no member. Its owner sees that it is missing, stops reading it and joins again.
+Now that no member owns it, it is assigned to its new owner. Members that lose nothing never stop
+reading.
 
-What members hold and since when is in their subscriptions. Older ones say their generation in
-bytes of the assignor's own: Java's as an int32, librdkafka's as the sticky assignor's.
+Members report what they own, and the generation of it, in their subscriptions. Older ones report
+the generation in the assignor's user data: Java's as an int32, librdkafka's in the sticky
+assignor's format.
 """
 
 from __future__ import annotations
@@ -50,8 +52,11 @@ def claimed_generation(subscription: Subscription) -> int:
 
 
 def _without_moving(target: Assignment, claims: Mapping[str, Memory]) -> Assignment:
-    """Whoever holds a partition by right keeps it, even while another, left behind by a rebalance
-    that it has missed, believes to hold it too: that one learns better from this assignment."""
+    """Removes partitions from the assignment that another member still owns.
+
+    The rightful owner keeps a partition, even if a member that missed a rebalance believes that it
+    owns it too. That member learns from this assignment that it does not.
+    """
     rightful = newest_claims(claims)
     return {
         member_id: [place for place in places if rightful.get(place, member_id) == member_id]

@@ -1,9 +1,10 @@
 """The "range" assignor. Pure.
 
-Topic by topic, the partitions are cut into consecutive ranges, one per member that wants the
-topic, the first members' ranges being one longer where it does not divide. Members that want the
-same topics with the same counts so get the same partition numbers of each: what is keyed alike is
-read by the same member. The price is that the first members get the odd ones of every topic.
+The partitions of each topic are divided into consecutive ranges, one for each member that
+subscribes to the topic. If they do not divide evenly, the first members get one more. Members that
+subscribe to the same topics with the same number of partitions get the same partition numbers of
+each topic, so records with the same key are read by the same member. The price is that the first
+members get the extra partition of every topic.
 """
 
 from __future__ import annotations

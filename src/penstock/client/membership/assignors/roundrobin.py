@@ -1,8 +1,8 @@
 """The "roundrobin" assignor. Pure.
 
-All partitions of all topics are dealt out in turn, like cards, over the members in their order. A
-member that does not want the topic of a card is passed over. With equal subscriptions nobody has
-more than one partition more than another.
+All partitions of all topics are dealt in turn to the members in their order. A member that does not
+subscribe to the partition's topic is skipped. With equal subscriptions, the numbers of partitions
+of two members differ by one at most.
 """
 
 from __future__ import annotations

@@ -1,19 +1,21 @@
-"""Balanced assignments that leave partitions where they are as far as balance allows. Pure.
+"""Balanced assignments that keep partitions with their owners as far as possible. Pure.
 
-Members come with claims: what they held, and the generation that is from. For each partition the
-newest claim holds; two claims of one generation contradict each other, and neither does.
+Members come with claims: the partitions they owned, and the generation of that assignment. For each
+partition the newest claim counts. Two claims of the same generation contradict each other, and
+neither counts.
 
-Where all members want the same topics the answer is exact: everyone gets n/m partitions, rounded
-down or up, and as many claims as possible are honoured. A member keeps all it held up to its
-share; the larger shares go to those who held more.
+If all members subscribe to the same topics the result is exact: every member gets n/m partitions,
+rounded down or up, and as many claims as possible are honored. A member keeps what it owned up to
+its share; the larger shares go to members that owned more.
 
-Where members want different topics, "balanced" means that no chain of moves helps: moving a
-partition from one member to another, who passes one on to a third, and so on, until the first has
-one less and the last, who had at least two less than the first, one more. This is the best that
-can be done for everybody at once (an optimal semi-matching). It is reached in three steps: what
-nobody holds goes to the least loaded who wants it; single moves within one topic, until none
-helps; then chains, found breadth first. Moves are made first with what was only just placed, and
-with what members held before only when that does not suffice.
+If members subscribe to different topics, "balanced" means that no chain of moves improves the
+assignment. A chain moves a partition from one member to another, which passes one on to a third,
+and so on, until the first has one fewer and the last, which had at least two fewer than the first,
+has one more. This is the best possible result for all members at once (an optimal semi-matching).
+It is reached in three steps: partitions without an owner go to the least loaded member that
+subscribes to the topic; then single moves within one topic, until none helps; then chains, found by
+breadth-first search. Moves first use partitions that were only just placed, and use previously
+owned ones only if that does not suffice.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ from penstock.client.membership.assignors.base import (
 from penstock.client.model import TopicPartition
 
 _CHAIN_STEPS_MAX: Final = 10_000_000
-"""Some seconds' worth of search. A group so large and so irregular that this is not enough is left
-balanced as far as single moves go, and as far as the search has come."""
+"""Some seconds' worth of search. If a group is so large and irregular that this is not enough, its
+assignment stays as balanced as single moves and the search so far have made it."""
 
 
 def assign_sticky(
     partition_counts: Mapping[str, int], members: Sequence[Peer], claims: Mapping[str, Memory]
 ) -> Assignment:
-    """`claims` by member id; members without claims may be missing from it."""
+    """Computes the assignment. `claims` is by member id; members without claims may be missing."""
     peers = in_order(members)
     topics = wanted_topics(partition_counts, members)
     kept = _honoured(partition_counts, peers, claims)
@@ -50,7 +52,8 @@ def assign_sticky(
 
 
 def newest_claims(claims: Mapping[str, Memory]) -> dict[TopicPartition, str | None]:
-    """Who holds each claimed partition by right; None where two say so with equal right."""
+    """Returns the rightful owner of each claimed partition; None where two claims are equally
+    new."""
     holders: dict[TopicPartition, tuple[int, str | None]] = {}
     for member_id, memory in claims.items():
         for place in memory.places:
@@ -65,7 +68,7 @@ def newest_claims(claims: Mapping[str, Memory]) -> dict[TopicPartition, str | No
 def _honoured(
     partition_counts: Mapping[str, int], peers: Sequence[Peer], claims: Mapping[str, Memory]
 ) -> Assignment:
-    """The claims that can be honoured, if balance allows, in the order of the peers."""
+    """Returns the claims that can be honored if balance allows, in the order of the peers."""
     holders = newest_claims(claims)
     kept: Assignment = {}
     for peer in peers:
@@ -98,7 +101,7 @@ def _assign_equal(
         for partition in range(partition_counts[topic])
         if (topic, partition) not in held
     ]
-    # In turn rather than one member after the other, so that a topic's partitions spread.
+    # In turn rather than one member after the other, so that a topic's partitions are spread.
     hungry = deque(member_id for member_id, places in assignment.items() if len(places) < share)
     full = deque(member_id for member_id, places in assignment.items() if len(places) == share)
     for place in free:
@@ -117,7 +120,10 @@ class _Step(NamedTuple):
 
 
 class _Balance:
-    """Members and topics are numbers in here: the search goes over them millions of times."""
+    """Balances members with different subscriptions.
+
+    Members and topics are numbers here, because the search visits them millions of times.
+    """
 
     def __init__(
         self,
@@ -130,16 +136,16 @@ class _Balance:
         self.member_ids = [peer.member_id for peer in peers]
         number = {topic: n for n, topic in enumerate(topics)}
         self.takers: list[list[int]] = [[] for _ in topics]
-        """By topic: the members that want it."""
+        """By topic: the members that subscribe to it."""
         for member, peer in enumerate(peers):
             for name in set(peer.subscription.topics):
                 if name in number:
                     self.takers[number[name]].append(member)
         self.held: list[dict[int, list[int]]] = [{} for _ in peers]
-        """By member and topic: its partitions. What it held before comes first, and so is given
+        """By member and topic: its partitions. Previously owned ones come first, so they are given
         away last."""
         self.kept: list[dict[int, int]] = [{} for _ in peers]
-        """By member and topic: how many of its partitions it held before."""
+        """By member and topic: how many of its partitions it owned before."""
         self.loads = [0] * len(peers)
         free = [set(range(partition_counts[topic])) for topic in topics]
         for member, member_id in enumerate(self.member_ids):
@@ -150,7 +156,7 @@ class _Balance:
             self.kept[member] = {topic: len(found) for topic, found in self.held[member].items()}
         self._place(free)
         for touch_kept in (False, True):
-            # Every topic in every round: moves in one change the loads of all.
+            # Every topic in every round, because moves within one topic change the loads for all.
             while sum(self._level(topic, touch_kept) for topic in range(len(topics))):
                 pass
             self._resolve_chains(touch_kept)
@@ -184,7 +190,10 @@ class _Balance:
         return len(held) > (0 if touch_kept else self.kept[member].get(topic, 0))
 
     def _place(self, free: Sequence[set[int]]) -> None:
-        """Topics that few want come first: whoever wants others too can be spared those."""
+        """Places the partitions without an owner, starting with topics that have few subscribers.
+
+        Members that also subscribe to other topics can then be relieved of those.
+        """
         for topic in sorted(range(len(free)), key=lambda topic: len(self.takers[topic])):
             queue = [(self.loads[member], member) for member in self.takers[topic]]
             heapq.heapify(queue)
@@ -194,7 +203,8 @@ class _Balance:
                 heapq.heapreplace(queue, (load + 1, member))
 
     def _level(self, topic: int, touch_kept: bool) -> bool:
-        """Move this topic's partitions from the most to the least loaded while that helps."""
+        """Moves this topic's partitions from the most to the least loaded members while that
+        helps."""
         loads = self.loads
         all_loads = [loads[member] for member in self.takers[topic]]
         if max(all_loads) - min(all_loads) < 2:
@@ -206,7 +216,7 @@ class _Balance:
         moved = False
         while givers:
             load, giver = -givers[0][0], givers[0][1]
-            # Entries are not taken out when they grow old; they are known by their load.
+            # Outdated entries stay in the heap. They are recognized by their load.
             if loads[giver] != load or not self._has_to_give(giver, topic, touch_kept):
                 heapq.heappop(givers)
                 continue
@@ -223,8 +233,11 @@ class _Balance:
         return moved
 
     def _resolve_chains(self, touch_kept: bool) -> None:
-        """The most loaded is relieved first. When no chain leads from it to anyone who has two
-        less, then none leads from anyone it reaches either: all of them are settled."""
+        """Applies chains of moves, starting from the most loaded member.
+
+        If no chain leads from it to a member with two fewer partitions, then none leads from any
+        member that it reaches either: all of them are final.
+        """
         settled: set[int] = set()
         sources = [(-load, member) for member, load in enumerate(self.loads)]
         heapq.heapify(sources)
@@ -247,7 +260,8 @@ class _Balance:
             heapq.heappush(sources, (-self.loads[source], source))
 
     def _search(self, source: int, touch_kept: bool) -> tuple[int | None, dict[int, _Step], int]:
-        """Somebody with at least two less than the source, and how everyone was reached."""
+        """Returns a member with at least two fewer partitions than the source, and how each was
+        reached."""
         enough = self.loads[source] - 2
         arrivals: dict[int, _Step] = {}
         seen_topics: set[int] = set()

@@ -1,12 +1,12 @@
 """The "sticky" assignor. Pure.
 
-Members give up everything before they join, so what they held is not in their subscriptions; each
-remembers it and tells the leader in bytes of the assignor's own:
+Members give up all partitions before they join, so their subscriptions do not say what they owned.
+Each member remembers it and sends it to the leader as the assignor's user data:
 
     int32 count, per topic: string name, int32 count, int32 partition...    (version 0)
     int32 generation                                                       (version 1 adds)
 
-The bytes do not say their version. The first part has the layout of an assignment's.
+The data does not contain its version. The first part has the layout of an assignment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.wire.messages import ConsumerProtocolAssignment
 
 _GENERATION: Final = struct.Struct(">i")
 _NO_USER_DATA: Final = b"\xff\xff\xff\xff"
-"""How an assignment ends that carries no user data."""
+"""The end of an assignment without user data."""
 
 
 class StickyAssignor:
@@ -50,8 +50,10 @@ def encode_memory(memory: Memory) -> bytes:
 
 
 def decode_memory(data: bytes | None) -> Memory:
-    """Nothing is remembered where the bytes are not to be read: other libraries have had bugs
-    here, and a group must not fail over what is only a wish."""
+    """Decodes a member's memory. Returns an empty one if the bytes cannot be read.
+
+    Other libraries have had bugs here, and a group must not fail because of a mere preference.
+    """
     if not data:
         return Memory()
     places = _decode_places(data[: -_GENERATION.size])
@@ -61,7 +63,8 @@ def decode_memory(data: bytes | None) -> Memory:
 
 
 def _decode_places(data: bytes) -> tuple[TopicPartition, ...] | None:
-    """None unless the bytes are a list of partitions from beginning to end."""
+    """Returns the partitions, or None unless the bytes are a list of partitions and nothing
+    else."""
     whole = data + _NO_USER_DATA
     try:
         message, end = decode_at(ConsumerProtocolAssignment, whole, 0, 0)
