@@ -13,7 +13,7 @@ SEEDS ?= 0..2000
 CUTS  ?= 100
 JOBS  ?= $(shell nproc)
 
-.PHONY: setup tools run test starve lint bench crash fuzz kill9 chaos txn-matrix sim sim-bugs power-cuts sim-results demo clean spark-cluster spark-docs spark-exactly-once spark-restarts
+.PHONY: setup tools run test starve messages docs lint bench crash fuzz kill9 chaos txn-matrix sim sim-bugs power-cuts sim-results demo clean spark-cluster spark-docs spark-exactly-once spark-restarts
 
 setup: $(STAMP)
 
@@ -68,6 +68,15 @@ LATE  ?=
 TESTS ?= tests
 starve: tools
 	cd tests && ../$(BIN)/python -m starve --loops $(LOOPS) $(if $(CPUS),--cpus $(CPUS)) $(if $(LATE),--late) $(TESTS)
+
+# Every log line, error and help text of the product, to be read: `make messages FOLDERS=broker`.
+FOLDERS ?=
+messages: $(STAMP)
+	@cd tests && ../$(BIN)/python -m messages $(FOLDERS)
+
+# The documentation as a site in build/site, with the reference of the clients. Warnings are errors.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
