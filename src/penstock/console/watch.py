@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
 from penstock.client.errors import ApiNotServed, BrokerError, ClientError
 from penstock.client.model import TopicPartition
-from penstock.console.link import Link
+from penstock.console.link import Link, Reading
 from penstock.console.picture import GroupLag, Picture
 
 _REST_FACTOR: Final = 10
@@ -176,6 +176,7 @@ class Watch:
         self.picture.groups = groups
         followed = sorted(groups)[:_DESCRIBED_MAX]
         gate = asyncio.Semaphore(_AT_ONCE)
+        offsets: dict[str, dict[TopicPartition, int]] = {}
 
         async def follow(name: str) -> None:
             async with gate:
@@ -186,13 +187,35 @@ class Watch:
                     _log.debug("group %s: %s", name, error)
                     return
             groups[name].members = len(info.members)
-            lags: dict[TopicPartition, int] = {
-                place: max(0, self.picture.ends[place] - at.offset)
-                for place, at in sorted(committed.items())
-                if place in self.picture.ends
-            }
-            groups[name].add(self._clock.wall_ms(), lags)
+            offsets[name] = {place: at.offset for place, at in committed.items()}
 
         async with asyncio.TaskGroup() as tasks:
             for name in followed:
                 tasks.create_task(follow(name))
+        starts = await self._starts(admin, offsets.values())
+        for name, committed in sorted(offsets.items()):
+            lags = {
+                place: max(0, end - max(at, starts.get(place, 0)))
+                for place, at in sorted(committed.items())
+                if (end := self.picture.ends.get(place)) is not None
+            }
+            groups[name].add(self._clock.wall_ms(), lags)
+
+    async def _starts(
+        self, admin: Reading, committed: Iterable[dict[TopicPartition, int]]
+    ) -> dict[TopicPartition, int]:
+        """Returns where the logs start in which some group is behind.
+
+        Records that retention has deleted cannot be read any more, so they are not lag.
+        """
+        ends = self.picture.ends
+        behind = {
+            place
+            for offsets in committed
+            for place, at in offsets.items()
+            if ends.get(place, 0) > at
+        }
+        if not behind:
+            return {}
+        found = await admin.list_offsets(dict.fromkeys(sorted(behind), "earliest"))
+        return {place: start.offset for place, start in found.items() if start is not None}
